@@ -12,8 +12,7 @@ from gossamer.device.registry import find
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, integers
 from gossamer.ops.algorithm import Algorithm, Epilogue, Variant
 from gossamer.ops.gemm.binary import BitTensorCoreGemm, HostPopcountGemm, PopcountGemm
-from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.ops.gemm.reference import reference
+from gossamer.ops.gemm.problem import GemmProblem, reference
 from gossamer.ops.weights import Weights, WeightsInfo
 from tests.fixtures import is_slow
 from tests.ops.conv2d.binary.signs import (

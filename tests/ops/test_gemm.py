@@ -1,25 +1,38 @@
+"""Tests of gemm: products of any size, large products, and products that skip zeros."""
+
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.expression import apply
-from gossamer.ops.algorithm import Epilogue, Variant
+from gossamer.ops.algorithm import Algorithm, Epilogue, Variant
 from gossamer.ops.gemm import OP
-from gossamer.ops.gemm.dense import FewRows
+from gossamer.ops.gemm.dense import FewRows, LargeGemm
 from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.ops.weights import Weights
+from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
+from gossamer.ops.weights import Weights, WeightsInfo
 from tests.fixtures import is_slow
-from tests.ops.harness import check, quick, random_weights
+from tests.ops.harness import (
+    check,
+    check_variants,
+    quick,
+    random_inputs,
+    random_weights,
+    run_variant,
+)
 from tests.ops.recording import RecordingDevice
 
 BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
 RESIDUAL = Epilogue(apply("add").then(apply("tanh")), ("tensor",))
+BIAS_RESIDUAL = Epilogue(apply("add").then(apply("add")), ("channel", "tensor"))
 
 
 def enough(device: Device) -> Callable[[list[Variant]], list[Variant]]:
@@ -96,8 +109,8 @@ def test_configs_come_in_both_precisions(compiled_device: Device) -> None:
     (10_001, 1, {64: 32, 128: 32, 256: 32})])
 def test_a_work_item_holds_no_more_weights_than_it_reads(depth: int, vector: int,
                                                          held: dict[int, int]) -> None:
-    """Each piece of weights that a work-item holds while the previous kernel runs takes registers,
-    of which 32 are enough."""
+    """The weights that a work-item holds while the previous kernel executes take registers, of
+    which 32 are enough."""
     problem, found = GemmProblem(2, 3, depth), {}
     weights = random_weights(problem)
     for variant in FewRows().variants(problem, RecordingDevice()):
@@ -107,4 +120,125 @@ def test_a_work_item_holds_no_more_weights_than_it_reads(depth: int, vector: int
         macros = dict(source.defines)
         assert macros["VECTOR"] == str(vector)
         found.setdefault(variant["work_group"], set()).add(int(macros["HELD"]))
-    assert found == {work_group: {pieces} for work_group, pieces in held.items()}
+    assert found == {work_group: {count} for work_group, count in held.items()}
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("problem", [GemmProblem(300, 132, 20, BIAS_RESIDUAL),
+                                     GemmProblem(256, 256, 16), GemmProblem(4, 8, 12)],
+                         ids=GemmProblem.describe)
+def test_every_config_of_large_products(compiled_device: Device, problem: GemmProblem) -> None:
+    if is_slow(compiled_device) and problem.rows > 4:
+        pytest.skip("Oclgrind interprets: one tile is enough to show a race")
+    variants = list(LargeGemm().variants(problem, compiled_device))
+    if is_slow(compiled_device):
+        # one that keeps the next tile in registers, and one with asynchronous copies
+        variants = list({variant["tiles"]: variant for variant in variants}.values())
+    check_variants(LargeGemm(), problem, compiled_device, variants, supported=False)
+
+
+def test_reasons_of_large_products(compiled_device: Device) -> None:
+    device = RecordingDevice()
+    for problem, reason in ((GemmProblem(64, 512, 512), "128 rows and columns or more"),
+                            (GemmProblem(512, 510, 512), "multiples of 4"),
+                            (GemmProblem(512, 512, 0), "multiples of 4"),
+                            (GemmProblem(128, 2**16, 2**15), "2^31 weights or more")):
+        assert reason in (LargeGemm().supports(problem, device) or "")
+    assert LargeGemm().supports(GemmProblem(512, 512, 512), device) is None
+    if compiled_device.on_processors:
+        assert "made for GPUs" in (LargeGemm().supports(GemmProblem(512, 512, 512),
+                                                        compiled_device) or "")
+
+
+def sparse_algorithm_of(device: Device) -> Algorithm:
+    return SparseRows() if device.compiles else SparseGemm()
+
+
+def sparse(problem: GemmProblem, density: float) -> dict[str, np.ndarray]:
+    weights = random_weights(problem)
+    mask = np.random.default_rng(2).random(weights["weight"].shape) < density
+    return {**weights, "weight": weights["weight"] * mask}
+
+
+def pruned(weights: dict[str, np.ndarray], problem: GemmProblem) -> GemmProblem:
+    density = float((weights["weight"] != 0).mean())
+    return replace(problem, weights_info=WeightsInfo(density, "a pattern"))
+
+
+def check_sparse(problem: GemmProblem, weights: dict[str, np.ndarray], device: Device,
+          variants: Sequence[Variant] | None = None) -> None:
+    """Compares the outputs of variants (default: all) with the reference."""
+    problem = pruned(weights, problem)
+    algorithm = sparse_algorithm_of(device)
+    if variants is None:
+        variants = list(algorithm.variants(problem, device))
+    check_variants(algorithm, problem, device, variants, weights, supported=False)
+
+
+@given(rows=st.sampled_from([0, 1, 3, 8]), columns=st.sampled_from([1, 4, 33]),
+       depth=st.sampled_from([1, 30, 67, 400]), density=st.sampled_from([0.0, 0.1, 0.7]),
+       choice=st.integers(0, 7))
+@settings(max_examples=20)
+def test_any_size_of_pruned_weights(device: Device, rows: int, columns: int, depth: int,
+                                    density: float, choice: int) -> None:
+    problem = GemmProblem(rows, columns, depth, BIAS_RELU)
+    variants = list(sparse_algorithm_of(device).variants(problem, device))
+    check_sparse(problem, sparse(problem, density), device, [variants[choice % len(variants)]])
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("epilogue", [Epilogue(), RESIDUAL], ids=["none", "residual"])
+def test_every_form_of_pruned_weights(device: Device, epilogue: Epilogue) -> None:
+    problem = GemmProblem(3, 12, 300, epilogue)
+    check_sparse(problem, sparse(problem, 0.3), device)
+
+
+def test_a_pruned_classifier(device: Device) -> None:
+    if is_slow(device):
+        pytest.skip("Oclgrind interprets: small shapes only")
+    problem = GemmProblem(1, 1000, 4096, BIAS_RELU)
+    check_sparse(problem, sparse(problem, 0.1), device)
+
+
+def test_indices_beyond_16_bits(device: Device) -> None:
+    problem = GemmProblem(1, 2, 2**16 + 9)
+    weights = sparse(problem, 0.001)
+    weights["weight"][1, -1] = 3.0
+    check_sparse(problem, weights, device)
+
+
+def test_rows_of_uneven_length(device: Device) -> None:
+    problem = GemmProblem(2, 9, 500, BIAS_RELU)
+    weights = sparse(problem, 0.02)
+    weights["weight"][4] = 1.5
+    weights["weight"][[0, 8]] = 0
+    check_sparse(problem, weights, device)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_only_what_meets_weights_spreads(device: Device, value: float) -> None:
+    problem = GemmProblem(2, 3, 40)
+    weights = sparse(problem, 0.4)
+    weights["weight"][:, 7] = [0.0, 2.0, 0.0]
+    problem = pruned(weights, problem)
+    (x,) = random_inputs(problem)
+    x[1, 7] = value
+    algorithm = sparse_algorithm_of(device)
+    for variant in algorithm.variants(problem, device):
+        (y,) = run_variant(algorithm, problem, variant, device, Weights(weights, device), [x])
+        assert np.isfinite(y).tolist() == [[True] * 3, [True, False, True]]
+
+
+def test_reasons_of_pruned_weights(device: Device) -> None:
+    problem = GemmProblem(1, 30, 40, weights_info=WeightsInfo(0.1, "a pattern"))
+    algorithm, unsupported = ((SparseRows(), SparseGemm()) if device.compiles
+                              else (SparseGemm(), SparseRows()))
+    assert algorithm.supports(problem, device) is None
+    assert unsupported.supports(problem, device)
+    dense = replace(problem, weights_info=WeightsInfo(0.8, "a pattern"))
+    assert "density 0.80" in (algorithm.supports(dense, device) or "")
+    many = algorithm.supports(replace(problem, rows=9), device)
+    assert many == ("9 rows, takes at most 8" if device.compiles else None)
+    first = next(algorithm for algorithm in OP.algorithms
+                 if algorithm.supports(problem, device) is None)
+    assert first.dense, "a plan that does not measure stays dense"

@@ -10,9 +10,9 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Epilogue, Problem, Variant
-from gossamer.ops.conv2d.dense.mma.algorithms import ImplicitGemmMma, PointwiseMma
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.mma_pixels.direct_sparse_pixels import DirectSparsePixels
+from gossamer.ops.conv2d.sparse.direct_sparse_pixels import DirectSparsePixels
+from gossamer.ops.conv2d.tensor_core.implicit_gemm import ImplicitGemmMma, PointwiseMma
 from gossamer.ops.fused.inverted_residual.inverted_residual_mma import InvertedResidualMma
 from gossamer.ops.fused.pointwise_mean import PointwiseMean
 from gossamer.ops.matmul.mma import MmaMatmul
@@ -20,7 +20,7 @@ from gossamer.ops.weights import Weights
 from tests.ops.fused.blocks import block
 from tests.ops.fused.test_pointwise_mean import head
 from tests.ops.harness import op_of, run_variant
-from tests.ops.matmul.test_mma import product
+from tests.ops.matmul.test_matmul import product
 
 WINDOWS = Conv2dProblem(2, 24, 7, 7, 40, (3, 3), pads=(1, 1, 1, 1))
 OF_WARPGROUPS: dict[str, tuple[Algorithm, Problem]] = {

@@ -1,4 +1,4 @@
-"""Convolutions on the host: im2col with BLAS, and depthwise convolution by shifted channels."""
+"""Convolutions on the host: im2col with BLAS or CSR weights, and shifted depthwise channels."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import host_array
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.formats import csr, too_dense
 from gossamer.ops.epilogue import apply_in_place, buffers_as_arrays, operand_arrays
 from gossamer.ops.host_threads import thread_configs, threads_of
 from gossamer.ops.weights import Weights
@@ -19,12 +21,18 @@ _CACHED_FLOATS = 48 * 1024
 """Number of floats of one block of padded input channels. The number is a rule of thumb: a block,
 its sums and its scratch array should fit the L2 cache of a core. On a core with a smaller cache,
 blocks only take longer."""
+_ROW_FLOATS = 512
+"""The fewest output pixels that a product should have, a rule of thumb for any processor. With
+this number the arithmetic of a nonzero weight takes longer than its overhead; with many more pixels
+the im2col matrix would not stay in the caches."""
 
 
 class HostIm2col(Algorithm):
-    """Computes a convolution image by image and group by group as a BLAS product of the weights
-    with the im2col matrix, which has a row for each input channel and tap and a column for each
-    output pixel. A pointwise convolution multiplies the input itself."""
+    """Multiplication of the weights with the im2col matrix by BLAS, for each image and group.
+
+    The matrix has a row for each input channel and tap and a column for each output pixel. A
+    pointwise convolution multiplies the input itself.
+    """
 
     op = "conv2d"
     name = "host_im2col"
@@ -33,20 +41,17 @@ class HostIm2col(Algorithm):
         return "runs on the host only" if device.compiles else None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        columns = 0
-        if not problem.is_pointwise:
-            columns = 4 * problem.depth * problem.out_height * problem.out_width
-        rows = problem.out_channels // problem.groups
-        for config in thread_configs(rows * problem.depth * problem.out_height
-                                     * problem.out_width):
-            yield Variant(config, problem.inputs, problem.outputs, workspace=columns)
+        elements = problem.depth * problem.image_pixels
+        for config in thread_configs(problem.group_out_channels * elements):
+            yield Variant(config, problem.inputs, problem.outputs,
+                          workspace=0 if problem.is_pointwise else 4 * elements)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
         weight = np.asarray(weights.arrays["weight"], np.float32)
-        matrix = weight.reshape(problem.groups, problem.out_channels // problem.groups, -1)
+        matrix = weight.reshape(problem.groups, problem.group_out_channels, -1)
         return State(problem, variant, device,
-                     data=(np.ascontiguousarray(matrix), _float32(weights)))
+                     data=(np.ascontiguousarray(matrix), float32_operands(weights)))
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
@@ -56,23 +61,22 @@ class HostIm2col(Algorithm):
         (y,) = buffers_as_arrays(outputs, state.variant.outputs)
         if y.size == 0:
             return
-        plane = problem.out_height * problem.out_width
-        product = y.reshape(problem.batch, problem.groups, -1, plane)
+        product = y.reshape(problem.batch, problem.groups, -1, problem.image_pixels)
         if problem.depth == 0:
             product[...] = 0
         elif problem.is_pointwise:
             with threads_of(state.variant):
-                np.matmul(matrix, x.reshape(problem.batch, problem.groups, -1, plane), out=product)
+                np.matmul(matrix, x.reshape(problem.batch, problem.groups, -1,
+                                            problem.image_pixels), out=product)
         else:
             assert workspace is not None
-            columns = host_array(workspace, (problem.depth, plane))
-            for image, results in zip(_padded(x, problem), product, strict=True):
-                per_group = problem.channels // problem.groups
-                for group in range(problem.groups):
-                    part = image[group * per_group : (group + 1) * per_group]
-                    _fill_im2col(part, problem, columns)
-                    with threads_of(state.variant):
-                        np.matmul(matrix[group], columns, out=results[group])
+            of_groups = _windows_of_groups(x, problem)
+            columns = host_array(workspace, of_groups.shape[2:])
+            for image, group in np.ndindex(problem.batch, problem.groups):
+                columns[...] = of_groups[image, group]
+                with threads_of(state.variant):
+                    np.matmul(matrix[group], columns.reshape(problem.depth, -1),
+                              out=product[image, group])
         operands = operand_arrays(problem.epilogue, constants, tensors, 4)
         for image in range(problem.batch):
             image_operands = [o if o.shape[0] == 1 else o[image : image + 1] for o in operands]
@@ -80,13 +84,15 @@ class HostIm2col(Algorithm):
 
 
 class HostDepthwise(Algorithm):
-    """Computes a depthwise convolution as a sum over taps: the weight of each tap is multiplied
-    with a whole padded channel of an image, shifted by the tap. Channels are computed in blocks
-    that fit a cache.
+    """Depthwise convolution as a sum over taps.
+
+    The weight of each tap is multiplied with a whole padded channel of an image, shifted by the
+    tap. Channels are computed in blocks that fit a cache.
 
     Rows of sums are as long as padded rows, so that the shift by a tap is one offset and NumPy's
     inner loop runs over the whole channel. The few sums that straddle two rows are dropped at the
-    end. With stride 2 a channel is first split by the parity of its rows and columns."""
+    end. With stride 2 a channel is first split by the parity of its rows and columns.
+    """
 
     op = "conv2d"
     name = "host_depthwise"
@@ -104,7 +110,7 @@ class HostDepthwise(Algorithm):
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
         taps = np.asarray(weights.arrays["weight"], np.float32).reshape(problem.out_channels, -1)
-        return State(problem, variant, device, data=(taps, _float32(weights)))
+        return State(problem, variant, device, data=(taps, float32_operands(weights)))
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
@@ -128,36 +134,9 @@ class HostDepthwise(Algorithm):
                 apply_in_place(problem.epilogue, target, block_operands)
 
 
-def _float32(weights: Weights) -> dict[str, np.ndarray]:
-    """Returns the epilogue's constants of a layer in float32."""
-    return {name: np.asarray(array, np.float32) for name, array in weights.arrays.items()
-            if name != "weight"}
-
-
-def _padded(x: np.ndarray, problem: Conv2dProblem) -> np.ndarray:
-    """Returns the input with the problem's zeros around it."""
-    top, left, bottom, right = problem.pads
-    if problem.pads == (0, 0, 0, 0):
-        return x
-    return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-
-
-def _fill_im2col(image: np.ndarray, problem: Conv2dProblem, columns: np.ndarray) -> None:
-    """Fills the im2col matrix (channels * taps, output pixels) of one padded image."""
-    height, width = problem.out_height, problem.out_width
-    target = columns.reshape(-1, *problem.kernel, height, width)
-    for r in range(problem.kernel[0]):
-        for s in range(problem.kernel[1]):
-            y0, x0 = r * problem.dilation[0], s * problem.dilation[1]
-            target[:, r, s] = image[:, y0 : y0 + (height - 1) * problem.stride[0] + 1
-                                    : problem.stride[0],
-                                    x0 : x0 + (width - 1) * problem.stride[1] + 1
-                                    : problem.stride[1]]
-
-
 def _shifted_sums(x: np.ndarray, taps: np.ndarray, problem: Conv2dProblem,
                   target: np.ndarray) -> None:
-    """Computes target[0, c] = sum over taps of taps[c, tap] * x[0, c] shifted by the tap."""
+    """Compute target[0, c] = sum over taps of taps[c, tap] * x[0, c] shifted by the tap."""
     padded = _padded(x, problem)[0]
     stride_y, stride_x = problem.stride
     height, width = problem.out_height, problem.out_width
@@ -166,24 +145,120 @@ def _shifted_sums(x: np.ndarray, taps: np.ndarray, problem: Conv2dProblem,
     count = (height - 1) * row_length + width
     sums = np.zeros((len(padded), height * row_length), dtype=np.float32)
     scratch = np.empty((len(padded), count), dtype=np.float32)
-    for r in range(problem.kernel[0]):
-        for s in range(problem.kernel[1]):
-            y0, x0 = r * problem.dilation[0], s * problem.dilation[1]
-            phase = (y0 % stride_y, x0 % stride_x)
-            if phase not in phases:
-                phases[phase] = _phase(padded, phase, problem.stride, row_length)
-            start = y0 // stride_y * row_length + x0 // stride_x
-            tap = taps[:, r * problem.kernel[1] + s, None]
-            np.multiply(phases[phase][:, start : start + count], tap, out=scratch)
-            sums[:, :count] += scratch
+    for tap, (r, s) in enumerate(np.ndindex(problem.kernel)):
+        y0, x0 = r * problem.dilation[0], s * problem.dilation[1]
+        phase = (y0 % stride_y, x0 % stride_x)
+        if phase not in phases:
+            phases[phase] = _phase(padded, phase, problem.stride, row_length)
+        start = y0 // stride_y * row_length + x0 // stride_x
+        np.multiply(phases[phase][:, start : start + count], taps[:, tap, None], out=scratch)
+        sums[:, :count] += scratch
     target[0] = sums.reshape(-1, height, row_length)[:, :, :width]
 
 
 def _phase(padded: np.ndarray, phase: tuple[int, int], stride: tuple[int, int],
            row_length: int) -> np.ndarray:
-    """Returns every stride-th row and column of each channel, beginning with the row and the column
-    that `phase` states, as one sequence of rows of row_length numbers."""
+    """Return every stride-th row and column of each channel, as rows of row_length numbers.
+
+    phase: the first row and the first column.
+    """
     part = padded[:, phase[0] :: stride[0], phase[1] :: stride[1]]
     if part.shape[2] < row_length:
         part = np.pad(part, ((0, 0), (0, 0), (0, row_length - part.shape[2])))
     return np.ascontiguousarray(part).reshape(len(part), -1)
+
+
+class SparseIm2col(Algorithm):
+    """Multiplication of CSR weights with the im2col matrix by SciPy.
+
+    Small images are multiplied several at a time, so that the arithmetic of a nonzero weight takes
+    longer than its overhead.
+
+    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result
+    whose weights for this input are all zero.
+    """
+
+    op = "conv2d"
+    name = "sparse_im2col"
+    dense = False
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        return "runs on the host only" if device.compiles else too_dense(problem.weights_info)
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        images = _images(problem)
+        # one image of a pointwise convolution is its own im2col matrix
+        columns = 0 if problem.is_pointwise and images == 1 else (
+            4 * problem.depth * images * problem.image_pixels)
+        yield Variant((), problem.inputs, problem.outputs, workspace=columns)
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        matrix, rows = csr(weights.arrays), problem.group_out_channels
+        matrices = [matrix[first : first + rows]
+                    for first in range(0, problem.out_channels, rows)]
+        return State(problem, variant, device, data=(matrices, float32_operands(weights)))
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        problem: Conv2dProblem = state.problem  # type: ignore[assignment]
+        matrices, constants = state.data
+        x, *tensors = buffers_as_arrays(inputs, state.variant.inputs)
+        (y,) = buffers_as_arrays(outputs, state.variant.outputs)
+        if y.size == 0:
+            return
+        operands = operand_arrays(problem.epilogue, constants, tensors, 4)
+        images = _images(problem)
+        for first in range(0, problem.batch, images):
+            span = slice(first, first + images)
+            results = y[span].reshape(-1, problem.groups, problem.group_out_channels,
+                                      problem.out_height, problem.out_width)
+            # axes: group, input channel, tap's row, tap's column, image, row, column
+            windows = np.moveaxis(_windows_of_groups(x[span], problem), 0, 4)
+            for group, matrix in enumerate(matrices):
+                columns = windows[group]
+                # a plan passes its workspace to every step
+                if workspace is not None and state.variant.workspace:
+                    columns = host_array(workspace, columns.shape)
+                    columns[...] = windows[group]
+                product = matrix @ columns.reshape(problem.depth, -1)
+                results[:, group] = product.reshape(
+                    results.shape[2], results.shape[0], *results.shape[3:]).swapaxes(0, 1)
+            span_operands = [operand if operand.shape[0] == 1 else operand[span]
+                             for operand in operands]
+            apply_in_place(problem.epilogue, y[span], span_operands)
+
+
+def _images(problem: Conv2dProblem) -> int:
+    """Return how many images are multiplied at once."""
+    pixels = max(problem.image_pixels, 1)
+    return max(1, min(problem.batch, -(-_ROW_FLOATS // pixels)))
+
+
+def float32_operands(weights: Weights) -> dict[str, np.ndarray]:
+    """Return the epilogue's constants of a layer in float32."""
+    return {name: np.asarray(array, np.float32) for name, array in weights.arrays.items()
+            if name != "weight"}
+
+
+def _padded(x: np.ndarray, problem: Conv2dProblem) -> np.ndarray:
+    """Return the input with the problem's zeros around it."""
+    top, left, bottom, right = problem.pads
+    if not any(problem.pads):
+        return x
+    return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+
+
+def windows(padded: np.ndarray, problem: Conv2dProblem) -> np.ndarray:
+    """Return a view (..., R, S, output rows, output columns) of padded images (..., H, W)."""
+    view = sliding_window_view(padded, (problem.window(0), problem.window(1)), axis=(-2, -1))
+    strided = view[..., :: problem.stride[0], :: problem.stride[1],
+                   :: problem.dilation[0], :: problem.dilation[1]]
+    return np.moveaxis(strided, (-2, -1), (-4, -3))
+
+
+def _windows_of_groups(x: np.ndarray, problem: Conv2dProblem) -> np.ndarray:
+    """Return a view of the windows (N, groups, C/groups, R, S, output rows, output columns)."""
+    padded = _padded(x, problem)
+    return windows(padded.reshape(len(x), problem.groups, problem.group_channels,
+                                  *padded.shape[2:]), problem)

@@ -4,24 +4,21 @@ from gossamer.ops.conv2d.binary.host import HostPopcount
 from gossamer.ops.conv2d.binary.popcount import Popcount
 from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import BitTensorCore
 from gossamer.ops.conv2d.binary.wide_popcount import WidePopcount
-from gossamer.ops.conv2d.dense.depthwise import Depthwise
-from gossamer.ops.conv2d.dense.depthwise_tiled import DepthwiseTiled
+from gossamer.ops.conv2d.dense.depthwise import Depthwise, DepthwiseTiled
 from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
-from gossamer.ops.conv2d.dense.mma.algorithms import ImplicitGemmMma, PointwiseMma
-from gossamer.ops.conv2d.dense.mma.few_channels import FewChannelsMma
 from gossamer.ops.conv2d.dense.published import PublishedConvolution
 from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
 from gossamer.ops.conv2d.dense.winograd import Winograd
-from gossamer.ops.conv2d.host import HostDepthwise, HostIm2col
-from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.reference import reference
-from gossamer.ops.conv2d.shifted.shifted_gemm import ShiftedGemmMma
-from gossamer.ops.conv2d.shifted.shifted_sparse import ShiftedSparseMma
-from gossamer.ops.conv2d.sparse.csr.direct_sparse import DirectSparse
+from gossamer.ops.conv2d.host import HostDepthwise, HostIm2col, SparseIm2col
+from gossamer.ops.conv2d.problem import Conv2dProblem, reference
+from gossamer.ops.conv2d.shifted.windows_fp16 import ShiftedGemmMma
+from gossamer.ops.conv2d.shifted.windows_fp16_sparse import ShiftedSparseMma
+from gossamer.ops.conv2d.sparse.direct_sparse import DirectSparse
+from gossamer.ops.conv2d.sparse.direct_sparse_pixels import DirectSparsePixels
+from gossamer.ops.conv2d.sparse.direct_sparse_table import DirectSparseTable
 from gossamer.ops.conv2d.sparse.generated.direct_sparse_compiled import DirectSparseCompiled
-from gossamer.ops.conv2d.sparse.host import SparseIm2col
-from gossamer.ops.conv2d.sparse.mma_pixels.direct_sparse_pixels import DirectSparsePixels
-from gossamer.ops.conv2d.sparse.table.direct_sparse_table import DirectSparseTable
+from gossamer.ops.conv2d.tensor_core.few_channels import FewChannelsMma
+from gossamer.ops.conv2d.tensor_core.implicit_gemm import ImplicitGemmMma, PointwiseMma
 from gossamer.ops.conv2d.vendor.cudnn import Cudnn
 from gossamer.ops.conv2d.vendor.im2col_cublas import Im2colCublas
 from gossamer.ops.conv2d.vendor.im2col_cusparse import Im2colCusparse

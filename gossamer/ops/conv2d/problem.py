@@ -1,15 +1,18 @@
-"""Defines the problem conv2d: one convolution of an (N, C, H, W) tensor with its epilogue."""
+"""The problem conv2d, a convolution of an (N, C, H, W) tensor with its epilogue, and its reference.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
+import numpy as np
+
 from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.algorithm import Epilogue, Problem
-from gossamer.ops.epilogue import epilogue_inputs
+from gossamer.ops.epilogue import epilogue_inputs, operand_arrays
 from gossamer.ops.exactness import precision_of_products, sums_integers
 from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import TensorSpec, default_spec
@@ -63,24 +66,52 @@ class Conv2dProblem(Problem):
     @cached_property
     def out_height(self) -> int:
         """Rows of the output."""
-        span = (self.kernel[0] - 1) * self.dilation[0] + 1
-        return max((self.height + self.pads[0] + self.pads[2] - span) // self.stride[0] + 1, 0)
+        rows = self.height + self.pads[0] + self.pads[2]
+        return max((rows - self.window(0)) // self.stride[0] + 1, 0)
 
     @cached_property
     def out_width(self) -> int:
         """Columns of the output."""
-        span = (self.kernel[1] - 1) * self.dilation[1] + 1
-        return max((self.width + self.pads[1] + self.pads[3] - span) // self.stride[1] + 1, 0)
+        columns = self.width + self.pads[1] + self.pads[3]
+        return max((columns - self.window(1)) // self.stride[1] + 1, 0)
+
+    def window(self, axis: int, outputs: int = 1) -> int:
+        """Return the input rows (axis 0) or columns (axis 1) under the windows of some outputs.
+
+        outputs: number of neighbouring outputs.
+        """
+        return ((outputs - 1) * self.stride[axis]
+                + (self.kernel[axis] - 1) * self.dilation[axis] + 1)
+
+    @property
+    def image_pixels(self) -> int:
+        """Output pixels of an image."""
+        return self.out_height * self.out_width
 
     @property
     def pixels(self) -> int:
         """Output pixels of the whole batch."""
-        return self.batch * self.out_height * self.out_width
+        return self.batch * self.image_pixels
+
+    @property
+    def group_channels(self) -> int:
+        """Input channels of a group."""
+        return self.channels // self.groups
+
+    @property
+    def group_out_channels(self) -> int:
+        """Output channels of a group."""
+        return self.out_channels // self.groups
+
+    @property
+    def taps(self) -> int:
+        """Taps of a window: R * S."""
+        return self.kernel[0] * self.kernel[1]
 
     @property
     def depth(self) -> int:
         """Length of one output's inner product: C/groups * R * S."""
-        return self.channels // self.groups * self.kernel[0] * self.kernel[1]
+        return self.group_channels * self.taps
 
     @property
     def is_pointwise(self) -> bool:
@@ -112,7 +143,7 @@ class Conv2dProblem(Problem):
     @property
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
         shapes: dict[str, tuple[int, ...]] = {
-            "weight": (self.out_channels, self.channels // self.groups, *self.kernel)
+            "weight": (self.out_channels, self.group_channels, *self.kernel)
         }
         for index, kind in enumerate(self.epilogue.operands):
             if kind == "channel":
@@ -139,3 +170,32 @@ class Conv2dProblem(Problem):
             extras += f" g{self.groups}"
         return (f"{size}{extras} {self.channels}x{self.height}x{self.width} -> "
                 f"{self.out_channels}x{self.out_height}x{self.out_width}")
+
+
+def reference(problem: Conv2dProblem, inputs: Sequence[np.ndarray],
+              weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the output in float64: a sum over taps, without im2col and tiles."""
+    x = np.asarray(inputs[0], dtype=np.float64)
+    top, left, bottom, right = problem.pads
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    split = padded.reshape(problem.batch, problem.groups, problem.group_channels,
+                           *padded.shape[2:])
+    weight = np.asarray(weights["weight"], dtype=np.float64).reshape(
+        problem.groups, problem.group_out_channels, problem.group_channels, *problem.kernel)
+    total = np.zeros((problem.batch, problem.groups, problem.group_out_channels,
+                      problem.out_height, problem.out_width))
+    for r, s in np.ndindex(problem.kernel):
+        window = split[..., _tap_window(r, 0, problem), _tap_window(s, 1, problem)]
+        total += np.einsum("ngchw,gmc->ngmhw", window, weight[..., r, s], optimize=True)
+    result = total.reshape(problem.outputs[0].shape)
+    tensors = [np.asarray(t, dtype=np.float64) for t in inputs[1:]]
+    constants = {name: np.asarray(a, dtype=np.float64) for name, a in weights.items()}
+    operands = operand_arrays(problem.epilogue, constants, tensors, 4)
+    return [problem.epilogue.expression.evaluate(result, *operands)[0]]
+
+
+def _tap_window(tap: int, axis: int, problem: Conv2dProblem) -> slice:
+    """Return the padded rows (axis 0) or columns (axis 1) that one tap reads."""
+    outputs = (problem.out_height, problem.out_width)[axis]
+    first, stride = tap * problem.dilation[axis], problem.stride[axis]
+    return slice(first, first + (outputs - 1) * stride + 1, stride)

@@ -18,10 +18,9 @@ from gossamer.expression import Expression
 from gossamer.facts import REAL
 from gossamer.ops.algorithm import Epilogue, State, Variant
 from gossamer.ops.conv2d.binary import host, popcount, wide_popcount
-from gossamer.ops.conv2d.binary.layer import BinaryLayer, words_are_whole
+from gossamer.ops.conv2d.binary.layer import BinaryLayer, packed_variants, words_are_whole
 from gossamer.ops.conv2d.binary.popcount import WORD_BITS
 from gossamer.ops.conv2d.binary.tensor_core import bit_tensor_core
-from gossamer.ops.conv2d.binary.variants import packed_variants
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.algorithm import FusionAlgorithm, RenamedWeights

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import PRECISIONS, State, Variant
-from gossamer.ops.conv2d.dense.mma.few_channels import FewChannelsMma
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.tensor_core.few_channels import FewChannelsMma
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.algorithm import FusionAlgorithm, RenamedWeights
 from gossamer.ops.fused.problem import FusionProblem

@@ -19,8 +19,7 @@ from gossamer.device.base import Argument, Device
 from gossamer.device.source import KernelSource
 from gossamer.expression import Expression
 from gossamer.ops.algorithm import Epilogue, State, Variant
-from gossamer.ops.conv2d.binary.form import alphas, binary_form, reason_not_binary
-from gossamer.ops.conv2d.binary.packing import sign_words
+from gossamer.ops.conv2d.binary.layer import alphas, binary_form, reason_not_binary, sign_words
 from gossamer.ops.conv2d.binary.thresholds import thresholds_of
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros

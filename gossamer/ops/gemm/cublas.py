@@ -21,12 +21,15 @@ from gossamer.ops.vendor.cublas import (
     fused,
     offers,
 )
-from gossamer.ops.vendor.nvmath import CUBLAS, dtype_of, loaded_version, unavailable
+from gossamer.ops.vendor.libraries import CUBLAS, dtype_of, loaded_version, unavailable
 from gossamer.ops.weights import Weights
 
 
 class CublasGemm(Algorithm):
-    """A product by cuBLAS. A separate kernel applies an epilogue that cuBLAS cannot apply."""
+    """A product by cuBLAS.
+
+    A separate kernel applies an epilogue that cuBLAS cannot apply.
+    """
 
     op = "gemm"
     name = "cublas"
@@ -91,8 +94,11 @@ class CublasGemm(Algorithm):
 
 def _product(problem: GemmProblem, precision: str,
              device: Device) -> tuple[Product, Fused | None]:
-    """Returns the product, transposed because cuBLAS is column-major, and the epilogue that cuBLAS
-    applies. The epilogue is None where cuBLAS cannot apply it or offers no algorithm for it."""
+    """Return the product, and the epilogue that cuBLAS applies.
+
+    The product is transposed because cuBLAS is column-major. The epilogue is None where cuBLAS
+    cannot apply it or offers no algorithm for it.
+    """
     def product(fusion: Fused) -> Product:
         return Product(precision, problem.columns, problem.rows, problem.depth, True,
                        (problem.depth, problem.depth, problem.columns), bias=bool(fusion.bias),

@@ -1,9 +1,13 @@
-"""Products with dense weights: tiled products by the kernels of 1x1 convolutions, a kernel for few
-rows, and BLAS on the host."""
+"""Products with dense weights.
+
+They are computed by the kernels of 1x1 convolutions, by kernels for few rows and for large
+matrices, by the product of a published convolution in OpenCL (docs/algorithms.md), and by BLAS on
+the host.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,10 +17,17 @@ import numpy as np
 from gossamer.device.base import Buffer, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.common import rounded
 from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
-from gossamer.ops.conv2d.dense.mma.algorithms import PointwiseMma
+from gossamer.ops.conv2d.dense.published import (
+    Product,
+    cannot_multiply,
+    multiplication,
+    published_config,
+)
 from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.tensor_core.implicit_gemm import PointwiseMma
 from gossamer.ops.epilogue import (
     apply_in_place,
     buffers_as_arrays,
@@ -24,12 +35,13 @@ from gossamer.ops.epilogue import (
     epilogue_macros,
     operand_arrays,
 )
+from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.host_threads import thread_configs, threads_of
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile
 from gossamer.ops.weights import Weights
-from gossamer.tensor import ROW_MAJOR
+from gossamer.tensor import ROW_MAJOR, TensorSpec
 
 _FEW_ROWS = Path(__file__).with_name("few_rows.cl")
 _USUAL_ROWS = 16
@@ -38,58 +50,75 @@ are listed. The actual number of rows depends on the batch size, and configs mus
 batch size."""
 
 
-class _PointwiseGemm(Algorithm):
+class ConvolutionGemm(Algorithm):
     """A product by an algorithm for 1x1 convolutions, applied to images of one pixel."""
 
     op = "gemm"
     _convolution: ClassVar[Algorithm]
+    _layout: ClassVar[str] = "NHWC"
+    """Layout in which the convolution gets matrices of floats."""
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:
         return self._convolution.supports(pointwise(problem), device)
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        for variant in self._convolution.variants(pointwise(problem), device):
-            if {spec.layout for spec in (*variant.inputs, *variant.outputs)} == {"NHWC"}:
-                yield _over(problem, variant, ROW_MAJOR)
+        # NHWC and NCHW are the same layout of a matrix
+        return iter(dict.fromkeys(map(_of_matrices, self._convolution.variants(
+            pointwise(problem), device))))
 
     def expected_us(self, problem: GemmProblem, variant: Variant, device: Device) -> float | None:
-        convolution = pointwise(problem)
-        return self._convolution.expected_us(convolution, _over(convolution, variant, "NHWC"),
-                                             device)
+        return self._convolution.expected_us(pointwise(problem), self._of_images(variant), device)
 
     def launch_count(self, variant: Variant) -> int:
         return self._convolution.launch_count(variant)
 
     def kernel_sources(self, problem: GemmProblem, variant: Variant,
                        device: Device) -> tuple[KernelSource, ...]:
-        convolution = pointwise(problem)
-        return self._convolution.kernel_sources(
-            convolution, _over(convolution, variant, "NHWC"), device)
+        return self._convolution.kernel_sources(pointwise(problem), self._of_images(variant),
+                                                device)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
-        convolution = pointwise(problem)
-        state = self._convolution.prepare(weights, convolution,
-                                          _over(convolution, variant, "NHWC"), device)
-        return State(problem, variant, device, state.launches)
+        state = self._convolution.prepare(weights, pointwise(problem), self._of_images(variant),
+                                          device)
+        return State(problem, variant, device, state.launches, data=state)
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        self._convolution.launch(state.data, inputs, outputs, workspace, stream)
+
+    def _of_images(self, variant: Variant) -> Variant:
+        """Return a variant with each matrix as images of one pixel."""
+        return _with_specs(variant, lambda spec: TensorSpec((*spec.shape, 1, 1), replace(
+            spec.format, layout=spec.layout if spec.format.is_packed else self._layout)))
 
 
-class WideProduct(_PointwiseGemm):
-    """The product of wide_gemm, which processors compute in vector registers, applied to images of
-    one pixel."""
+def _of_matrices(variant: Variant) -> Variant:
+    """Return a variant with images of one pixel as matrices."""
+    return _with_specs(variant, lambda spec: TensorSpec(spec.shape[:2], replace(
+        spec.format, layout=spec.layout if spec.format.is_packed else ROW_MAJOR)))
+
+
+def _with_specs(variant: Variant, changed: Callable[[TensorSpec], TensorSpec]) -> Variant:
+    return replace(variant, inputs=tuple(map(changed, variant.inputs)),
+                   outputs=tuple(map(changed, variant.outputs)))
+
+
+class WideProduct(ConvolutionGemm):
+    """The product of wide_gemm, which processors compute in vector registers."""
 
     name = "wide_gemm"
     _convolution = WideGemm()
 
 
-class TiledGemm(_PointwiseGemm):
+class TiledGemm(ConvolutionGemm):
     """The tiled product of im2col convolution, applied to images of one pixel."""
 
     name = "tiled_gemm"
     _convolution = Im2colGemm()
 
 
-class MmaGemm(_PointwiseGemm):
+class MmaGemm(ConvolutionGemm):
     """The product of 1x1 convolutions on tensor cores, applied to images of one pixel."""
 
     name = "gemm_mma"
@@ -97,8 +126,11 @@ class MmaGemm(_PointwiseGemm):
 
 
 class FewRows(Algorithm):
-    """A product of at most four rows. Each column of the result has a work-group of its own. The
-    kernel is memory-bound: its time is the time of reading the weights."""
+    """A product of at most four rows.
+
+    Each column of the result has a work-group of its own. The kernel is memory-bound: its time is
+    the time of reading the weights.
+    """
 
     op = "gemm"
     name = "few_rows"
@@ -132,18 +164,18 @@ class FewRows(Algorithm):
         if problem.rows == 0:
             return State(problem, variant, device)
         vector = 4 if problem.depth % 4 == 0 else 1
-        pieces = -(-problem.depth // (variant["work_group"] * vector))
+        chunks = -(-problem.depth // (variant["work_group"] * vector))
         kernel = device.compile(KernelSource.of(_FEW_ROWS, "few_rows", {
             "ROWS": problem.rows,
             "WORK_GROUP_SIZE": variant["work_group"],
             "VECTOR": vector,
-            "HELD": max(1, min(pieces, self._most_held // vector)),
+            "HELD": max(1, min(chunks, self._most_held // vector)),
             "HALVES": int(variant.precision == "fp16"),
             "ROUNDS": int(variant.outputs[0].dtype == "float16"),
             **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
         }))
         dtype = variant.inputs[0].stored_dtype
-        packed = weights.packed(f"rows of {dtype}", lambda arrays: _rows(arrays["weight"], dtype))
+        packed = weights.packed(f"rows of {dtype}", lambda arrays: rounded(arrays["weight"], dtype))
         launch = Launch(kernel, (problem.columns,), (variant["work_group"],),
                         (input_buffer(0), packed, output_buffer(0), problem.columns,
                          problem.depth,
@@ -180,29 +212,135 @@ class HostGemm(Algorithm):
         apply_in_place(problem.epilogue, y, operands)
 
 
-def _rows(weight: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Returns the weights in the dtype of the tensors."""
-    with np.errstate(over="ignore"):
-        return weight.astype(dtype)
+_LARGE = Path(__file__).with_name("large.cl")
+_LARGE_KEYS = ("tile_m", "tile_n", "tile_k", "work_m", "work_n", "lanes_n", "blocks_per_unit",
+               "tiles", "early", "columns", "snake", "checked")
+_LARGE_CONFIGS = tuple(tuple(zip(_LARGE_KEYS, sizes, strict=True)) for sizes in (
+    (128, 256, 8, 8, 16, 4, 1, 3, 1, 1, 1, 0),
+    (128, 128, 8, 8, 16, 4, 2, 4, 1, 1, 1, 0),
+    (128, 128, 8, 16, 8, 8, 2, 2, 0, 0, 1, 0),
+    (128, 128, 8, 8, 16, 4, 2, 2, 0, 1, 1, 0),
+))
+"""The configs, whose keys large.cl describes. On an H200 the first config is the fastest through
+CUDA, and one of the last two is the fastest through OpenCL; on every device each config may be
+measured."""
+_LEAST = 128
+"""The least number of rows, and of columns: with fewer rows or columns, much of a tile would be
+empty."""
+
+
+class LargeGemm(Algorithm):
+    """Tiles of 128 x 128 or more, with 128 results for each work-item.
+
+    The tiles are swizzled in shared memory.
+    """
+
+    op = "gemm"
+    name = "large_gemm"
+
+    def supports(self, problem: GemmProblem, device: Device) -> str | None:
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        if device.on_processors:
+            return "made for GPUs, of which 256 work-items share a tile"
+        if min(problem.rows, problem.columns) < _LEAST:
+            return f"made for {_LEAST} rows and columns or more"
+        if problem.columns % 4 or problem.depth % 4 or not problem.depth:
+            return "needs a depth and a number of columns that are multiples of 4"
+        if problem.columns * problem.depth >= 2**31:
+            return "2^31 weights or more"
+        limits = device.limits
+        if min(limits.work_group_size, limits.sure_work_group_size) < 256:
+            return "needs work-groups of 256"
+        needed = max(map(_large_bytes, _large_configs(device)))
+        if limits.shared_bytes < needed:
+            return f"needs {needed} bytes of shared memory"
+        return None
+
+    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
+        for config in _large_configs(device):
+            yield Variant(config, problem.inputs, problem.outputs)
+
+    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                device: Device) -> State:
+        tile_m, tile_n, tile_k = (variant[f"tile_{axis}"] for axis in "mnk")
+        rows, columns, depth = problem.rows, problem.columns, problem.depth
+        exact = rows % tile_m == columns % tile_n == depth % tile_k == 0
+        options: dict[str, Any] = {} if variant["tiles"] == 2 else {
+            "architectures": ("sm_80", "sm_100")}
+        kernel = device.compile(KernelSource.of(_LARGE, "large_gemm", {
+            **{key.upper(): value for key, value in variant.config},
+            # where bounds are checked, a multiprocessor has too few registers for two work-groups
+            "BLOCKS_PER_UNIT": variant["blocks_per_unit"] if exact else 1,
+            "CHECKED": int(variant["checked"] or not exact),
+            **epilogue_macros(problem.epilogue),
+        }, **options))
+        weight = packed_by_depth(weights)
+        work_group = tile_m // variant["work_m"] * (tile_n // variant["work_n"])
+        launch = Launch(kernel, (-(-rows // tile_m) * -(-columns // tile_n),), (work_group,),
+                        (input_buffer(0), weight, output_buffer(0), rows, columns, depth,
+                         *epilogue_arguments(problem.epilogue, weights, 1, columns)))
+        return State(problem, variant, device, [launch])
+
+
+def _large_configs(device: Device) -> list[tuple[tuple[str, int], ...]]:
+    """Return the configs that the device can run.
+
+    Configs with more than two tiles in shared memory at once need asynchronous copies.
+    """
+    return [config for config in _LARGE_CONFIGS
+            if device.limits.mma or dict(config)["tiles"] == 2]
+
+
+def _large_bytes(config: tuple[tuple[str, int], ...]) -> int:
+    """Return the bytes of shared memory of a work-group."""
+    sizes = dict(config)
+    return 4 * sizes["tiles"] * sizes["tile_k"] * (sizes["tile_m"] + sizes["tile_n"])
+
+
+class PublishedGemm(Algorithm):
+    """Tiles of 64 x 64 in shared memory, with 8 x 4 results for each work-item.
+
+    A separate kernel applies the epilogue.
+    """
+
+    op = "gemm"
+    name = "published"
+    by_name_only = True
+
+    def supports(self, problem: GemmProblem, device: Device) -> str | None:
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        if problem.columns * problem.depth >= 2**31:
+            return "2^31 weights or more"
+        return cannot_multiply(problem.rows, 1, device.limits)
+
+    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
+        yield Variant(published_config(device.limits), problem.inputs, problem.outputs)
+
+    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                device: Device) -> State:
+        state = State(problem, variant, device)
+        if problem.outputs[0].size == 0:
+            return state
+        b, columns = packed_by_depth(weights), problem.columns
+        product = Product(problem.rows, columns, problem.depth, columns, columns)
+        state.launches = [
+            multiplication(product, variant["tile_k"], input_buffer(0), b, output_buffer(0),
+                           device),
+            *epilogue_pass_launches(problem.epilogue, weights, device, variant.outputs[0], 1,
+                                    min(512, device.limits.work_group_size))]
+        return state
 
 
 def packed_by_depth(weights: Weights) -> Buffer:
-    """Returns the weights as float32 (K, columns)."""
+    """Return the weights as float32 (K, columns)."""
     return weights.packed("depth by columns", lambda arrays: np.ascontiguousarray(
         np.asarray(arrays["weight"], np.float32).T))
 
 
 def pointwise(problem: GemmProblem) -> Conv2dProblem:
-    """Returns the product as a convolution of images of one pixel."""
+    """Return the product as a convolution of images of one pixel."""
     return Conv2dProblem(problem.rows, problem.depth, 1, 1, problem.columns, (1, 1),
                          epilogue=problem.epilogue, weights_info=problem.weights_info,
                          facts=problem.facts, result=problem.result)
-
-
-def _over(problem: GemmProblem | Conv2dProblem, variant: Variant, layout: str) -> Variant:
-    """Returns a variant of `problem` with the config and precision of a variant of another problem.
-    layout: the layout of all tensors of the returned variant."""
-    inputs, outputs = (tuple(spec.with_format(layout=layout) for spec in specs)
-                       for specs in (problem.inputs, problem.outputs))
-    same_config = replace(variant, inputs=inputs, outputs=outputs)
-    return same_config.as_fp16 if variant.precision == "fp16" else same_config

@@ -7,11 +7,16 @@ from gossamer.ops.gemm.binary import (
     WidePopcountGemm,
 )
 from gossamer.ops.gemm.cublas import CublasGemm
-from gossamer.ops.gemm.dense import FewRows, HostGemm, MmaGemm, TiledGemm, WideProduct
-from gossamer.ops.gemm.large import LargeGemm
-from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.ops.gemm.published import PublishedGemm
-from gossamer.ops.gemm.reference import reference
+from gossamer.ops.gemm.dense import (
+    FewRows,
+    HostGemm,
+    LargeGemm,
+    MmaGemm,
+    PublishedGemm,
+    TiledGemm,
+    WideProduct,
+)
+from gossamer.ops.gemm.problem import GemmProblem, reference
 from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.op import Op
 from gossamer.ops.zero_weights import ZeroProduct

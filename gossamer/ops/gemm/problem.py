@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import numpy as np
+
 from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.algorithm import Epilogue, Problem
-from gossamer.ops.epilogue import epilogue_inputs
+from gossamer.ops.epilogue import epilogue_inputs, operand_arrays
 from gossamer.ops.exactness import precision_of_products, sums_integers
 from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import TensorSpec, default_spec
@@ -68,3 +70,11 @@ class GemmProblem(Problem):
 
     def describe(self) -> str:
         return f"{self.rows}x{self.depth} * {self.depth}x{self.columns}"
+
+
+def reference(problem: GemmProblem, inputs: Sequence[np.ndarray],
+              weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    constants = {name: np.asarray(a, dtype=np.float64) for name, a in weights.items()}
+    x, *tensors = (np.asarray(a, dtype=np.float64) for a in inputs)
+    operands = operand_arrays(problem.epilogue, constants, tensors, 2)
+    return [problem.epilogue.expression.evaluate(x @ constants["weight"].T, *operands)[0]]

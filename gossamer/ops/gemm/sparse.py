@@ -15,7 +15,8 @@ import numpy as np
 from gossamer.device.base import Buffer, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.conv2d.sparse.common.csr import csr, too_dense
+from gossamer.ops.conv2d.host import float32_operands
+from gossamer.ops.conv2d.sparse.formats import csr, too_dense
 from gossamer.ops.epilogue import (
     apply_in_place,
     buffers_as_arrays,
@@ -34,8 +35,10 @@ _SHORT_DEPTH = 2**16
 
 
 class SparseRows(Algorithm):
-    """A product of few rows that skips zeros among the weights. A NaN or infinity of the input that
-    is multiplied only by zeros does not reach the result."""
+    """A product of few rows that skips zeros among the weights.
+
+    A NaN or infinity of the input that is multiplied only by zeros does not reach the result.
+    """
 
     op = "gemm"
     name = "sparse_rows"
@@ -104,9 +107,8 @@ class SparseGemm(Algorithm):
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
-        constants = {name: np.asarray(array, np.float32)
-                     for name, array in weights.arrays.items() if name != "weight"}
-        return State(problem, variant, device, data=(csr(weights.arrays), constants))
+        return State(problem, variant, device,
+                     data=(csr(weights.arrays), float32_operands(weights)))
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:

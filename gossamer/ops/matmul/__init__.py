@@ -1,10 +1,8 @@
 """Batched matrix products of two tensors."""
 
-from gossamer.ops.matmul.host import NumpyMatmul
 from gossamer.ops.matmul.mma import MmaMatmul
-from gossamer.ops.matmul.problem import MatmulProblem
-from gossamer.ops.matmul.reference import reference
-from gossamer.ops.matmul.tiled import TiledMatmul, WideMatmul
+from gossamer.ops.matmul.problem import MatmulProblem, reference
+from gossamer.ops.matmul.tiled import NumpyMatmul, TiledMatmul, WideMatmul
 from gossamer.ops.op import Op
 
 OP = Op("matmul", MatmulProblem, reference, (

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gossamer.device.base import Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, State, Variant
-from gossamer.ops.conv2d.dense.mma.tiling import CYCLES_PER_MICROSECOND
+from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND, config_of, sizes_of
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.matmul.tiled import DeviceMatmul
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("mma.cu")
-_PIECE = 16
+_CHUNK = 16
 """Bytes of the widest copy."""
 _STEP = 32
 """Bytes of K that one instruction multiplies."""
@@ -90,8 +90,10 @@ TILES = (
 
 
 class MmaMatmul(DeviceMatmul):
-    """Multiplies on tensor cores in TF32 or float16 with float32 sums. In TF32 the operands are
-    rounded."""
+    """Products on tensor cores in TF32 or float16, with float32 sums.
+
+    In TF32 the operands are rounded.
+    """
 
     name = "matmul_mma"
 
@@ -112,13 +114,13 @@ class MmaMatmul(DeviceMatmul):
         fitting = (tile for tile in TILES
                    if _shared_bytes(problem, tile, 4) <= device.limits.shared_bytes_opt_in)
         for tile in sorted(fitting, key=in_fp16):
-            tf32 = Variant(tuple(asdict(tile).items()), problem.inputs, problem.outputs, "tf32")
+            tf32 = Variant(config_of(tile), problem.inputs, problem.outputs, "tf32")
             for variant in (tf32, tf32.as_fp16, replace(tf32.as_fp16, outputs=problem.outputs)):
                 if variant.precision in precisions:
                     yield variant
 
     def expected_us(self, problem: MatmulProblem, variant: Variant, device: Device) -> float:
-        return _expected_us(problem, _tile_of(variant), _itemsize(variant),
+        return _expected_us(problem, sizes_of(MatmulTile, variant), _itemsize(variant),
                             variant.outputs[0].stored_dtype.itemsize, device.limits)
 
     def kernel_sources(self, problem: MatmulProblem, variant: Variant,
@@ -127,40 +129,40 @@ class MmaMatmul(DeviceMatmul):
 
     def prepare(self, weights: Weights, problem: MatmulProblem, variant: Variant,
                 device: Device) -> State:
-        tile = _tile_of(variant)
+        tile = sizes_of(MatmulTile, variant)
         return self._prepared(
             weights, problem, variant, device, _source(problem, variant),
             (tile.tile_m, tile.tile_n), tile.work_group, _line_lengths(problem),
             _shared_bytes(problem, tile, _itemsize(variant)))
 
 
-def _tile_of(variant: Variant) -> MatmulTile:
-    return MatmulTile(**dict(variant.config))  # type: ignore[arg-type]
-
-
 def _itemsize(variant: Variant) -> int:
-    """Returns the bytes of a number of an operand."""
+    """Return the bytes of a number of an operand."""
     return 2 if variant.precision == "fp16" else 4
 
 
 def _along_k(problem: MatmulProblem) -> tuple[bool, bool]:
-    """Returns for a and for b whether numbers along K lie side by side. A matrix of one row or
-    column can be read in either way."""
+    """Return for a and for b whether numbers along K lie side by side.
+
+    A matrix of one row or column can be read in either way.
+    """
     return (0 not in problem.transposed or problem.matrix_a[-2] == 1,
             1 in problem.transposed or problem.matrix_b[-1] == 1)
 
 
 def _line_lengths(problem: MatmulProblem) -> tuple[int, int]:
-    """Returns how many numbers of a and of b lie side by side."""
+    """Return how many numbers of a and of b lie side by side."""
     rows, inner = problem.matrix_a[-2:]
     a_by_k, b_by_k = _along_k(problem)
     return inner if a_by_k else rows, inner if b_by_k else problem.matrix_b[-1]
 
 
 def _at_once(length: int, itemsize: int) -> int:
-    """Returns how many numbers of a line of some length can be copied at once, such that each line
-    begins at a multiple of their bytes."""
-    return math.gcd(length, _PIECE // itemsize)
+    """Return how many numbers of a line can be copied at once.
+
+    Each line then begins at a multiple of their bytes.
+    """
+    return math.gcd(length, _CHUNK // itemsize)
 
 
 def _source(problem: MatmulProblem, variant: Variant) -> KernelSource:
@@ -181,13 +183,15 @@ def _source(problem: MatmulProblem, variant: Variant) -> KernelSource:
 
 
 def _stages(problem: MatmulProblem, tile: MatmulTile, itemsize: int) -> int:
-    """Returns the number of stages of the product of two matrices."""
+    """Return the number of stages of the product of two matrices."""
     return -(-problem.matrix_a[-1] * itemsize // (tile.steps * _STEP))
 
 
 def _shared_bytes(problem: MatmulProblem, tile: MatmulTile, itemsize: int) -> int:
-    """Returns the bytes of shared memory of a work-group. They hold the lines of several stages,
-    and later, in place of the lines, the sums of all warps."""
+    """Return the bytes of shared memory of a work-group.
+
+    They hold the lines of several stages, and later, in place of the lines, the sums of all warps.
+    """
     depth = tile.steps * _STEP // itemsize
     slot = 0
     for by_k, across in zip(_along_k(problem), (tile.tile_m, tile.tile_n), strict=True):
@@ -200,9 +204,12 @@ def _shared_bytes(problem: MatmulProblem, tile: MatmulTile, itemsize: int) -> in
 
 def _expected_us(problem: MatmulProblem, tile: MatmulTile, itemsize: int, out_itemsize: int,
                  limits: Limits) -> float:
-    """Returns the estimated time in microseconds: a start, and then the time in which the busiest
-    multiprocessor computes, in which its work-groups wait, or in which device memory moves the
-    operands and the result, whichever is longest."""
+    """Return the estimated time in microseconds.
+
+    It is a start, and then the time in which the busiest multiprocessor computes, in which its
+    work-groups wait, or in which device memory moves the operands and the result, whichever is
+    longest.
+    """
     rows, inner = problem.matrix_a[-2:]
     columns = problem.matrix_b[-1]
     k_bytes = -(-inner * itemsize // _STEP) * _STEP
@@ -212,7 +219,7 @@ def _expected_us(problem: MatmulProblem, tile: MatmulTile, itemsize: int, out_it
     for length, across, extent in zip(_line_lengths(problem), (tile.tile_m, tile.tile_n),
                                       (rows, columns), strict=True):
         copy = _at_once(length, itemsize) * itemsize
-        rate = (_COPY if copy == _PIECE else
+        rate = (_COPY if copy == _CHUNK else
                 min(_COPY, _NARROW_COPIES * copy) if copy >= 4 else _LOADS * itemsize)
         copied += min(across, extent) * k_bytes / rate
     multiplied = area * k_bytes * _MMA

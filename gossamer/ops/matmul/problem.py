@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,8 +15,10 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class MatmulProblem(Problem):
-    """The product a @ b by the rules of NumPy: a vector is a row on the left and a column on the
-    right, and the dimensions before the last two broadcast.
+    """The product a @ b by the rules of NumPy.
+
+    A vector is a row on the left and a column on the right, and the dimensions before the last two
+    broadcast.
 
     constants: indices of the operands that are constants, 0 for a and 1 for b; the weights hold
     these operands as `operand0` and `operand1`.
@@ -86,5 +88,21 @@ class MatmulProblem(Problem):
 
 
 def _swapped(shape: tuple[int, ...], swaps: bool) -> tuple[int, ...]:
-    """Returns the shape, with its last two dimensions swapped where `swaps` is true."""
+    """Return the shape, with its last two dimensions swapped where `swaps` is true."""
     return (*shape[:-2], shape[-1], shape[-2]) if swaps else shape
+
+
+def reference(problem: MatmulProblem, inputs: Sequence[np.ndarray],
+              weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    a, b = operands(problem, inputs, weights)
+    return [np.asarray(a.astype(np.float64) @ b.astype(np.float64))]
+
+
+def operands(problem: MatmulProblem, inputs: Sequence[np.ndarray],
+             weights: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return both operands as they are multiplied, from the weights or the inputs."""
+    remaining = iter(inputs)
+    a, b = (np.asarray(weights[f"operand{i}"]) if i in problem.constants else next(remaining)
+            for i in range(2))
+    return (a.swapaxes(-1, -2) if 0 in problem.transposed else a,
+            b.swapaxes(-1, -2) if 1 in problem.transposed else b)

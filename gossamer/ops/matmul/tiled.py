@@ -1,9 +1,9 @@
-"""Matrix products on a device, by tiles in shared memory or in vector registers."""
+"""Matrix products by NumPy, by tiles in shared memory and by tiles in vector registers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +11,11 @@ import numpy as np
 from gossamer.device.base import Argument, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.common import rounded
+from gossamer.ops.host_threads import thread_configs
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
-from gossamer.ops.matmul.problem import MatmulProblem
-from gossamer.ops.strided import broadcast_strides, cannot_compile, merge
+from gossamer.ops.matmul.problem import MatmulProblem, operands
+from gossamer.ops.strided import HostAlgorithm, broadcast_strides, cannot_compile, merge
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
@@ -29,6 +31,20 @@ LaunchArgument = Argument | Callable[..., Argument]
 """An argument of a launch, or a function that returns the argument at each launch."""
 Batch = list[tuple[int, int, int]]
 """For each batch dimension its size and the strides of a and b."""
+
+
+class NumpyMatmul(HostAlgorithm):
+    """Products by numpy.matmul."""
+
+    op = "matmul"
+
+    def compute(self, problem: MatmulProblem, inputs: Sequence[np.ndarray],
+                weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        a, b = operands(problem, inputs, weights)
+        return [np.asarray(a @ b)]
+
+    def variants(self, problem: MatmulProblem, device: Device) -> Iterable[Variant]:
+        return [Variant(config, problem.inputs, problem.outputs) for config in thread_configs()]
 
 
 class DeviceMatmul(Algorithm):
@@ -49,9 +65,12 @@ class DeviceMatmul(Algorithm):
                   source: KernelSource, tile: tuple[int, int], work_group: int,
                   strides: tuple[int, ...], shared_bytes: int = 0,
                   b: LaunchArgument | None = None) -> State:
-        """Returns the state of one launch of a kernel. tile: rows and columns of a tile. strides:
-        the arguments that say how a and b lie in memory. b: the argument for b; by default the
-        operand itself."""
+        """Return the state of one launch of a kernel.
+
+        tile: rows and columns of a tile.
+        strides: the arguments that say how a and b lie in memory.
+        b: the argument for b; by default the operand itself.
+        """
         state = State(problem, variant, device)
         if problem.outputs[0].size == 0:
             return state
@@ -61,8 +80,8 @@ class DeviceMatmul(Algorithm):
         run_time = iter(range(len(problem.inputs)))
         dtype = "float16" if variant.precision == "fp16" else "float32"
         operands: list[LaunchArgument] = [
-            weights.packed(f"operand{i} {dtype}", lambda arrays, i=i: _rounded(  # type: ignore[misc]
-                arrays[f"operand{i}"], dtype))
+            weights.packed(f"operand{i} {dtype}", lambda arrays, i=i: rounded(  # type: ignore[misc]
+                np.asarray(arrays[f"operand{i}"]), dtype))
             if i in problem.constants else input_buffer(next(run_time))
             for i in range(2 if b is None else 1)]
         if b is not None:
@@ -75,7 +94,7 @@ class DeviceMatmul(Algorithm):
 
 
 class TiledMatmul(DeviceMatmul):
-    """Holds the operands of a tile in shared memory."""
+    """Products with the operands of a tile in shared memory."""
 
     name = "tiled"
 
@@ -97,8 +116,10 @@ class TiledMatmul(DeviceMatmul):
 
 
 class WideMatmul(DeviceMatmul):
-    """Holds the sums of a tile in the vector registers of a processor. On processors the barriers
-    of `tiled` take most of its time."""
+    """Products with the sums of a tile in the vector registers of a processor.
+
+    On processors the barriers of `tiled` take most of its time.
+    """
 
     name = "wide"
 
@@ -132,7 +153,7 @@ class WideMatmul(DeviceMatmul):
 
 
 def _transposing(problem: MatmulProblem, device: Device) -> Launch:
-    """Returns the launch that writes b, the last input, transposed to the workspace."""
+    """Return the launch that writes b, the last input, transposed to the workspace."""
     rows, columns = problem.b.shape[-2:]
     blocks = -(-rows // _SIDE) * -(-columns // _SIDE)
     kernel = device.compile(KernelSource.of(_TRANSPOSE, "transpose_matrices", {"SIDE": _SIDE}))
@@ -141,17 +162,10 @@ def _transposing(problem: MatmulProblem, device: Device) -> Launch:
 
 
 def _strides(problem: MatmulProblem) -> tuple[int, int, int, int]:
-    """Returns the strides of a from a row and from a column to the next, and those of b."""
+    """Return the strides of a from a row and from a column to the next, and those of b."""
     a = (1, problem.matrix_a[-2]) if 0 in problem.transposed else (problem.matrix_a[-1], 1)
     b = (1, problem.matrix_b[-2]) if 1 in problem.transposed else (problem.matrix_b[-1], 1)
     return *a, *b
-
-
-def _rounded(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Returns a constant in the dtype of a kernel's operands; float16 has infinity in place of
-    numbers that are too large for it."""
-    with np.errstate(over="ignore"):
-        return np.asarray(array, dtype)
 
 
 def _batch(problem: MatmulProblem) -> Batch:

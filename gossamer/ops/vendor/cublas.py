@@ -14,7 +14,7 @@ import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.ops.algorithm import Epilogue
-from gossamer.ops.vendor.nvmath import CUBLAS, DATA_TYPES, ONE, ZERO, dtype_of, library_on
+from gossamer.ops.vendor.libraries import CUBLAS, DATA_TYPES, ONE, ZERO, dtype_of, library_on
 from gossamer.ops.weights import Weights
 
 RANKS = 4
@@ -44,8 +44,7 @@ class Fused:
 
 
 def fused(epilogue: Epilogue) -> Fused | None:
-    """Returns the epilogue as cuBLAS applies it; None where cuBLAS cannot apply all steps of the
-    epilogue."""
+    """Return the epilogue as cuBLAS applies it; None where it cannot apply all steps."""
     bias, residual, relu = "", False, False
     expression = epilogue.expression
     current = 0
@@ -71,8 +70,7 @@ def fused(epilogue: Epilogue) -> Fused | None:
 
 
 def bias_vector(weights: Weights, name: str, channels: int, dtype: str) -> Buffer:
-    """Returns device memory that holds a channel operand, with one value of the dtype for each
-    channel."""
+    """Return a channel operand on the device, one value of the dtype for each channel."""
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.broadcast_to(arrays[name].reshape(-1), (channels,)).astype(dtype)
     return weights.packed(f"{name} {dtype}", pack)
@@ -123,8 +121,10 @@ class CublasOffer:
 
 @functools.cache
 def offers(product: Product, device: Device) -> tuple[CublasOffer, ...]:
-    """Returns the algorithms that cuBLAS offers for a product, the best first by cuBLAS's own
-    estimate; empty where it offers none."""
+    """Return the algorithms that cuBLAS offers for a product.
+
+    The best comes first by cuBLAS's own estimate. There are none where cuBLAS offers none.
+    """
     return Multiplication(product, device)._offers()
 
 
@@ -206,7 +206,7 @@ class Multiplication:
 
     def multiply(self, offer: CublasOffer, a: int, b: int, d: int, workspace: int, stream: int, *,
                  residual: int | None = None) -> None:
-        """Queues the product on a stream.
+        """Queue the product on a stream.
 
         a, b, d: device addresses of A, B and D.
         workspace: device address of the offer's workspace.
@@ -222,14 +222,17 @@ class Multiplication:
 
 
 def _padded(workspace: int) -> int:
-    """Returns the bytes of a workspace plus 16 bytes, which cuBLAS may need for a fused epilogue;
-    nvmath-python adds these 16 bytes to its workspaces, too. A workspace of 0 bytes stays 0."""
+    """Return the bytes of a workspace plus 16 bytes.
+
+    cuBLAS may need them for a fused epilogue; nvmath-python adds these 16 bytes to its workspaces,
+    too. A workspace of 0 bytes stays 0.
+    """
     return workspace + 16 if workspace else 0
 
 
 def _put(call: Callable[..., None], dtype_of: Callable[[int], Any], described: int,
          attribute: int, value: int) -> None:
-    """Sets an attribute of the cuBLAS operation, layout or preference whose handle is
-    `described`."""
+    """Set an attribute of the cuBLAS operation, layout or preference whose handle is `described`.
+    """
     array = np.array([value], dtype_of(attribute))
     call(described, attribute, array.ctypes.data, array.nbytes)

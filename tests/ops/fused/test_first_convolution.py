@@ -18,7 +18,7 @@ from gossamer.ops.fused.problem import ENTRY, FusionProblem, entry
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format
 from tests.cubins import check_builds
-from tests.ops.conv2d.dense.test_few_channels import GREY, LARGE_FILTER, ODD, STEM
+from tests.ops.conv2d.tensor_core.test_few_channels import GREY, LARGE_FILTER, ODD, STEM
 from tests.ops.fused.blocks import given_as
 from tests.ops.harness import check_variants, random_weights
 from tests.ops.recording import RecordingDevice

@@ -1,4 +1,8 @@
+"""Tests of matmul; matmul_mma offers everywhere, and runs where there is a GPU."""
+
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,12 +11,14 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
-from gossamer.ops.matmul.problem import MatmulProblem
-from gossamer.ops.matmul.reference import reference
+from gossamer.ops.matmul.mma import TILES, MmaMatmul
+from gossamer.ops.matmul.problem import MatmulProblem, reference
 from gossamer.ops.matmul.tiled import TiledMatmul, WideMatmul
+from gossamer.ops.weights import Weights
 from gossamer.tensor import default_spec
+from tests.cubins import build_info
 from tests.fixtures import is_slow
-from tests.ops.harness import check, random_inputs
+from tests.ops.harness import check, check_variants, random_inputs
 from tests.ops.recording import RecordingDevice
 
 
@@ -100,3 +106,161 @@ def test_small_matrices_try_the_small_tile_first(rows: int, columns: int, tiles:
     device = RecordingDevice()
     assert [variant["tile"] for variant in TiledMatmul().variants(problem, device)] == tiles
     assert [variant["vectors"] for variant in WideMatmul().variants(problem, device)] == vectors
+
+
+ALGORITHM = MmaMatmul()
+
+
+def product(a: tuple[int, ...], b: tuple[int, ...], transposed: tuple[int, ...] = ()
+            ) -> MatmulProblem:
+    return MatmulProblem(default_spec(a), default_spec(b), transposed=transposed)
+
+
+SCORES = product((2, 3, 37, 24), (2, 3, 41, 24), (1,))
+"""Queries by keys, whose lines are whole copies of 16 bytes."""
+VALUES = product((2, 3, 37, 41), (2, 3, 41, 24))
+"""Attention by values; in float16 the numbers of an attention are loaded one by one."""
+CHANNELS = product((1, 4, 22, 784), (1, 4, 22, 784), (1,))
+"""Attention between channels: few results, and a long K."""
+COLUMNS = product((2, 75, 38), (2, 75, 44), (0,))
+"""Both operands have the numbers along K in different lines."""
+BOTH = product((3, 130, 72), (70, 130), (0, 1))
+BROADCAST = product((3, 1, 20, 50), (2, 50, 34))
+EMPTY_SUMS = product((2, 5, 0), (0, 7))
+VECTORS = product((90,), (2, 90, 1))
+PROBLEMS = {"scores": SCORES, "values": VALUES, "channels": CHANNELS, "columns": COLUMNS,
+            "both": BOTH, "broadcast": BROADCAST, "empty sums": EMPTY_SUMS, "vectors": VECTORS}
+
+
+def with_constants(problem: MatmulProblem) -> MatmulProblem:
+    return replace(problem, constants=(1,))
+
+
+def variants_of(problem: MatmulProblem, device: Device, precision: str,
+                config: dict[str, int]) -> list[Variant]:
+    """Returns the variants in a precision whose config has these values."""
+    return [variant for variant in ALGORITHM.variants(problem, device)
+            if variant.precision == precision
+            and config.items() <= dict(variant.config).items()]
+
+
+def check_not_finite(problem: MatmulProblem, device: Device, chosen: list[Variant]) -> None:
+    """Compares the outputs of variants with the reference for inputs with infinities and a NaN,
+    each of which reaches some results only."""
+    a, b = random_inputs(problem)
+    a[..., 1, 3], a[..., 2, 5] = np.inf, np.nan
+    b[..., 0, 2] = -np.inf
+    with np.errstate(invalid="ignore"):
+        check_variants(ALGORITHM, problem, device, chosen, inputs=[a, b])
+
+
+def test_reasons_are_given() -> None:
+    device = RecordingDevice()
+    assert all(ALGORITHM.supports(problem, device) is None for problem in PROBLEMS.values())
+    assert "more than three" in str(ALGORITHM.supports(
+        product((2, 1, 2, 1, 2, 3, 4), (2, 1, 2, 1, 4, 5)), device))
+    doubles = MatmulProblem(default_spec((3, 4), "float64"), default_spec((4, 5), "float64"))
+    assert "float64" in str(ALGORITHM.supports(doubles, device))
+    device.limits = replace(device.limits, mma=False)
+    assert "tensor cores" in str(ALGORITHM.supports(SCORES, device))
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_precisions_and_formats(name: str) -> None:
+    device, problem = RecordingDevice(), PROBLEMS[name]
+    variants = list(ALGORITHM.variants(problem, device))
+    forms = {(v.precision, v.inputs[0].dtype, v.outputs[0].dtype) for v in variants}
+    assert forms == {("tf32", "float32", "float32"), ("fp16", "float16", "float16"),
+                     ("fp16", "float16", "float32")}
+    assert {v.config for v in variants} == {v.config for v in variants if v.precision == "tf32"}
+    assert list(ALGORITHM.variants_in(problem, device, ["fp32"])) == []
+
+
+def test_tiles_that_need_more_shared_memory_are_left_out() -> None:
+    device = RecordingDevice()
+    every = {variant.config for variant in ALGORITHM.variants(BOTH, device)}
+    assert len(every) == len(TILES)
+    device.limits = replace(device.limits, shared_bytes_opt_in=64 * 1024)
+    some = {variant.config for variant in ALGORITHM.variants(BOTH, device)}
+    assert some and some < every
+
+
+def test_tiles_are_whole() -> None:
+    for tile in TILES:
+        assert tile.tile_m % (16 * tile.warps_m) == tile.tile_n % (16 * tile.warps_n) == 0
+        assert tile.steps % tile.warps_k == 0
+        assert tile.slots >= 2
+
+
+def test_an_empty_result_launches_nothing() -> None:
+    device = RecordingDevice()
+    for problem in (product((0, 3, 4), (4, 5)), product((2, 0, 4), (4, 5))):
+        for variant in ALGORITHM.variants(problem, device):
+            assert not ALGORITHM.prepare(Weights({}, device), problem, variant, device).launches
+
+
+def test_more_work_is_expected_to_take_longer() -> None:
+    device = RecordingDevice()
+    for tile in TILES:
+        times = []
+        for batch in (1, 192):
+            problem = product((batch, 197, 64), (batch, 197, 64), (1,))
+            (variant, *_) = variants_of(problem, device, "fp16", {
+                "tile_m": tile.tile_m, "tile_n": tile.tile_n, "warps_k": tile.warps_k})
+            times.append(ALGORITHM.expected_us(problem, variant, device))
+        assert 1 < times[0] < times[1]
+
+
+def test_a_long_sum_of_few_results_is_shared_by_warps_first() -> None:
+    assert next(iter(ALGORITHM.variants(CHANNELS, RecordingDevice())))["warps_k"] > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, first, architecture", [
+    ("scores", 0, "sm_90"), ("values", 1, "sm_90"), ("both", 2, "sm_90"), ("columns", 4, "sm_80"),
+    ("channels", 3, "sm_80")])
+def test_kernels_build_without_spills(name: str, first: int, architecture: str) -> None:
+    """Builds a part of the variants: every one would take long."""
+    pytest.importorskip("cuda.core")
+    pytest.importorskip("gossamer.device.cuda.nvrtc")
+    device, problem = RecordingDevice(), PROBLEMS[name]
+    for variant in list(ALGORITHM.variants(problem, device))[first::5]:
+        (source,) = ALGORITHM.kernel_sources(problem, variant, device)
+        info = build_info(source, source.built_for(architecture))
+        assert info.spill_bytes == 0, f"{variant.config_text} spills on {architecture}"
+        assert "warning" not in info.log, info.log
+
+
+@pytest.mark.parametrize("name", ("scores", "values", "columns"))
+def test_every_tile_on_cuda(cuda: Device, name: str) -> None:
+    problem = PROBLEMS[name]
+    check_variants(ALGORITHM, problem, cuda, list(ALGORITHM.variants(problem, cuda)))
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_form_on_cuda(cuda: Device, name: str) -> None:
+    """Runs every fourth variant, all three forms of precision and formats among them: every one
+    would take long to compile."""
+    problem = PROBLEMS[name]
+    check_variants(ALGORITHM, problem, cuda, list(ALGORITHM.variants(problem, cuda))[::4])
+
+
+def test_constants_on_cuda(cuda: Device) -> None:
+    problem = with_constants(BOTH)
+    check_variants(ALGORITHM, problem, cuda, list(ALGORITHM.variants(problem, cuda))[:3])
+
+
+def test_numbers_that_are_not_finite_on_cuda(cuda: Device) -> None:
+    for problem in (SCORES, VALUES):
+        check_not_finite(problem, cuda, list(ALGORITHM.variants(problem, cuda))[::4])
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("name", ("scores", "values", "channels", "columns"))
+def test_some_tiles_on_cuda(cuda: Device, name: str) -> None:
+    """Runs both precisions with and without warps that share K, and no more: a sanitizer is slow.
+    """
+    problem = PROBLEMS[name]
+    chosen = {(v.precision, v.outputs[0].dtype, v["warps_k"]): v
+              for v in ALGORITHM.variants(problem, cuda)}
+    check_variants(ALGORITHM, problem, cuda, list(chosen.values()))

@@ -24,12 +24,13 @@ from gossamer.ops.conv2d.vendor.im2col_cublas import Im2colCublas
 from gossamer.ops.conv2d.vendor.im2col_cusparse import Im2colCusparse, csr
 from gossamer.ops.gemm.cublas import CublasGemm
 from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.ops.vendor import nvmath
+from gossamer.ops.vendor import libraries
 from gossamer.ops.vendor.cublas import Fused, fused
-from gossamer.ops.vendor.nvmath import CUBLAS, CUSPARSE, unavailable
+from gossamer.ops.vendor.libraries import CUBLAS, CUSPARSE, unavailable
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import pack, unpack
 from tests.fixtures import working_devices
+from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU
 from tests.ops.harness import (
     check_variants,
     op_of,
@@ -42,9 +43,6 @@ from tests.tolerances import normalised_error, tolerance
 
 BIAS = Epilogue(apply("add"), ("channel",))
 BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
-BIAS_CLIP = Epilogue(apply("add").then(apply("clip", 0.0, 6.0)), ("channel",))
-BIAS_RESIDUAL_RELU = Epilogue(apply("add").then(apply("add")).then(apply("relu")),
-                              ("channel", "tensor"))
 RESIDUAL = Epilogue(apply("add"), ("tensor",))
 SPARSE = WeightsInfo(density=0.1, mask_hash="tenth")
 
@@ -230,8 +228,8 @@ def test_the_libraries_tell_their_versions(double: Any) -> None:
 
 def test_no_library_is_loaded_for_its_version_elsewhere(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvmath.importlib, "import_module", None)
-    monkeypatch.setattr(nvmath, "_on", nvmath._started)
+    monkeypatch.setattr(libraries.importlib, "import_module", None)
+    monkeypatch.setattr(libraries, "_on", libraries._started)
     for algorithm in (CublasGemm(), Im2colCublas(), Im2colCusparse()):
         assert algorithm.version(find("host")) == ""
 

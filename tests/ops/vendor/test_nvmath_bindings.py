@@ -25,9 +25,9 @@ from gossamer.ops.conv2d.vendor.im2col_cusparse import Im2colCusparse
 from gossamer.ops.gemm.cublas import CublasGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.vendor import cublas as cublas_product
-from gossamer.ops.vendor import nvmath
+from gossamer.ops.vendor import libraries
 from gossamer.ops.vendor.cublas import Multiplication, Product
-from gossamer.ops.vendor.nvmath import CUBLAS, CUSPARSE
+from gossamer.ops.vendor.libraries import CUBLAS, CUSPARSE
 from gossamer.ops.weights import Weights
 from tests.fixtures import working_devices
 from tests.ops.harness import random_weights
@@ -176,7 +176,7 @@ def test_cublas_takes_every_description(device: AddressedDevice, monkeypatch: py
 
     library = _Library(_Partly(real, matmul_algo_get_heuristic=heuristic), device)
     monkeypatch.setattr(cublas_product, "library_on", lambda name, device: library)
-    monkeypatch.setattr(nvmath, "_on", lambda name, device: library)
+    monkeypatch.setattr(libraries, "_on", lambda name, device: library)
     algorithm: Algorithm = CublasGemm() if isinstance(problem, GemmProblem) else Im2colCublas()
     assert prepared(algorithm, problem, random_weights(problem), device) >= 3
 
@@ -190,7 +190,7 @@ def test_cusparse_takes_every_description(device: AddressedDevice,
                      sp_mm_preprocess=lambda *arguments: None)
     library = _Library(partly, device)
     monkeypatch.setattr(im2col_cusparse, "library_on", lambda name, device: library)
-    monkeypatch.setattr(nvmath, "_on", lambda name, device: library)
+    monkeypatch.setattr(libraries, "_on", lambda name, device: library)
     problem = replace(problem, weights_info=SPARSE)
     assert prepared(Im2colCusparse(), problem, pruned(problem, 0.1), device) >= 10
 
@@ -237,6 +237,6 @@ def test_without_a_gpu_the_library_says_so_in_one_line(name: str) -> None:
     if "cuda" in working_devices():
         pytest.skip("there is a GPU")
     gpu = SimpleNamespace(runs_cuda_libraries=True, current=contextlib.nullcontext)
-    reason = nvmath._started(name, gpu)
+    reason = libraries._started(name, gpu)
     assert isinstance(reason, str)
     assert reason.startswith(f"{name} cannot be loaded: ") and "\n" not in reason

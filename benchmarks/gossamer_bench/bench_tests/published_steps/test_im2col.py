@@ -5,7 +5,7 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.reference import reference as convolution
+from gossamer.ops.conv2d.problem import reference as convolution
 from gossamer_bench.published_steps.im2col import Im2colProblem, reference
 from tests.ops.harness import check, random_inputs, random_weights
 from tests.tolerances import normalised_error

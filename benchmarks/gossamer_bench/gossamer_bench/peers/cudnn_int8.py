@@ -11,7 +11,7 @@ import numpy as np
 from gossamer.bench.contender import AbsentError
 from gossamer.device.base import Buffer, Device
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.vendor.cudnn import library_on, unavailable
+from gossamer.ops.vendor.libraries import CUDNN, library_on, unavailable
 from gossamer.tensor import Format, TensorSpec, logical_view, pack
 from gossamer_bench.contender import Alternative, ReadyContender
 
@@ -27,9 +27,9 @@ def cudnn_int8(contender: str, problem: Conv2dProblem, x: np.ndarray,
 
     arrays: `weight` (M, C, R, S) and `bias` (M,), integers. Raises AbsentError.
     """
-    if (reason := unavailable(device)) is not None:
+    if (reason := unavailable(CUDNN, device)) is not None:
         raise AbsentError(reason)
-    library = library_on(device)
+    library = library_on(CUDNN, device)
     with library.handle() as handle:
         try:
             graph = _graph(library.api, handle, problem)
@@ -49,7 +49,7 @@ def cudnn_int8(contender: str, problem: Conv2dProblem, x: np.ndarray,
 def _ready(contender: str, problem: Conv2dProblem, x: np.ndarray, arrays: Mapping[str, np.ndarray],
            device: Device, graph: Any, index: int) -> ReadyContender:
     """Builds a plan and uploads its tensors."""
-    library = library_on(device)
+    library = library_on(CUDNN, device)
     with library.handle():
         graph.build_plan_at_index(index)
         nbytes = graph.get_workspace_size_plan_at_index(index)

@@ -1,4 +1,4 @@
-"""Convolutions of signs on the host, with NumPy's bitwise_count."""
+"""host_popcount: convolution of signs on the host, with NumPy's bitwise_count."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ import numpy as np
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import host_array
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.conv2d.binary.form import alphas, binary_form, reason_not_binary
-from gossamer.ops.conv2d.binary.layer import BinaryLayer
-from gossamer.ops.conv2d.binary.packing import (
+from gossamer.ops.conv2d.binary.layer import (
+    BinaryLayer,
+    alphas,
+    binary_form,
     first_words,
     group_masks,
+    reason_not_binary,
     sign_words,
     tap_sums,
     value_words,
     words_of_a_group,
 )
-from gossamer.ops.conv2d.binary.thresholds import Thresholds, packed_thresholds
+from gossamer.ops.conv2d.binary.thresholds import Thresholds, replaced_epilogue
+from gossamer.ops.conv2d.host import float32_operands, windows
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import apply_in_place, buffers_as_arrays, operand_arrays
 from gossamer.ops.packed import constant_words
@@ -44,9 +47,11 @@ else the loop runs over pixels or channels. The number is a rule of thumb."""
 
 
 class HostPopcount(Algorithm):
-    """Computes a convolution of signs. The exclusive or of the words of inputs and weights has a
-    set bit wherever signs differ. The sum of the products is the number of products minus twice the
-    number of set bits."""
+    """Convolution of signs by NumPy's bitwise_count.
+
+    The exclusive or of the words of inputs and weights has a set bit wherever signs differ. The sum
+    of the products is the number of products minus twice the number of set bits.
+    """
 
     op = "conv2d"
     name = "host_popcount"
@@ -78,14 +83,14 @@ class HostPopcount(Algorithm):
 
 def compute(layer: BinaryLayer, constants: Constants, variant: Variant,
             inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
-    """Computes a layer: reads `inputs` and writes `outputs`, in the formats of a variant."""
+    """Compute a layer from `inputs` to `outputs`, in the formats of a variant."""
     problem = layer.convolution
     x, *tensors = buffers_as_arrays(inputs, variant.inputs)
     targets = buffers_as_arrays(outputs, variant.outputs)
     if targets[0].size == 0:
         return
     planes = _input_planes(x, layer, variant.inputs[0])
-    step = max(1, _PIXELS_AT_ONCE // (problem.out_height * problem.out_width))
+    step = max(1, _PIXELS_AT_ONCE // problem.image_pixels)
     accumulators = np.concatenate([
         _accumulators(planes[:, :, first:first + step], layer, constants)
         for first in range(0, problem.batch, step)])
@@ -128,35 +133,38 @@ class Constants:
 
     @staticmethod
     def of(weights: Weights, layer: BinaryLayer) -> Constants:
-        """Returns the constants of a layer. weights: the layer's constants, under their names in
-        the layer's convolution."""
+        """Return the constants of a layer.
+
+        weights: the layer's constants, under their names in the layer's convolution.
+        """
         problem = layer.convolution
-        channels = problem.out_channels // problem.groups
-        count = words_of_a_group(problem, _WORD_BITS) * problem.kernel[0] * problem.kernel[1]
+        channels = problem.group_out_channels
+        count = words_of_a_group(problem, _WORD_BITS) * problem.taps
         words = weights.packed("signs by channels, binary on the host",
                                lambda arrays: sign_words(arrays, problem, _WORD_BITS))
-        table = None if layer.has_two_results else packed_thresholds(
-            weights, problem.epilogue, problem.depth)
+        table, _ = replaced_epilogue(weights, layer)
         return Constants(
             host_array(words, (problem.groups, channels, count), np.uint64),
             _base(weights.arrays, layer), _outside(layer), alphas(weights.arrays),
             None if table is None else Thresholds(
                 *host_array(table, (3, problem.out_channels), np.int32)),
-            {name: np.asarray(array, np.float32) for name, array in weights.arrays.items()
-             if name != "weight"})
+            float32_operands(weights))
 
 
 def _base(arrays: Mapping[str, np.ndarray], layer: BinaryLayer) -> np.ndarray:
-    """Returns the initial accumulators. With one-bit inputs an accumulator begins with the number
-    of products, which is the sum of the products if all signs agree. Zeros outside of the image are
-    then stored as bits of 0, which stand for -1; the terms that these bits add are subtracted from
-    the initial accumulators. With two-bit inputs accumulators begin with 0, because
-    _accumulators() counts the products whose inputs are not 0."""
+    """Return the initial accumulators.
+
+    With one-bit inputs an accumulator begins with the number of products, which is the sum of the
+    products if all signs agree. Zeros outside of the image are then stored as bits of 0, which
+    stand for -1; the terms that these bits add are subtracted from the initial accumulators. With
+    two-bit inputs accumulators begin with 0, because _accumulators() counts the products whose
+    inputs are not 0.
+    """
     problem = layer.convolution
     shape = (problem.out_channels, problem.out_height, problem.out_width)
     if layer.form.planes == 2:
         return np.zeros((problem.out_channels, 1, 1), np.int32)
-    if not layer.takes_zeros_back:
+    if not (layer.takes_zeros_back and problem.image_pixels):
         return np.full((problem.out_channels, 1, 1), problem.depth, np.int32)
     outside = 1 - _windows(np.ones((1, 1, problem.height, problem.width), np.int32), problem)
     sums = tap_sums(arrays).reshape(problem.out_channels, -1)
@@ -166,15 +174,17 @@ def _base(arrays: Mapping[str, np.ndarray], layer: BinaryLayer) -> np.ndarray:
 
 
 def _outside(layer: BinaryLayer) -> np.ndarray:
-    """Returns the words of a pixel outside of the image (words, planes). One-bit words cannot hold
-    0; they hold -1 in place of 0."""
+    """Return the words of a pixel outside of the image (words, planes).
+
+    One-bit words cannot hold 0; they hold -1 in place of 0.
+    """
     form = Format(f"packed{_WORD_BITS}", layer.form.input)
     value = layer.padding if layer.padding or layer.form.planes == 2 else -1
     return constant_words(value, TensorSpec(layer.convolution.inputs[0].shape, form))
 
 
 def _input_planes(x: np.ndarray, layer: BinaryLayer, spec: TensorSpec) -> np.ndarray:
-    """Returns the words of the input (planes, words, N, H, W)."""
+    """Return the words of the input (planes, words, N, H, W)."""
     problem, form = layer.convolution, layer.form
     if not spec.format.is_packed:
         x = value_words(x, form.input, _WORD_BITS)
@@ -184,8 +194,7 @@ def _input_planes(x: np.ndarray, layer: BinaryLayer, spec: TensorSpec) -> np.nda
 
 def _windows(planes: np.ndarray, problem: Conv2dProblem,
              outside: np.ndarray | int = 0) -> np.ndarray:
-    """Returns the values that each tap reads for all output pixels, as an array
-    (P * taps, N * output pixels).
+    """Return what each tap reads for all output pixels, (P * taps, N * output pixels).
 
     planes: P planes of values of the input, of shape (P, N, H, W).
     outside: the value of pixels outside of the image, either one value for all planes or an array
@@ -199,21 +208,13 @@ def _windows(planes: np.ndarray, problem: Conv2dProblem,
                           planes.dtype)
         padded[...] = np.reshape(outside, (-1, 1, 1, 1))
         padded[:, :, top:top + height, left:left + width] = planes
-    taps = []
-    for r in range(problem.kernel[0]):
-        for s in range(problem.kernel[1]):
-            rows, columns = (
-                slice(tap * dilation, tap * dilation + (outputs - 1) * stride + 1, stride)
-                for tap, dilation, stride, outputs in zip(
-                    (r, s), problem.dilation, problem.stride,
-                    (problem.out_height, problem.out_width), strict=True))
-            taps.append(padded[:, :, rows, columns])
-    stacked = np.stack(taps, axis=1)
-    return stacked.reshape(stacked.shape[0] * stacked.shape[1], -1)
+    # axes: plane, image, tap's row, tap's column, row, column
+    return windows(padded, problem).transpose(0, 2, 3, 1, 4, 5).reshape(
+        len(planes) * problem.taps, -1)
 
 
 def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) -> np.ndarray:
-    """Returns the accumulators (N, M, output rows, output columns) of some images.
+    """Return the accumulators (N, M, output rows, output columns) of some images.
 
     planes: the words of the images (planes, words, N, H, W).
     """
@@ -221,8 +222,8 @@ def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) 
     count = words_of_a_group(problem, _WORD_BITS)
     masks = group_masks(problem, _WORD_BITS)
     images = planes.shape[2]
-    pixels = problem.out_height * problem.out_width
-    channels = problem.out_channels // problem.groups
+    pixels = problem.image_pixels
+    channels = problem.group_out_channels
     result = np.empty((images, problem.groups, channels, pixels), np.int32)
     for group, first in enumerate(first_words(problem, _WORD_BITS)):
         part = planes[:, first:first + count]
@@ -244,7 +245,7 @@ def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) 
 
 
 def _differences(columns: Sequence[np.ndarray], words: np.ndarray) -> np.ndarray:
-    """Returns the number of products whose signs differ, (M, pixels).
+    """Return the number of products whose signs differ, (M, pixels).
 
     columns: arrays of the inputs' words, each of shape (K, pixels), where K is the number of words
     of a window. One-bit inputs have one array with the signs. Two-bit inputs have two arrays: in

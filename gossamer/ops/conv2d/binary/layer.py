@@ -1,16 +1,28 @@
-"""A convolution of signs with two extensions that only algorithms on bits compute: padding by a
-constant, and a second result."""
+"""Convolutions of signs: which there are, their formats, and the words that hold their bits.
+
+All weights of an output channel must have the same magnitude, which is not 0, and all inputs must
+be -1, 0 or 1. The inner product of signs is an integer, the accumulator. The epilogue gets the
+accumulator times the magnitude of the output channel's weights (`alphas`). Inputs of -1 and 1 take
+one bit each ("bits"), inputs of -1, 0 and 1 take two bits each ("trits").
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gossamer.facts import REAL, ValueFacts
-from gossamer.ops.conv2d.binary.form import BinaryForm, binary_form, reason_not_binary
-from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.packed import result_dtype
+import numpy as np
 
+from gossamer.device.base import Buffer, Device
+from gossamer.facts import REAL, ValueFacts
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.packed import result_dtype, smallest_dtype
+from gossamer.ops.weights import Weights
+from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
+
+LARGEST_ACCUMULATOR = 2**24
+"""Integers up to this magnitude are exact in float32, the dtype of accumulators in the epilogue."""
 _BOUNDS: dict[str, Callable[[Sequence[float]], float]] = {
     **dict.fromkeys(("add", "sub"), sum),
     **dict.fromkeys(("neg", "abs", "relu", "min", "max"), max)}
@@ -18,6 +30,65 @@ _BOUNDS: dict[str, Callable[[Sequence[float]], float]] = {
 the magnitude of the result from bounds on the magnitudes of the arguments."""
 _LARGEST_OF_FLOAT16 = 2**11
 """Integers up to this magnitude are exact in float16."""
+
+
+@dataclass(frozen=True)
+class BinaryForm:
+    """The packed dtypes with which a product of signs is computed on bits.
+
+    input: the packed dtype that holds the inputs, "bits" or "trits".
+    output: the packed dtype that holds the results; None where a result may be another number than
+    -1, 0 and 1.
+    """
+
+    input: str
+    output: str | None
+
+    @property
+    def planes(self) -> int:
+        """Number of bits of an input."""
+        return PACKED_DTYPES[self.input].planes
+
+
+def reason_not_binary(problem: Conv2dProblem) -> str | None:
+    """Return why bits cannot compute a problem, as shown to the user; None where they can."""
+    known = problem.facts[0] if problem.facts else REAL
+    if _dtype_of(known) is None:
+        values = "any floats" if known == REAL else str(known)
+        return f"its inputs are {values}, not known to be -1, 0 or 1"
+    if not problem.weights_info.scaled_signs:
+        if problem.weights_info.density < 1:
+            return "some of its weights are 0, not plus or minus one number a channel"
+        return "its weights are not plus or minus one number a channel"
+    if problem.depth > LARGEST_ACCUMULATOR:
+        return f"sums of {problem.depth} products are not exact in float32"
+    return None
+
+
+def inputs_are_signs(problem: Conv2dProblem) -> bool:
+    """Return whether the inputs of a problem are known to be -1, 0 or 1."""
+    return bool(problem.facts) and _dtype_of(problem.facts[0]) is not None
+
+
+def binary_form(problem: Conv2dProblem) -> BinaryForm:
+    """Return the packed dtypes of a problem that `reason_not_binary` allows."""
+    dtype = _dtype_of(problem.facts[0])
+    assert dtype is not None
+    written = [result_dtype(problem.epilogue.expression), _dtype_of(problem.result)]
+    return BinaryForm(dtype, "bits" if "bits" in written else written[0] or written[1])
+
+
+def alphas(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the magnitude of each output channel's weights in float32."""
+    weight = np.asarray(arrays["weight"], np.float32)
+    return np.abs(weight.reshape(len(weight), -1)[:, 0])
+
+
+def _dtype_of(known: ValueFacts) -> str | None:
+    """Return the smallest packed dtype that has all values of the facts; None without one."""
+    if known.count is None or known.count > 3:
+        return None
+    return smallest_dtype({known.low + known.step * k for k in range(known.count)})
 
 
 @dataclass(frozen=True)
@@ -47,9 +118,11 @@ class BinaryLayer:
 
     @property
     def takes_zeros_back(self) -> bool:
-        """Whether one-bit inputs, which cannot hold 0, are padded with zeros. The padding is then
-        computed as -1, and the terms that the padding adds to the sums are subtracted
-        afterwards."""
+        """Whether one-bit inputs, which cannot hold 0, are padded with zeros.
+
+        The padding is then computed as -1, and the terms that it adds to the sums are subtracted
+        afterwards.
+        """
         return any(self.convolution.pads) and not self.padding and self.form.planes == 1
 
     @property
@@ -61,9 +134,11 @@ class BinaryLayer:
 
     @property
     def largest_integer(self) -> float | None:
-        """A bound on the magnitude of the first result, where the result is known to be an integer
-        because weights and operands are integers and the epilogue computes integers from them. None
-        where the first result is not known to be an integer."""
+        """A bound on the magnitude of the first result where it is known to be an integer.
+
+        It is where weights and operands are integers and the epilogue computes integers from them;
+        otherwise the bound is None.
+        """
         problem = self.convolution
         weights, operands = problem.weights_info.facts, iter(self.operand_facts)
         bounds = [problem.depth * weights.largest if weights.is_integer else None]
@@ -78,15 +153,17 @@ class BinaryLayer:
         return bounds[problem.epilogue.expression.outputs[0]]
 
     def rounds_integers(self, writes_floats: bool) -> bool:
-        """Returns whether 16-bit floats would round values that are known to be integers: the
-        epilogue's run-time operands, and the first result where `writes_floats`."""
+        """Return whether float16 would round values that are known to be integers.
+
+        These are the epilogue's run-time operands, and the first result where `writes_floats`.
+        """
         integers = [facts.largest for facts in self.operand_facts if facts.is_integer]
         if writes_floats:
             integers.append(self.largest_integer or 0)
         return max(integers, default=0) > _LARGEST_OF_FLOAT16
 
     def reason_not_binary(self) -> str | None:
-        """Returns why bits cannot compute the layer, as shown to the user; None where they can."""
+        """Return why bits cannot compute the layer, as shown to the user; None where they can."""
         if (reason := reason_not_binary(self.convolution)) is not None:
             return reason
         if self.has_two_results and self.form.output is None:
@@ -95,5 +172,139 @@ class BinaryLayer:
 
 
 def words_are_whole(problem: Conv2dProblem, word_bits: int) -> bool:
-    """Returns whether each word of the output has channels of one group only."""
-    return problem.groups == 1 or problem.out_channels // problem.groups % word_bits == 0
+    """Return whether each word of the output has channels of one group only."""
+    return problem.groups == 1 or problem.group_out_channels % word_bits == 0
+
+
+def first_words(problem: Conv2dProblem, word_bits: int) -> np.ndarray:
+    """Return the index of each group's first word among the words of an input pixel."""
+    return np.arange(problem.groups) * problem.group_channels // word_bits
+
+
+def words_of_a_group(problem: Conv2dProblem, word_bits: int) -> int:
+    """Return the most words over which the channels of one group extend."""
+    first = first_words(problem, word_bits)
+    end = -(-np.arange(1, problem.groups + 1) * problem.group_channels // word_bits)
+    return int((end - first).max())
+
+
+def group_masks(problem: Conv2dProblem, word_bits: int) -> np.ndarray:
+    """Return masks (groups, words of a group), whose bits are 1 for the group's channels."""
+    return _words(_positioned(np.ones((problem.groups, problem.group_channels), bool),
+                          np.arange(problem.groups), problem, word_bits), word_bits)
+
+
+def sign_words(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
+               word_bits: int) -> np.ndarray:
+    """Return the signs of the weights as words (M, words of a group, R, S).
+
+    A bit is 1 where the weight is positive; bits of other groups' channels are 0.
+    """
+    signs = arrays["weight"] > 0
+    groups = np.arange(problem.out_channels) // problem.group_out_channels
+    return _words(_positioned(signs, groups, problem, word_bits), word_bits)
+
+
+def tap_sums(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the sum of each tap's signs over the input channels, (M, R, S) in int32.
+
+    A pixel whose bits are all 0 stands for -1 in every channel: a tap that reads this pixel adds
+    the negative of the tap's sum.
+    """
+    return np.where(arrays["weight"] > 0, 1, -1).sum(axis=1).astype(np.int32)
+
+
+def value_words(values: np.ndarray, dtype: str, word_bits: int) -> np.ndarray:
+    """Return values (N, C, H, W) of a packed dtype as words (N, words, H, W, planes).
+
+    Unlike `gossamer.tensor.pack`, this does not check for values that the dtype cannot hold; a NaN
+    becomes -1.
+    """
+    bits = PACKED_DTYPES[dtype].bits(values)
+    n, c, *rest = bits.shape
+    padded = np.zeros((n, -(-c // word_bits) * word_bits, *rest), bool)
+    padded[:, :c] = bits
+    return _words(padded, word_bits)
+
+
+def _positioned(bits: np.ndarray, groups: np.ndarray, problem: Conv2dProblem,
+                word_bits: int) -> np.ndarray:
+    """Return bits (rows, C/groups, ...) at their positions among the bits of the group's words.
+
+    groups: the group of each row.
+    """
+    channels = problem.group_channels
+    width = words_of_a_group(problem, word_bits) * word_bits
+    positioned = np.zeros((len(bits), width, *bits.shape[2:]), bool)
+    # groups whose channels begin at the same bit of a word are moved at once
+    offsets = groups * channels % word_bits
+    for offset in np.unique(offsets):
+        positioned[offsets == offset, offset:offset + channels] = bits[offsets == offset]
+    return positioned
+
+
+def _words(bits: np.ndarray, word_bits: int) -> np.ndarray:
+    """Return bits (rows, words * word_bits, ...) as words (rows, words, ...)."""
+    rows, width, *rest = bits.shape
+    by_word = np.moveaxis(bits.reshape(rows, width // word_bits, word_bits, *rest), 2, -1)
+    packed = np.packbits(np.ascontiguousarray(by_word), axis=-1, bitorder="little")
+    return packed.view(f"<u{word_bits // 8}")[..., 0].astype(f"u{word_bits // 8}")
+
+
+def group_tables(weights: Weights, problem: Conv2dProblem, word_bits: int) -> list[Buffer]:
+    """Return each group's masks, and the index of its first word in a pixel, on the device."""
+    form = f"{word_bits} bits, binary"
+    return [weights.packed(f"masks of groups, {form}",
+                           lambda arrays: group_masks(problem, word_bits)),
+            weights.packed(f"first words of groups, {form}",
+                           lambda arrays: first_words(problem, word_bits).astype(np.int32))]
+
+
+def float_specs(variant: Variant) -> list[TensorSpec]:
+    """Return the specs of the floats that a variant reads and writes; all have one format."""
+    return [spec for spec in (*variant.inputs[1:], *variant.outputs) if not spec.format.is_packed]
+
+
+def format_macros(variant: Variant, *, has_thresholds: bool) -> dict[str, int]:
+    """Return the macros for what a kernel reads and writes, and whether it has thresholds."""
+    target = variant.outputs[-1]
+    return {"PLANES": PACKED_DTYPES[variant.inputs[0].dtype].planes,
+            "OUTPUT_PLANES": PACKED_DTYPES[target.dtype].planes if target.format.is_packed else 0,
+            "FLOATS": int(not variant.outputs[0].format.is_packed),
+            "THRESHOLDS": int(has_thresholds)}
+
+
+def packed_variants(layer: BinaryLayer, inputs: Sequence[TensorSpec],
+                    config: tuple[tuple[str, int | str], ...], word_bits: int) -> Iterator[Variant]:
+    """Yield the variants of a config that reads words of `word_bits` bits.
+
+    A layer with one result has variants that write floats and variants that write words. A layer
+    with two results has variants that write both, the first result as floats and the second as
+    words.
+
+    inputs: the input of the layer, and the run-time operands of its epilogue.
+    """
+    problem, form = layer.convolution, layer.form
+    x, *operands = inputs
+    source = TensorSpec(x.shape, Format(f"packed{word_bits}", form.input))
+    for layout in ("NHWC", "NCHW"):
+        y = problem.outputs[0].with_format(layout=layout)
+        read = (source, *[y] * len(operands))
+        packed = () if form.output is None or not words_are_whole(problem, word_bits) else (
+            TensorSpec(y.shape, Format(f"packed{word_bits}", form.output)),)
+        if layer.has_two_results:
+            yield Variant(config, read, (y, *packed))
+            continue
+        yield Variant(config, read, (y,))
+        if packed and (operands or layout == "NHWC"):
+            yield Variant(config, read, packed)
+
+
+def processor_us(problem: Conv2dProblem, words_per_microsecond: float, device: Device) -> float:
+    """Return the estimated microseconds of a layer on processors.
+
+    words_per_microsecond: words of 64 bits that a processor compares in a microsecond.
+    """
+    words = words_of_a_group(problem, 64) * problem.taps
+    return words * problem.outputs[0].size / (
+        words_per_microsecond * max(device.limits.compute_units, 1))

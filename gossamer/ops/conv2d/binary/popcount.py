@@ -1,5 +1,4 @@
-"""The algorithm popcount computes a convolution of signs by exclusive or and popcount, in kernels
-for OpenCL and CUDA.
+"""popcount: convolution of signs by exclusive or and popcount, for OpenCL and CUDA.
 
 The kernel follows the published method of binary convolutions on GPUs. Channels are packed into
 words of 32 or 64 bits, N(C/b)HWb. A tile has several output channels, rows and columns; a work-item
@@ -20,33 +19,39 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
-from gossamer.ops.conv2d.binary.form import alphas, binary_form
-from gossamer.ops.conv2d.binary.layer import BinaryLayer
-from gossamer.ops.conv2d.binary.packing import (
-    first_words,
-    group_masks,
+from gossamer.ops.conv2d.binary.layer import (
+    BinaryLayer,
+    alphas,
+    binary_form,
+    float_specs,
+    format_macros,
+    group_tables,
+    packed_variants,
+    processor_us,
     sign_words,
     tap_sums,
     words_of_a_group,
 )
-from gossamer.ops.conv2d.binary.thresholds import packed_thresholds
-from gossamer.ops.conv2d.binary.variants import packed_variants, processor_us
+from gossamer.ops.conv2d.binary.thresholds import replaced_epilogue
+from gossamer.ops.conv2d.common import (
+    CYCLES_PER_MICROSECOND,
+    config_of,
+    sizes_of,
+    window_macros,
+)
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.packed import PackedParts
 from gossamer.ops.strided import cannot_compile
 from gossamer.ops.weights import Weights
-from gossamer.tensor import PACKED_DTYPES, TensorSpec
+from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("popcount.cl")
 WORD_BITS = (32, 64)
 _STAGED_BYTES = 8 * 1024
 """The most bytes of one plane of inputs that shared memory holds at once. One word of each input
 pixel is always held, even where these words take more bytes."""
-_CYCLES_PER_MICROSECOND = 1750
-"""Clock rate in MHz of the multiprocessors of an H200 under load. Estimated times of launches hold
-for an H200; on another GPU they only decide the order in which tiles are tried."""
 _WORDS_PER_MICROSECOND = 600
 """Words of 64 bits that a processor compares in a microsecond, measured at 3.4 GHz with AVX-512
 under PoCL. On another processor the tuner corrects the estimate by its measurements."""
@@ -73,9 +78,9 @@ class Tile:
     work_w: int
 
     @property
-    def config(self) -> tuple[tuple[str, int], ...]:
+    def config(self) -> tuple[tuple[str, int | str], ...]:
         """The sizes as the config of a variant."""
-        return tuple((key, getattr(self, key)) for key in Tile.__dataclass_fields__)
+        return config_of(self)
 
     @property
     def work_group(self) -> int:
@@ -93,20 +98,16 @@ class Tile:
         return self.patches_x * self.work_w
 
     def staged(self, problem: Conv2dProblem) -> int:
-        """Returns the number of input pixels of a work-group."""
-        rows, columns = (
-            (size - 1) * problem.stride[axis]
-            + (problem.kernel[axis] - 1) * problem.dilation[axis] + 1
-            for axis, size in enumerate((self.rows, self.columns)))
-        return rows * columns
+        """Return the number of input pixels of a work-group."""
+        return problem.window(0, self.rows) * problem.window(1, self.columns)
 
     def chunk(self, problem: Conv2dProblem, word_bits: int) -> int:
-        """Returns the number of words of a pixel that are staged at once."""
+        """Return the number of words of a pixel that are staged at once."""
         fitting = _STAGED_BYTES * 8 // (word_bits * self.staged(problem))
         return max(1, min(fitting, words_of_a_group(problem, word_bits)))
 
     def shared_bytes(self, problem: Conv2dProblem, word_bits: int) -> int:
-        """Returns the bytes of shared memory of a work-group."""
+        """Return the bytes of shared memory of a work-group."""
         planes = binary_form(problem).planes
         staged = self.staged(problem) * (
             self.chunk(problem, word_bits) * word_bits // 8 * planes + (4 if planes == 2 else 0))
@@ -127,7 +128,7 @@ TILES = (
 
 def reason_not_popcount(layer: BinaryLayer, device: Device,
                         tiles: Iterable[Tile] = TILES) -> str | None:
-    """Returns why the kernel cannot compute a layer, as shown to the user; None where it can."""
+    """Return why the kernel cannot compute a layer, as shown to the user; None where it can."""
     if (reason := layer.reason_not_binary()) is not None:
         return reason
     if (reason := cannot_compile(layer.convolution, device)) is not None:
@@ -138,8 +139,10 @@ def reason_not_popcount(layer: BinaryLayer, device: Device,
 
 
 class Popcount(Algorithm):
-    """Computes a convolution of signs on packed words, in tiles. A work-item computes one channel
-    of a patch of the tile's output pixels."""
+    """Convolution of signs on packed words, in tiles.
+
+    A work-item computes one channel of a patch of the tile's output pixels.
+    """
 
     op = "conv2d"
     name = "popcount"
@@ -156,9 +159,9 @@ class Popcount(Algorithm):
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
         if device.on_processors:
             return processor_us(problem, _WORDS_PER_MICROSECOND, device)
-        tile = Tile(*(variant[key] for key in Tile.__dataclass_fields__))
+        tile = sizes_of(Tile, variant)
         word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
-        return _gpu_cycles(problem, tile, word_bits, device) / _CYCLES_PER_MICROSECOND
+        return _gpu_cycles(problem, tile, word_bits, device) / CYCLES_PER_MICROSECOND
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -168,21 +171,22 @@ class Popcount(Algorithm):
 
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
              device: Device) -> list[Launch]:
-    """Returns the launches (none or one) that compute a layer in a variant whose config is a tile.
+    """Return the launches (none or one) that compute a layer in a variant whose config is a tile.
+
     Where the variant's tensors are matrices, the layer is a convolution of one image, and each row
-    of a matrix is a pixel of the image. weights: the layer's constants, under their names in the
-    layer's convolution."""
+    of a matrix is a pixel of the image.
+
+    weights: the layer's constants, under their names in the layer's convolution.
+    """
     problem = layer.convolution
     if variant.outputs[0].size == 0:
         return []
     source = variant.inputs[0]
     word_bits = 8 * source.stored_dtype.itemsize
-    tile = Tile(*(variant[key] for key in Tile.__dataclass_fields__))
-    thresholds = None if layer.has_two_results else packed_thresholds(
-        weights, problem.epilogue, problem.depth)
-    epilogue = problem.epilogue if thresholds is None else Epilogue()
+    tile = sizes_of(Tile, variant)
+    thresholds, epilogue = replaced_epilogue(weights, layer)
     kernel = device.compile(_source(layer, variant, tile, epilogue, thresholds is not None))
-    group_channels = problem.out_channels // problem.groups
+    group_channels = problem.group_out_channels
     out_words = -(-problem.out_channels // word_bits)
     # where there is only one group, its channels are rounded up to whole words, so that a tile also
     # writes the second half of the last word
@@ -191,18 +195,13 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     tiles_y = -(-problem.out_height // tile.rows)
     tiles_x = -(-problem.out_width // tile.columns)
     # run-time operands of the epilogue lie in memory like a float output
-    floats = next((spec for spec in (*variant.inputs[1:], *variant.outputs)
-                   if not spec.format.is_packed), problem.outputs[0])
-    form = f"{word_bits} bits, binary"
+    floats = next(iter(float_specs(variant)), problem.outputs[0])
     return [Launch(
         kernel, (tiles_m * tiles_y * tiles_x * problem.batch,), (tile.work_group,),
         (input_buffer(0),
-         weights.packed(f"signs by channels, {form}", lambda arrays: np.moveaxis(
+         weights.packed(f"signs by channels, {word_bits} bits, binary", lambda arrays: np.moveaxis(
              sign_words(arrays, problem, word_bits), 0, -1)),
-         weights.packed(f"masks of groups, {form}",
-                        lambda arrays: group_masks(problem, word_bits)),
-         weights.packed(f"first words of groups, {form}", lambda arrays: first_words(
-             problem, word_bits).astype(np.int32)),
+         *group_tables(weights, problem, word_bits),
          weights.packed("sums of taps by channels, binary",
                         lambda arrays: np.moveaxis(tap_sums(arrays), 0, -1))
          if layer.takes_zeros_back else None,
@@ -217,43 +216,39 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
 
 
 def _strides(spec: TensorSpec) -> tuple[int, ...]:
-    """Returns the distances between images, channels, rows and columns. Distances in packed
-    tensors are counted in parts of 32 bits. The rows of a matrix count as the columns of one
-    image."""
+    """Return the distances between images, channels, rows and columns.
+
+    Distances in packed tensors are counted in parts of 32 bits. The rows of a matrix count as the
+    columns of one image.
+    """
     strides = PackedParts.of(spec).strides if spec.format.is_packed else spec.strides
     return strides if len(spec.shape) == 4 else (0, strides[1], 0, strides[0])
 
 
 def _source(layer: BinaryLayer, variant: Variant, tile: Tile, epilogue: Epilogue,
             thresholds: bool) -> KernelSource:
-    problem, source, target = layer.convolution, variant.inputs[0], variant.outputs[-1]
-    word_bits = 8 * source.stored_dtype.itemsize
+    problem = layer.convolution
+    word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
     return KernelSource.of(_SOURCE, "popcount_conv", {
         "WORD_BITS": word_bits,
-        "PLANES": PACKED_DTYPES[source.dtype].planes,
-        "OUTPUT_PLANES": PACKED_DTYPES[target.dtype].planes if target.format.is_packed else 0,
-        "FLOATS": int(not variant.outputs[0].format.is_packed),
-        "THRESHOLDS": int(thresholds),
-        "MASKED": int(problem.groups > 1 and problem.channels // problem.groups % word_bits != 0),
+        **format_macros(variant, has_thresholds=thresholds),
+        "MASKED": int(problem.groups > 1 and problem.group_channels % word_bits != 0),
         "PADDING": layer.padding,
         "TAKE_BACK": int(layer.takes_zeros_back),
         "CHUNK": tile.chunk(problem, word_bits),
-        **{key.upper(): getattr(tile, key) for key in Tile.__dataclass_fields__},
-        "KERNEL_H": problem.kernel[0],
-        "KERNEL_W": problem.kernel[1],
-        "STRIDE_Y": problem.stride[0],
-        "STRIDE_X": problem.stride[1],
-        "DILATION_Y": problem.dilation[0],
-        "DILATION_X": problem.dilation[1],
+        **{key.upper(): value for key, value in tile.config},
+        **window_macros(problem),
         **epilogue_macros(epilogue),
     })
 
 
 def fitting(problem: Conv2dProblem, device: Device,
             tiles: Iterable[Tile] = TILES) -> list[Tile]:
-    """Returns the tiles that a device has room for, sorted by the number of outputs that a launch
-    computes with a tile, the smallest first. Outputs beyond the image and beyond the last channel
-    count, too."""
+    """Return the tiles that a device has room for.
+
+    The tiles with which a launch computes the fewest outputs come first. Outputs beyond the image
+    and beyond the last channel count, too.
+    """
     def computed(tile: Tile) -> int:
         return (-(-problem.out_height // tile.rows) * tile.rows
                 * -(-problem.out_width // tile.columns) * tile.columns
@@ -266,15 +261,17 @@ def fitting(problem: Conv2dProblem, device: Device,
 
 
 def _gpu_cycles(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Device) -> float:
-    """Returns the estimated cycles of a launch on a GPU: its start, and then a busy time or a
-    latency, whichever is longer. The busy time is the time in which a multiprocessor counts ones
-    and copies words to shared memory for all its work-groups, including the time for outputs beyond
-    the image and beyond the last channel. The latency is the time of one work-item."""
+    """Return the estimated cycles of a launch on a GPU.
+
+    They are its start, and then a busy time or a latency, whichever is longer. In the busy time a
+    multiprocessor counts ones and copies words to shared memory for all its work-groups, also for
+    outputs beyond the image and beyond the last channel. The latency is the time of one work-item.
+    """
     words = words_of_a_group(problem, word_bits) * word_bits // 32
-    taps = words * problem.kernel[0] * problem.kernel[1]
+    taps = words * problem.taps
     counts = tile.work_h * tile.work_w
     chunks = -(-words_of_a_group(problem, word_bits) // tile.chunk(problem, word_bits))
-    channels = -(-(problem.out_channels // problem.groups) // tile.tile_m) * problem.groups
+    channels = -(-problem.group_out_channels // tile.tile_m) * problem.groups
     groups = (channels * -(-problem.out_height // tile.rows)
               * -(-problem.out_width // tile.columns) * problem.batch)
     waves = groups / max(device.limits.compute_units, 1)

@@ -1,5 +1,6 @@
-"""Replaces an epilogue that ends in a sign by integer thresholds. The results are exact, and each
-bit takes one comparison.
+"""Integer thresholds in place of an epilogue that ends in a sign.
+
+The results are exact, and each bit takes one comparison.
 
 An accumulator is an integer between known bounds. Let the epilogue's result be -1, 0 or 1 for each
 accumulator, and let the result never fall, or never rise, as the accumulator grows. Two integers
@@ -17,7 +18,7 @@ import numpy as np
 
 from gossamer.device.base import Buffer
 from gossamer.ops.algorithm import Epilogue
-from gossamer.ops.conv2d.binary.form import alphas
+from gossamer.ops.conv2d.binary.layer import BinaryLayer, alphas
 from gossamer.ops.epilogue import operand_arrays
 from gossamer.ops.lru_cache import LruCache, digest
 from gossamer.ops.weights import Weights
@@ -49,7 +50,7 @@ class Thresholds:
         return np.stack([self.lower, self.upper, self.direction])
 
     def apply(self, accumulators: np.ndarray) -> np.ndarray:
-        """Returns the results in int8 for accumulators (N, M, ...)."""
+        """Return the results in int8 for accumulators (N, M, ...)."""
         lower, upper, direction = (column.reshape(-1, *[1] * (accumulators.ndim - 2))
                                    for column in self.table)
         results = (accumulators >= lower).astype(np.int8)
@@ -65,9 +66,16 @@ _FOUND: LruCache[Thresholds | None] = LruCache(
 made of the same thresholds."""
 
 
+def replaced_epilogue(weights: Weights, layer: BinaryLayer) -> tuple[Buffer | None, Epilogue]:
+    """Return the table of thresholds on the device, or None, and the epilogue that is left."""
+    problem = layer.convolution
+    table = None if layer.has_two_results else packed_thresholds(
+        weights, problem.epilogue, problem.depth)
+    return table, problem.epilogue if table is None else Epilogue()
+
+
 def packed_thresholds(weights: Weights, epilogue: Epilogue, bound: int) -> Buffer | None:
-    """Returns the table of an epilogue's thresholds in device memory, or None; see
-    `find_thresholds`."""
+    """Return the table of an epilogue's thresholds on the device; see `find_thresholds`."""
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         thresholds = thresholds_of(arrays, epilogue, bound)
         return np.zeros(1, np.int32) if thresholds is None else thresholds.table
@@ -80,7 +88,7 @@ def packed_thresholds(weights: Weights, epilogue: Epilogue, bound: int) -> Buffe
 
 def thresholds_of(arrays: Mapping[str, np.ndarray], epilogue: Epilogue,
                   bound: int) -> Thresholds | None:
-    """Returns the thresholds of a layer's epilogue, or None; see `find_thresholds`."""
+    """Return the thresholds of a layer's epilogue, or None; see `find_thresholds`."""
     magnitudes = alphas(arrays)
     read = {name: array for name, array in arrays.items() if name != "weight"}
     return _FOUND.of((digest({**read, "alphas": magnitudes}), epilogue, bound),
@@ -89,7 +97,7 @@ def thresholds_of(arrays: Mapping[str, np.ndarray], epilogue: Epilogue,
 
 def find_thresholds(epilogue: Epilogue, arrays: Mapping[str, np.ndarray], magnitudes: np.ndarray,
                     bound: int) -> Thresholds | None:
-    """Returns the thresholds of an epilogue without run-time operands.
+    """Return the thresholds of an epilogue without run-time operands.
 
     Parameters
     ----------

@@ -1,8 +1,11 @@
-"""The algorithm depthwise computes a depthwise convolution with its windows in registers."""
+"""Depthwise convolution, by windows in registers and by tiles in shared memory."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +13,13 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND, window_macros
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, divisor, layout_variants
 from gossamer.ops.weights import Weights
+from gossamer.tensor import rounded_up
 
 _SOURCE = Path(__file__).with_name("depthwise.cl")
 _WORK_GROUP = 64
@@ -31,8 +36,11 @@ _MAX_WIDTH = 64
 
 
 class Depthwise(Algorithm):
-    """Computes a depthwise convolution, which is memory-bound: each work-item holds the input
-    window of a few neighbouring outputs in registers and loads every input once."""
+    """Depthwise convolution with windows in registers.
+
+    It is memory-bound: each work-item holds the input window of a few neighbouring outputs in
+    registers and loads every input once.
+    """
 
     op = "conv2d"
     name = "depthwise"
@@ -44,9 +52,9 @@ class Depthwise(Algorithm):
             return reason
         if not problem.is_depthwise:
             return f"needs one group a channel, has {problem.groups} for {problem.channels}"
-        if problem.kernel[0] * problem.kernel[1] > _MAX_TAPS:
+        if problem.taps > _MAX_TAPS:
             return f"more than {_MAX_TAPS} taps do not fit the registers"
-        if _window_width(problem, max(columns for _, columns in _SHAPES)) > _MAX_WIDTH:
+        if problem.window(1, max(columns for _, columns in _SHAPES)) > _MAX_WIDTH:
             return f"windows wider than {_MAX_WIDTH} columns do not fit the registers"
         return None
 
@@ -69,12 +77,7 @@ class Depthwise(Algorithm):
         source = KernelSource.of(_SOURCE, "depthwise", {
             "ROWS": variant["rows"],
             "COLUMNS": variant["columns"],
-            "KERNEL_H": problem.kernel[0],
-            "KERNEL_W": problem.kernel[1],
-            "STRIDE_Y": problem.stride[0],
-            "STRIDE_X": problem.stride[1],
-            "DILATION_Y": problem.dilation[0],
-            "DILATION_X": problem.dilation[1],
+            **window_macros(problem),
             "MULTIPLIER": problem.out_channels // problem.channels,
             "VECTOR": vector,
             "CHANNELS_FIRST": int(nhwc),
@@ -82,7 +85,7 @@ class Depthwise(Algorithm):
             "HALVES": int(variant.precision == "fp16"),
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype),
         })
-        packed = weights.packed("taps by channels, depthwise", pack_taps)
+        packed = weights.packed("taps by channels, depthwise", _pack_taps)
         units = problem.out_channels // vector
         tiles_y = -(-problem.out_height // variant["rows"])
         tiles_x = -(-problem.out_width // variant["columns"])
@@ -99,7 +102,10 @@ class Depthwise(Algorithm):
 
 def _variants(problem: Conv2dProblem, device: Device,
               shapes: Sequence[tuple[int, int]]) -> Iterator[Variant]:
-    """Yields the variants of all shapes. shapes: the shapes in their order for large problems."""
+    """Yield the variants of all shapes.
+
+    shapes: the shapes in their order for large problems.
+    """
     # tall tiles reuse input rows; small problems need as many work-items as possible
     tall_items = problem.outputs[0].size // 16
     is_large = tall_items >= 512 * device.limits.compute_units
@@ -111,26 +117,252 @@ def _variants(problem: Conv2dProblem, device: Device,
 
 
 def _vector(problem: Conv2dProblem, variant: Variant) -> int:
-    """Returns the number of channels of a work-item: 8 or 4 if these channels lie side by side in
-    memory and take 16 bytes or less, else 1."""
+    """Return the number of channels of a work-item.
+
+    It is 8 or 4 if these channels lie side by side in memory and take 16 bytes or less, else 1.
+    """
     x = variant.inputs[0]
     if x.layout != "NHWC" or problem.out_channels != problem.channels:
         return 1
-    taps = problem.kernel[0] * problem.kernel[1]
-    most = 16 // x.stored_dtype.itemsize if taps <= _EIGHTFOLD_TAPS else 4
+    most = 16 // x.stored_dtype.itemsize if problem.taps <= _EIGHTFOLD_TAPS else 4
     return next(count for count in (most, 4, 1) if problem.channels % count == 0)
 
 
-def _window_width(problem: Conv2dProblem, columns: int) -> int:
-    """Returns the number of input columns that a work-item holds for `columns` outputs of a row."""
-    return ((columns - 1) * problem.stride[1]
-            + (problem.kernel[1] - 1) * problem.dilation[1] + 1)
-
-
-def pack_taps(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the weights as (taps, output channels rounded up to 4)."""
+def _pack_taps(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the weights as (taps, output channels rounded up to 4)."""
     weight = arrays["weight"].astype(np.float32)
     m = weight.shape[0]
     packed = np.zeros((weight.shape[2] * weight.shape[3], -(-m // 4) * 4), dtype=np.float32)
     packed[:, :m] = weight.reshape(m, -1).T
     return packed
+
+
+_TILED_SOURCE = Path(__file__).with_name("depthwise_tiled.cu")
+_MAX_TILED_TAPS = 121
+_MAX_VALUES = 80
+"""The most numbers that a work-item may hold: its sums, an input row of its window, and a row of
+taps. More numbers do not fit 128 registers beside the addresses."""
+_MAX_PAIRS = 32
+_MOST_SHARED = 48 * 1024
+_RESIDENT_SHARED = 224 * 1024
+"""Bytes of shared memory that the work-groups of a multiprocessor of an H100 may have together."""
+_MOST_THREADS = 512
+_RESIDENT_THREADS = 512
+"""Number of work-items that must fit a multiprocessor at once. It bounds the registers of a
+work-item."""
+_TILINGS = 4
+"""The most tilings that are offered in each precision."""
+_ROWS, _COLUMNS = (1, 2), (4, 7, 8)
+_STRIPS_Y, _STRIPS_X = (1, 2, 4, 7, 8, 14), (1, 2, 4, 8)
+# The rates below are estimates for an H100 that no measurement has corrected yet. The rates
+# decide the order in which tilings are tried.
+_SCHEDULERS = 4
+"""Warp schedulers of a multiprocessor."""
+_COPY_INSTRUCTIONS = 14
+"""Instructions of a copy to shared memory."""
+_STORE_INSTRUCTIONS = 14
+"""Instructions that apply an epilogue to a pair of results and store the pair."""
+_LATENCY = 2500.0
+"""Cycles in which a work-group waits for its inputs and for its barrier."""
+_READ, _STORED = 24.0, 14.0
+"""Bytes that a multiprocessor reads in a cycle, partly from the L2 cache, and bytes that a
+multiprocessor writes in a cycle."""
+
+
+@dataclass(frozen=True)
+class _Tiling:
+    """A division of the outputs into tiles.
+
+    problem: the convolution.
+    itemsize: bytes of a number of x.
+    rows, columns: rows and columns of outputs of a work-item.
+    strips_y, strips_x: work-items over the height and over the width of a tile.
+    """
+
+    problem: Conv2dProblem
+    itemsize: int
+    rows: int
+    columns: int
+    strips_y: int
+    strips_x: int
+
+    @property
+    def copy_bytes(self) -> int:
+        """Bytes of a copy: the largest of 16, 8 and 4 that divides the bytes of a pixel."""
+        return math.gcd(16, self.problem.channels * self.itemsize)
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of channels of a tile.
+
+        All tiles have about the same number of pairs.
+        """
+        pairs = self.problem.channels // 2
+        chunks = -(-pairs // _MAX_PAIRS)
+        return rounded_up(-(-pairs // chunks), max(1, self.copy_bytes // (2 * self.itemsize)))
+
+    @property
+    def chunks(self) -> int:
+        """Number of tiles along the channels."""
+        return -(-self.problem.channels // (2 * self.pairs))
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Numbers of tiles over the height and over the width of an image."""
+        return (-(-self.problem.out_height // (self.rows * self.strips_y)),
+                -(-self.problem.out_width // (self.columns * self.strips_x)))
+
+    @property
+    def groups(self) -> int:
+        """Work-groups of all images."""
+        return self.problem.batch * math.prod(self.tiles) * self.chunks
+
+    @property
+    def threads(self) -> int:
+        """Work-items of a work-group."""
+        return rounded_up(self.strips_y * self.strips_x * self.pairs, 32)
+
+    @property
+    def halo_bytes(self) -> int:
+        """Bytes of the inputs of a tile."""
+        rows = self.problem.window(0, self.rows * self.strips_y)
+        columns = self.problem.window(1, self.columns * self.strips_x)
+        return rows * columns * 2 * self.pairs * self.itemsize
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a work-group."""
+        return self.halo_bytes + self.problem.taps * 2 * self.pairs * 4
+
+    @property
+    def fits(self) -> bool:
+        """Whether registers and shared memory have room for the tile."""
+        values = 2 * (self.rows * self.columns + self.problem.window(1, self.columns)
+                      + self.problem.kernel[1])
+        return (values <= _MAX_VALUES and self.threads <= _MOST_THREADS
+                and self.shared_bytes <= _MOST_SHARED)
+
+    def cycles(self, compute_units: int) -> float:
+        """Return the expected cycles of the kernel."""
+        taps = self.problem.taps
+        window = self.problem.window(0, self.rows) * self.problem.window(1, self.columns)
+        outputs = self.rows * self.columns
+        copies = self.halo_bytes / self.copy_bytes + taps * self.pairs
+        instructions = (3 * window + taps + 2 * taps * outputs + _STORE_INSTRUCTIONS * outputs
+                        + _COPY_INSTRUCTIONS * copies / self.threads)
+        issued = instructions * self.threads / 32 / _SCHEDULERS
+        stored = (self.rows * self.strips_y * self.columns * self.strips_x * 2 * self.pairs
+                  * self.itemsize)
+        resident = max(1, min(_RESIDENT_SHARED // self.shared_bytes,
+                              _RESIDENT_THREADS // self.threads))
+        latency = _LATENCY / min(resident, max(1.0, self.groups / compute_units))
+        busy = max(issued, self.halo_bytes / _READ + stored / _STORED)
+        return -(-self.groups // compute_units) * (busy + latency)
+
+
+class DepthwiseTiled(Algorithm):
+    """Depthwise convolution from inputs and weights in shared memory.
+
+    The registers then have room for a strip of outputs even with large filters.
+    """
+
+    op = "conv2d"
+    name = "depthwise_tiled"
+    reads_parts = True
+    writes_parts = True
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if not device.limits.mma:
+            return f"{device.name} is no NVIDIA GPU of sm_80 or newer"
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        if not problem.is_depthwise:
+            return f"needs one group a channel, has {problem.groups} for {problem.channels}"
+        if problem.out_channels != problem.channels:
+            return f"{problem.out_channels} outputs of {problem.channels} channels, takes as many"
+        if problem.channels % 2:
+            return f"{problem.channels} channels, takes an even number"
+        if problem.taps > _MAX_TILED_TAPS:
+            return f"filters of more than {_MAX_TILED_TAPS} taps"
+        if not _tilings(problem, 4, device):
+            return "a window does not fit the registers or the shared memory"
+        return None
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        return _tiled_variants(problem, device, ("fp32", "fp16"))
+
+    def variants_in(self, problem: Conv2dProblem, device: Device,
+                    precisions: Sequence[str]) -> Iterator[Variant]:
+        # variants of float16 come first: float16 and float32 have different tilings, and the tuner
+        # may try only the first few variants
+        return _tiled_variants(problem, device, [precision for precision in ("fp16", "fp32")
+                                           if precision in precisions])
+
+    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
+        return _tiling(problem, variant).cycles(device.limits.compute_units
+                                                ) / CYCLES_PER_MICROSECOND
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        x, y = variant.inputs[0], variant.outputs[0]
+        if y.size == 0:
+            return State(problem, variant, device)
+        tiling = _tiling(problem, variant)
+        source = KernelSource.of(_TILED_SOURCE, "depthwise_tiled", {
+            "ROWS": tiling.rows,
+            "COLUMNS": tiling.columns,
+            "STRIPS_Y": tiling.strips_y,
+            "STRIPS_X": tiling.strips_x,
+            "PAIRS": tiling.pairs,
+            "COPY_BYTES": tiling.copy_bytes,
+            **window_macros(problem),
+            "THREADS": tiling.threads,
+            "GROUPS": max(1, _RESIDENT_THREADS // tiling.threads),
+            "HALVES": int(variant.precision == "fp16"),
+            **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype),
+        }, architectures=("sm_80", "sm_100"))
+        tiles_y, tiles_x = tiling.tiles
+        x_image, _, x_row, x_column = x.strides
+        y_image, _, y_row, y_column = y.strides
+        launch = Launch(
+            device.compile(source), (tiling.groups,), (tiling.threads,),
+            (input_buffer(0), weights.packed("taps by channels, depthwise", _pack_taps),
+             output_buffer(0), *divisor(tiling.chunks), *divisor(tiles_x), *divisor(tiles_y),
+             problem.channels, rounded_up(problem.channels, 4), problem.height, problem.width,
+             problem.out_height, problem.out_width, *problem.pads[:2], x.offset, x_image, x_row,
+             x_column, y.offset, y_image, y_row, y_column,
+             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))
+        return State(problem, variant, device, [launch])
+
+
+def _tiled_variants(problem: Conv2dProblem, device: Device,
+              precisions: Sequence[str]) -> Iterator[Variant]:
+    """Yield the variants of each precision, in the order of the precisions."""
+    for precision in precisions:
+        is_half = precision == "fp16"
+        for tiling in _tilings(problem, 2 if is_half else 4, device):
+            (plain,) = layout_variants(problem, ("NHWC",), (
+                ("rows", tiling.rows), ("columns", tiling.columns),
+                ("strips_y", tiling.strips_y), ("strips_x", tiling.strips_x)))
+            yield plain.as_fp16 if is_half else plain
+
+
+def _tiling(problem: Conv2dProblem, variant: Variant) -> _Tiling:
+    return _Tiling(problem, variant.inputs[0].stored_dtype.itemsize, variant["rows"],
+                   variant["columns"], variant["strips_y"], variant["strips_x"])
+
+
+def _tilings(problem: Conv2dProblem, itemsize: int, device: Device) -> list[_Tiling]:
+    """Return the tilings that are offered, in the order of their expected times.
+
+    These are, for each size of a work-group, the tiling that is expected to be the fastest. Several
+    sizes are offered because it is hard to estimate how much the work-groups of a multiprocessor
+    slow one another down.
+    """
+    tilings = [_Tiling(problem, itemsize, *sizes)
+               for sizes in itertools.product(_ROWS, _COLUMNS, _STRIPS_Y, _STRIPS_X)]
+    fastest: dict[int, _Tiling] = {}
+    for tiling in sorted((tiling for tiling in tilings if tiling.fits),
+                         key=lambda tiling: tiling.cycles(device.limits.compute_units)):
+        fastest.setdefault(tiling.threads, tiling)
+    return list(fastest.values())[:_TILINGS]

@@ -1,5 +1,4 @@
-"""The algorithm im2col_gemm computes a convolution as a tiled matrix product with implicit im2col,
-in kernels for OpenCL and CUDA.
+"""im2col_gemm: a tiled matrix product with implicit im2col, for OpenCL and CUDA.
 
 The kernels follow the tiled im2col GEMM that is common practice in OpenCL: tiles of 64 x 64 in
 shared memory, and 8 x 4 results for each work-item. Unlike in common practice, the im2col matrix is
@@ -22,7 +21,14 @@ from gossamer.device.limits import Limits
 from gossamer.device.rates import PeakRates
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
-from gossamer.ops.conv2d.dense.implicit_im2col import channels_in_memory, k_table, specs_of_layouts
+from gossamer.ops.conv2d.common import (
+    CYCLES_PER_MICROSECOND,
+    channels_in_memory,
+    config_of,
+    k_table,
+    sizes_of,
+    specs_of_layouts,
+)
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
@@ -33,9 +39,6 @@ from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("im2col_gemm.cl")
 _SUM_SOURCE = Path(__file__).with_name("split_sum.cl")
-_CYCLES_PER_MICROSECOND = 1750
-"""Clock rate in MHz of the multiprocessors of an H200 under load. `_gpu_us` was fitted to times on
-an H200."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,10 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a work-group. This memory holds two tiles and, when these are
-        no longer needed, the k-slices' sums."""
+        """Bytes of shared memory of a work-group.
+
+        This memory holds two tiles and, when these are no longer needed, the k-slices' sums.
+        """
         tiles = 2 * self.tile_k * (self.tile_p + 4 + self.tile_m)
         sums = self.slice_k * self.tile_p * self.tile_m if self.slice_k > 1 else 0
         return 4 * max(tiles, sums)
@@ -115,8 +120,10 @@ _PROCESSOR_SHARE = 0.11
 
 
 class Im2colGemm(Algorithm):
-    """Computes a convolution as a product of the im2col matrix with the weights, in tiles that
-    kernels gather from the input into shared memory."""
+    """Product of the im2col matrix with the weights.
+
+    Kernels gather its tiles from the input into shared memory.
+    """
 
     op = "conv2d"
     name = "im2col_gemm"
@@ -142,21 +149,20 @@ class Im2colGemm(Algorithm):
 
         def expected_us(tile: Tile) -> float:
             return (_expected_us(problem, tile, device, rates)
-                    + device.queued_us * _launch_count(tile))
+                    + device.queued_us * (2 if tile.split_k > 1 else 1))
 
         for tile in sorted(tiles, key=expected_us):
             workspace = 4 * tile.split_k * problem.outputs[0].size if tile.split_k > 1 else 0
-            config = tuple((key, getattr(tile, key)) for key in Tile.__dataclass_fields__)
-            variants = [Variant(config, inputs, outputs, workspace=workspace)
+            variants = [Variant(config_of(tile), inputs, outputs, workspace=workspace)
                         for inputs, outputs in specs_of_layouts(problem)]
             yield from variants
             yield from (variant.as_fp16 for variant in variants)
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
-        return _expected_us(problem, _tile(variant), device, rates_of_unit(device))
+        return _expected_us(problem, sizes_of(Tile, variant), device, rates_of_unit(device))
 
     def launch_count(self, variant: Variant) -> int:
-        return _launch_count(_tile(variant))
+        return 2 if variant["split_k"] > 1 else 1
 
     def kernel_sources(self, problem: Conv2dProblem, variant: Variant,
                        device: Device) -> tuple[KernelSource, ...]:
@@ -165,10 +171,10 @@ class Im2colGemm(Algorithm):
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        tile, x, y = _tile(variant), variant.inputs[0], variant.outputs[0]
+        tile, x, y = sizes_of(Tile, variant), variant.inputs[0], variant.outputs[0]
         nhwc = x.layout == "NHWC"
         vector = _vector(problem, x)
-        per_group = problem.out_channels // problem.groups
+        per_group = problem.group_out_channels
         state = State(problem, variant, device)
         if problem.outputs[0].size == 0:
             return state
@@ -191,9 +197,9 @@ class Im2colGemm(Algorithm):
             (input_buffer(0), packed, workspace_buffer if is_split else output_buffer(0), table,
              problem.pixels, per_group,
              problem.depth, stride, problem.height, problem.width, problem.out_width,
-             problem.out_height * problem.out_width, *problem.stride, *problem.pads[:2],
+             problem.image_pixels, *problem.stride, *problem.pads[:2],
              x.offset, x_image, x_row, x_column, x_channel,
-             x_channel * (problem.channels // problem.groups),
+             x_channel * problem.group_channels,
              *((0, problem.out_channels) if is_split else (y.offset, channels_in_memory(y))),
              *([] if is_split else epilogue)))]
         if is_split:
@@ -202,18 +208,14 @@ class Im2colGemm(Algorithm):
                 device.compile(_sum_source(problem, variant)), groups_for(results),
                 (WORK_GROUP_SIZE,),
                 (workspace_buffer, output_buffer(0), results, *divisor(problem.out_channels),
-                 *divisor(problem.out_height * problem.out_width), y.offset,
+                 *divisor(problem.image_pixels), y.offset,
                  channels_in_memory(y), *epilogue)))
         return state
 
 
-def _tile(variant: Variant) -> Tile:
-    return Tile(**{key: int(value) for key, value in variant.config})
-
-
 def _vector(problem: Conv2dProblem, x: TensorSpec) -> int:
-    """Returns how many values of k lie side by side in the input, and are loaded at once."""
-    return 4 if x.layout == "NHWC" and problem.channels // problem.groups % 4 == 0 else 1
+    """Return how many values of k lie side by side in the input, and are loaded at once."""
+    return 4 if x.layout == "NHWC" and problem.group_channels % 4 == 0 else 1
 
 
 def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
@@ -223,10 +225,10 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
     out_nhwc = is_split or y.layout == "NHWC"
     # channels are adjacent in NHWC only; stores of four channels are aligned where the channels of
     # a group are a multiple of 4
-    out_vector = 4 if out_nhwc and problem.out_channels // problem.groups % 4 == 0 else 1
+    out_vector = 4 if out_nhwc and problem.group_out_channels % 4 == 0 else 1
     return KernelSource.of(_SOURCE, "im2col_gemm", {
         **{key.upper(): value for key, value in variant.config},
-        "BLOCKS_PER_UNIT": _blocks_per_unit(_tile(variant), vector),
+        "BLOCKS_PER_UNIT": _blocks_per_unit(sizes_of(Tile, variant), vector),
         "VECTOR": vector,
         "POINTWISE": int(problem.is_pointwise),
         "PIXELS_FIRST": int(x.layout != "NHWC"),
@@ -247,15 +249,13 @@ def _sum_source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
     })
 
 
-def _launch_count(tile: Tile) -> int:
-    return 2 if tile.split_k > 1 else 1
-
-
 def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:
-    """Returns a list of one tile: `tile` with its K range split over the number of work-groups that
-    is expected to be the fastest. The list is empty where one work-group is expected to be the
-    fastest. Expected times follow from nominal rates, so that a stored plan finds its variants
-    again on a machine where no rates were measured."""
+    """Return the tile with its K range split, as a list of at most one.
+
+    The K range is split over the number of work-groups that is expected to be the fastest. The list
+    is empty where one work-group is expected to be the fastest. Expected times follow from nominal
+    rates, so that a stored plan finds its variants again on a machine where no rates were measured.
+    """
     steps = -(-problem.depth // tile.tile_k)
     splits = [replace(tile, split_k=split) for split in _SPLITS
               if steps >= split * _LEAST_STEPS
@@ -271,33 +271,41 @@ def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:
 
 
 def _blocks_per_unit(tile: Tile, vector: int) -> int:
-    """Returns how many work-groups must fit a multiprocessor. Scalar loads need four times as many
-    addresses in registers: two work-groups of the widest tiles would then spill registers."""
+    """Return how many work-groups must fit a multiprocessor.
+
+    Scalar loads need four times as many addresses in registers: two work-groups of the widest tiles
+    would then spill registers.
+    """
     return 1 if vector == 1 and tile.tile_p * tile.tile_m > 8192 else tile.blocks_per_unit
 
 
 def _fitting(limits: Limits) -> list[Tile]:
-    """Returns the tiles that the device can run."""
+    """Return the tiles that the device can run."""
     return [tile for tile in TILES
             if tile.shared_bytes <= limits.shared_bytes
             and tile.work_group <= limits.work_group_size]
 
 
 def _expected_us(problem: Conv2dProblem, tile: Tile, device: Device, rates: PeakRates) -> float:
-    """Returns the estimated time of a launch in microseconds. rates: rates of a compute unit."""
+    """Return the estimated time of a launch in microseconds.
+
+    rates: rates of a compute unit.
+    """
     estimate = _processor_us if device.on_processors else _gpu_us
     return estimate(problem, tile, device.limits, rates)
 
 
 def _work_groups(problem: Conv2dProblem, tile: Tile) -> int:
-    per_group = problem.out_channels // problem.groups
+    per_group = problem.group_out_channels
     return (-(-problem.pixels // tile.tile_p) * -(-per_group // tile.tile_m) * problem.groups
             * tile.split_k)
 
 
 def _processor_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates) -> float:
-    """Returns the estimated time on processors in microseconds: the time of the multiply-adds and
-    stores of all work-groups, padding included."""
+    """Return the estimated time on processors in microseconds.
+
+    It is the time of the multiply-adds and stores of all work-groups, padding included.
+    """
     rounds = -(-_work_groups(problem, tile) // max(limits.compute_units, 1))
     padded_k = -(-problem.depth // tile.tile_k) * tile.tile_k
     multiply_add = _PROCESSOR_COST[tile.tile_p, tile.tile_m, tile.tile_k]
@@ -306,9 +314,11 @@ def _processor_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: Pea
 
 
 def _gpu_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates) -> float:
-    """Returns the estimated time on a GPU in microseconds: the start of the launch, the steps along
-    K, and the stores. A step takes its latency, or the time in which a multiprocessor does the
-    arithmetic and the staging of its work-groups, whichever is longer.
+    """Return the estimated time on a GPU in microseconds.
+
+    It has the start of the launch, the steps along K, and the stores. A step takes its latency, or
+    the time in which a multiprocessor does the arithmetic and the staging of its work-groups,
+    whichever is longer.
 
     The six constants were fitted to 600 timings of MobileNetV2's layers on an H200: the tile with
     the shortest estimate takes 4% (batch 1) and 12% (batch 64) longer than a layer's best tile. On
@@ -334,15 +344,17 @@ def _gpu_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates
               if tile.split_k > 1 else 0.0)
     cycles = (start + steps * max(waiting, most_groups_per_unit * (arithmetic + staging))
               + moving * groups_per_unit * store * tile.tile_p * tile.tile_m + adding)
-    return cycles / _CYCLES_PER_MICROSECOND
+    return cycles / CYCLES_PER_MICROSECOND
 
 
 def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
           channels_last: bool) -> np.ndarray:
-    """Returns the weights as (groups, K, output channels of a group rounded up to 4), with k in the
-    order (r, s, c) where `channels_last`, else (c, r, s)."""
+    """Return the weights as (groups, K, output channels of a group rounded up to 4).
+
+    k is in the order (r, s, c) where `channels_last`, else (c, r, s).
+    """
     weight = arrays["weight"].astype(np.float32)
-    groups, m = problem.groups, problem.out_channels // problem.groups
+    groups, m = problem.groups, problem.group_out_channels
     order = (0, 3, 4, 2, 1) if channels_last else (0, 2, 3, 4, 1)
     split = weight.reshape(groups, m, -1, *problem.kernel).transpose(order).reshape(groups, -1, m)
     packed = np.zeros((*split.shape[:2], -(-m // 4) * 4), dtype=np.float32)

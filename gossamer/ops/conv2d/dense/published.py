@@ -4,16 +4,14 @@ activation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-from gossamer.device.base import Device
+from gossamer.device.base import Argument, Buffer, Device
+from gossamer.device.limits import Limits
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.conv2d.dense.published_gemm import (
-    Product,
-    cannot_multiply,
-    config,
-    multiplication,
-)
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor.im2col import (
     MatrixPart,
@@ -25,7 +23,7 @@ from gossamer.ops.conv2d.vendor.im2col import (
     variant_of,
 )
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
-from gossamer.ops.launch import input_buffer, output_buffer, workspace_buffer
+from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
 from gossamer.ops.strided import too_large
 from gossamer.ops.weights import Weights
 
@@ -34,10 +32,12 @@ _WORK_GROUP = 512
 
 
 class PublishedConvolution(Algorithm):
-    """Computes a convolution in three kernels that are not fused: the first writes the im2col
-    matrix of the images, the second multiplies the weights with this matrix, and the third applies
-    bias and activation. The work-groups of the third kernel have 512 work-items, or fewer where the
-    device allows fewer."""
+    """Convolution in three kernels that are not fused.
+
+    The first writes the im2col matrix of the images, the second multiplies the weights with this
+    matrix, and the third applies bias and activation. The work-groups of the third kernel have 512
+    work-items, or fewer where the device allows fewer.
+    """
 
     op = "conv2d"
     name = "published"
@@ -48,13 +48,13 @@ class PublishedConvolution(Algorithm):
             return f"{device.name} compiles no kernels"
         if (reason := too_large(problem)) is not None:
             return reason
-        return cannot_multiply(problem.out_channels // problem.groups,
+        return cannot_multiply(problem.group_out_channels,
                                problem.batch * problem.groups, device.limits)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         workspace = max((matrix_bytes(problem, part, 4) for part in parts(problem, _LAYOUT, 4)),
                         default=0)
-        yield variant_of(problem, config(device.limits), _LAYOUT, "fp32", workspace)
+        yield variant_of(problem, published_config(device.limits), _LAYOUT, "fp32", workspace)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -77,8 +77,86 @@ class PublishedConvolution(Algorithm):
 
 
 def _product(problem: Conv2dProblem, part: MatrixPart) -> Product:
-    """Returns the products of the weights with a part's matrix, one for each image and group."""
-    return Product(problem.out_channels // problem.groups, part.pixels, problem.depth,
-                   part.pixels, problem.out_height * problem.out_width,
+    """Return the products of the weights with a part's matrix, one for each image and group."""
+    return Product(problem.group_out_channels, part.pixels, problem.depth,
+                   part.pixels, problem.image_pixels,
                    part.images * problem.groups, problem.groups,
                    output_offset(problem, _LAYOUT, part))
+
+
+_SOURCE = Path(__file__).with_name("published_gemm.cl")
+_TILE = 64
+_THREADS = (16, 8)
+_DEPTHS = (64, 32, 16)
+"""Depths of the tiles: the published depth, and two for devices with less shared memory."""
+_MOST_GROUPS = 65535
+"""The most work-groups that CUDA allows along the second and the third dimension of a grid."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """Products C = A * B of row-major matrices.
+
+    rows: rows of A and C.
+    columns: columns of B and C.
+    depth: columns of A and rows of B.
+    b_stride: elements from a row of B to the next.
+    c_stride: elements from a row of C to the next.
+    members: number of products; their matrices follow one another in memory.
+    a_members: number of matrices A; product i reads matrix i % a_members.
+    first: elements of C before the first result.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    b_stride: int
+    c_stride: int
+    members: int = 1
+    a_members: int = 1
+    first: int = 0
+
+
+def cannot_multiply(rows: int, members: int, limits: Limits) -> str | None:
+    """Return why the kernel cannot compute products, as shown to the user; None where it can.
+
+    There are `members` products with matrices A of `rows` rows.
+    """
+    if not any(_shared_bytes(depth) <= limits.shared_bytes for depth in _DEPTHS):
+        return f"needs {_shared_bytes(_DEPTHS[-1])} bytes of shared memory"
+    if limits.work_group_size < _THREADS[0] * _THREADS[1]:
+        return f"needs work-groups of {_THREADS[0] * _THREADS[1]}"
+    if max(members, -(-rows // _TILE)) > _MOST_GROUPS:
+        return f"more than {_MOST_GROUPS} work-groups along one dimension"
+    return None
+
+
+def published_config(limits: Limits) -> tuple[tuple[str, int], ...]:
+    """Return the config with the deepest tiles that fit the device."""
+    return (("tile_k", next(depth for depth in _DEPTHS
+                            if _shared_bytes(depth) <= limits.shared_bytes)),)
+
+
+def _shared_bytes(tile_k: int) -> int:
+    return 4 * _TILE * (2 * tile_k + 4)
+
+
+def multiplication(product: Product, tile_k: int, a: Buffer | Callable[..., Argument],
+                   b: Buffer | Callable[..., Argument], c: Callable[..., Argument],
+                   device: Device) -> Launch:
+    """Return the launch of products.
+
+    a, b, c: the matrices as arguments of a Launch; each is a buffer, or a function that returns a
+    buffer when the launch runs.
+    """
+    aligned = all(size % 4 == 0 for size in (product.columns, product.b_stride, product.c_stride,
+                                             product.first))
+    kernel = device.compile(KernelSource.of(_SOURCE, "published_gemm", {
+        "TILE_K": tile_k,
+        "A_VECTOR": 4 if product.depth % 4 == 0 else 1,
+        "B_VECTOR": 4 if aligned else 1,
+    }))
+    groups = (-(-product.columns // _TILE), -(-product.rows // _TILE), product.members)
+    return Launch(kernel, groups, (*_THREADS, 1),
+                  (a, b, c, product.rows, product.columns, product.depth, product.b_stride,
+                   product.c_stride, product.a_members, product.first))

@@ -3,7 +3,7 @@ whose tiles are held in vector registers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.conv2d.dense.implicit_im2col import channels_in_memory, specs_of_layouts
+from gossamer.ops.conv2d.common import channels_in_memory, panels, specs_of_layouts
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
@@ -33,9 +33,11 @@ _FIND = 0.002
 
 
 class WideGemm(Algorithm):
-    """Computes a convolution with a tile of output pixels by output channels for each work-item.
+    """Product with a tile of output pixels by output channels for each work-item.
+
     The kernel is made for NHWC, where the channels of a pixel are adjacent; NCHW is for the first
-    and the last layers of a network."""
+    and the last layers of a network.
+    """
 
     op = "conv2d"
     name = "wide_gemm"
@@ -71,19 +73,21 @@ class WideGemm(Algorithm):
         if problem.outputs[0].size == 0:
             return state
         pixels, vectors = variant["pixels"], variant["vectors"]
-        channels = problem.channels // problem.groups
-        per_group = problem.out_channels // problem.groups
+        channels = problem.group_channels
+        per_group = problem.group_out_channels
         kernel = device.compile(_source(problem, variant))
-        panels = weights.packed(f"panels of {16 * vectors}",
-                                lambda arrays: _panels(arrays, problem, 16 * vectors))
+        lanes = 16 * vectors
+        packed = weights.packed(f"panels of {lanes}", lambda arrays: panels(
+            np.asarray(arrays["weight"], np.float32).reshape(
+                problem.groups, per_group, channels, problem.taps), -(-per_group // lanes), lanes))
         zeros = weights.packed("zeros", lambda _: np.zeros(max(channels, 1), np.float32))
         x, y = variant.inputs[0], variant.outputs[0]
-        groups = -(-problem.pixels // pixels) * -(-per_group // (16 * vectors))
+        groups = -(-problem.pixels // pixels) * -(-per_group // lanes)
         state.launches = [Launch(
             kernel, (groups, problem.groups), (1, 1),
-            (input_buffer(0), panels, output_buffer(0), zeros, problem.pixels, channels, per_group,
+            (input_buffer(0), packed, output_buffer(0), zeros, problem.pixels, channels, per_group,
              y.offset, channels_in_memory(y), problem.height, problem.width, problem.out_width,
-             problem.out_height * problem.out_width, *problem.kernel, *problem.stride,
+             problem.image_pixels, *problem.kernel, *problem.stride,
              *problem.pads[:2], *problem.dilation, x.offset, *x.strides,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))]
         return state
@@ -98,32 +102,21 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         "HALVES": int(variant.precision == "fp16"),
         "IN_NHWC": int(x.layout == "NHWC"),
         "OUT_NHWC": int(out_nhwc),
-        "OUT_VECTOR": 4 if out_nhwc and problem.out_channels // problem.groups % 4 == 0 else 1,
+        "OUT_VECTOR": 4 if out_nhwc and problem.group_out_channels % 4 == 0 else 1,
         **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype),
     })
 
 
 def _expected_us(problem: Conv2dProblem, pixels: int, vectors: int, device: Device) -> float:
-    """Returns the estimated time of a launch in microseconds: the time in which all work-items
-    multiply, add and store, padding included, and the time in which they compute the addresses of
-    the input pixels of each tap."""
-    per_group = problem.out_channels // problem.groups
+    """Return the estimated time of a launch in microseconds.
+
+    It is the time in which all work-items multiply, add and store, padding included, and the time
+    in which they compute the addresses of the input pixels of each tap.
+    """
+    per_group = problem.group_out_channels
     tiles = -(-problem.pixels // pixels) * -(-per_group // (16 * vectors)) * problem.groups
     rounds = -(-tiles // max(device.limits.compute_units, 1))
     multiply_adds = _SHARE * rates_of_unit(device).multiply_adds
     results = pixels * 16 * vectors
-    taps = problem.kernel[0] * problem.kernel[1]
+    taps = problem.taps
     return rounds * (results * (problem.depth + _STORE) / multiply_adds + pixels * taps * _FIND)
-
-
-def _panels(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, lanes: int) -> np.ndarray:
-    """Returns the weights as (groups, blocks of output channels, taps, input channels, lanes), with
-    zeros after the last output channel of a group."""
-    weight = np.asarray(arrays["weight"], np.float32)
-    per_group = problem.out_channels // problem.groups
-    blocks = -(-per_group // lanes)
-    split = weight.reshape(problem.groups, per_group, -1, problem.kernel[0] * problem.kernel[1])
-    padded = np.zeros((problem.groups, blocks * lanes, *split.shape[2:]), np.float32)
-    padded[:, :per_group] = split
-    by_block = padded.reshape(problem.groups, blocks, lanes, *split.shape[2:])
-    return np.ascontiguousarray(by_block.transpose(0, 1, 4, 3, 2))

@@ -18,8 +18,8 @@ import numpy as np
 from gossamer.device.base import Buffer, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.common import channels_in_memory
 from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
-from gossamer.ops.conv2d.dense.implicit_im2col import channels_in_memory
 from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
@@ -62,9 +62,12 @@ class _Ready:
 
 
 class Winograd(Algorithm):
-    """Computes a convolution in three steps: the first transforms the tiles of the input, the
-    second multiplies channels at each point of a tile (a grouped 1 x 1 convolution), and the third
-    transforms the products to results. A NaN or an infinity reaches all results of its tile."""
+    """Convolution in three steps.
+
+    The first transforms the tiles of the input, the second multiplies channels at each point of a
+    tile (a grouped 1 x 1 convolution), and the third transforms the products to results. A NaN or
+    an infinity reaches all results of its tile.
+    """
 
     op = "conv2d"
     name = "winograd"
@@ -161,8 +164,10 @@ class _Transformed:
 
 
 def _transformed(weight: np.ndarray, output: int) -> np.ndarray:
-    """Returns the weights of the product, (points * output channels, channels, 1, 1), computed from
-    weights (output channels, channels, 3, 3)."""
+    """Return the weights of the product, (points * output channels, channels, 1, 1).
+
+    They are computed from weights (output channels, channels, 3, 3).
+    """
     transform = _weight_transform(_POINTS[output])
     points = np.einsum("ir,mcrs,js->ijmc", transform, weight.astype(np.float64), transform,
                        optimize=True)
@@ -170,9 +175,11 @@ def _transformed(weight: np.ndarray, output: int) -> np.ndarray:
 
 
 def _weight_transform(points: Sequence[float]) -> np.ndarray:
-    """Returns the matrix (points, 3) that transforms a row of weights. At each point the result is
-    the value of the row's polynomial, divided by the product of the point's differences to the
-    other points. At infinity the result is the row's last number."""
+    """Return the matrix (points, 3) that transforms a row of weights.
+
+    At each point the result is the value of the row's polynomial, divided by the product of the
+    point's differences to the other points. At infinity the result is the row's last number.
+    """
     rows = [np.array([1, point, point**2]) / math.prod(point - other for other in points
                                                        if other != point) for point in points]
     return np.array([*rows, (0, 0, 1)])
@@ -183,13 +190,15 @@ def _product_algorithm(device: Device) -> Algorithm:
 
 
 def _tiles(problem: Conv2dProblem, output: int) -> tuple[int, int, int]:
-    """Returns the number of images, and the rows and columns of tiles in each image."""
+    """Return the number of images, and the rows and columns of tiles in each image."""
     return (problem.batch, -(-problem.out_height // output), -(-problem.out_width // output))
 
 
 def _product(problem: Conv2dProblem, output: int) -> Conv2dProblem:
-    """Returns the products of all points as a grouped 1 x 1 convolution: each point is a group, and
-    each tile is a pixel."""
+    """Return the products of all points as a grouped 1 x 1 convolution.
+
+    Each point is a group, and each tile is a pixel.
+    """
     images, rows, columns = _tiles(problem, output)
     points = (output + 2) ** 2
     return Conv2dProblem(images, points * problem.channels, rows, columns,
@@ -199,7 +208,7 @@ def _product(problem: Conv2dProblem, output: int) -> Conv2dProblem:
 @functools.lru_cache(maxsize=512)
 def _products(product: Conv2dProblem,
               device: Device) -> dict[tuple[tuple[str, int | str], ...], Variant]:
-    """Returns, by config, the variants of the product in NHWC and float32 without workspace."""
+    """Return the variants of the product in NHWC and float32 without workspace, by config."""
     return {variant.config: variant
             for variant in _product_algorithm(device).variants(product, device)
             if variant.precision == "fp32" and not variant.workspace and {
@@ -207,13 +216,13 @@ def _products(product: Conv2dProblem,
 
 
 def _inner(problem: Conv2dProblem, variant: Variant, device: Device) -> Variant:
-    """Returns the variant of the product."""
+    """Return the variant of the product."""
     return _products(_product(problem, variant["output"]), device)[variant.config[1:]]
 
 
 def _memory(problem: Conv2dProblem, output: int,
             device: Device) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Returns offset and bytes of the transformed input and of the products in the workspace."""
+    """Return offset and bytes of the transformed input and of the products in the workspace."""
     product = _product(problem, output)
     first = product.inputs[0].nbytes
     offset = -(-first // device.alignment) * device.alignment

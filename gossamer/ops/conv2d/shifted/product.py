@@ -1,76 +1,228 @@
-"""The base class of the algorithms that compute a convolution as shifted products."""
+"""The base of convolutions as shifted products, and the places and runs that they copy.
+
+The text at the top of runs.h explains places and runs.
+"""
 
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
+
+import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.common import channels_in_memory, config_of, sizes_of, specs_in
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.shifted.places import Places, cannot_shift, geometry_arguments
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.strided import cannot_compile
+from gossamer.ops.strided import cannot_compile, divisor
 from gossamer.ops.weights import Weights
 
+MOST_PLACES = 2**30
+"""The most places of all images, so that kernels can number them with 32-bit integers."""
+BARRIERS_BYTES = 1024
+"""Bytes of shared memory for barriers, before the runs."""
+_MULTIPLE = 8
+"""Channels that are copied, or stored, at once."""
+_ALIGNMENT = 1024
+"""A run takes a multiple of this number of bytes."""
 
-def config_of(tile: Any) -> tuple[tuple[str, int], ...]:
-    """Returns a tile as the config of a variant."""
-    return tuple(asdict(tile).items())
+_SLOTS = ((4, 0), (4, 8), (4, 6), (3, 0), (3, 8), (3, 6), (4, 4), (3, 4),
+          (2, 0), (2, 8), (2, 6), (2, 4), (2, 3))
+"""Numbers of slots for runs and for weights, the best first. Where taps have several remainders, a
+run is multiplied by few taps, so that more runs have to be on their way: by the times of windows of
+stride 2 on an H100. Elsewhere two slots for runs suffice."""
+
+# The rates below were fitted to 54 measured times of ResNet-50's 3x3 layers in batches of 64 and 8
+# on an H200.
+_COPY = 35
+"""Cycles that a copying work-item takes for one piece (16 bytes) of a run."""
+_COPIED_PIECES = 96
+"""Work-items that copy runs."""
+_MOVED_PER_MICROSECOND = 3.9e6
+"""Bytes that device memory reads and writes in a microsecond."""
+_CACHED_BYTES = 35e6
+"""Bytes that stay in the L2 cache from one layer to the next."""
 
 
-def work_items(warpgroups: int) -> int:
-    """Returns the work-items of a work-group: the warpgroups that multiply, and four warps that
-    copy."""
-    return 128 * (warpgroups + 1)
+class Lines:
+    """The rows, or the columns, of the places of an image.
+
+    Taps whose numbers have the same remainder, modulo the number of remainders, read the same
+    pixels: every stride-th pixel, from another one on for each remainder.
+
+    remainders: number of remainders.
+    step: lines of places from a tap to the next tap with the same remainder.
+    reach: lines of places after an output that its last tap reads.
+    count: number of lines. Lines of pads that follow an image are also those that come before the
+    next one.
+    """
+
+    def __init__(self, problem: Conv2dProblem, axis: int) -> None:
+        size, outputs = ((problem.height, problem.out_height),
+                         (problem.width, problem.out_width))[axis]
+        kernel, stride = problem.kernel[axis], problem.stride[axis]
+        dilation, pad = problem.dilation[axis], problem.pads[axis]
+        common = math.gcd(stride, dilation)
+        self.remainders = min(kernel, stride // common)
+        self.step = dilation // common
+        self.reach = (kernel - 1) // self.remainders * self.step
+        # lines from this one on are behind the image, and so many at the start are before it, for
+        # all remainders
+        ends = -(-(size + pad) // stride)
+        shared = max(0, -(-(pad - (self.remainders - 1) * dilation) // stride))
+        # the lines that taps read; of those that are pads the last ones may be the next image's
+        needed = outputs + self.reach
+        self.count = max(outputs, min(needed, max(needed - shared, ends)))
+
+
+class Places:
+    """The places of a problem.
+
+    They are the pixels of all images that a tap reads as one sequence, with the pads between them.
+
+    rows, columns: the lines of places of an image.
+    pitch: number of places of a row.
+    image: number of places of an image.
+    last: the place of the last output.
+    halo: number of places after a tile that the last tap reads.
+    remainders: number of pairs of remainders of a tap's row and column.
+    """
+
+    def __init__(self, problem: Conv2dProblem) -> None:
+        self.rows, self.columns = Lines(problem, 0), Lines(problem, 1)
+        self.pitch = self.columns.count
+        self.image = self.rows.count * self.pitch
+        self.last = ((problem.batch - 1) * self.image + (problem.out_height - 1) * self.pitch
+                     + problem.out_width - 1)
+        self.halo = self.rows.reach * self.pitch + self.columns.reach
+        self.remainders = self.rows.remainders * self.columns.remainders
+
+
+def stage_order(problem: Conv2dProblem, slices: int) -> np.ndarray:
+    """Return the run, the slice, and the tap's row and column of all stages, (4, stages).
+
+    They are in the order in which kernels multiply them. A stage is a tap and a slice of input
+    channels; a run is a slice of the pixels that taps with the same remainders read.
+    """
+    rows, columns = Lines(problem, 0).remainders, Lines(problem, 1).remainders
+    runs = np.ndindex(slices, rows, columns)
+    return np.array([(run, part_slice, row, column)
+                     for run, (part_slice, first_row, first_column) in enumerate(runs)
+                     for row in range(first_row, problem.kernel[0], rows)
+                     for column in range(first_column, problem.kernel[1], columns)]).T
+
+
+def cannot_shift(problem: Conv2dProblem) -> str | None:
+    """Return why shifted products cannot compute a problem; None where they can."""
+    if problem.kernel == (1, 1):
+        return "takes windows of more than one tap"
+    if problem.groups > 1:
+        return f"{problem.groups} groups, takes one"
+    if problem.channels % _MULTIPLE or problem.out_channels % _MULTIPLE:
+        return (f"{problem.channels} to {problem.out_channels} channels, takes multiples of "
+                f"{_MULTIPLE}")
+    if problem.outputs[0].size and problem.batch * Places(problem).image > MOST_PLACES:
+        return f"more than {MOST_PLACES} pixels and pads"
+    return None
+
+
+def slots_of(problem: Conv2dProblem) -> list[tuple[int, int]]:
+    """Return the numbers of slots for runs and for weights that a tile may have, the best first.
+
+    With 0 slots for weights all weights are kept.
+    """
+    several = Places(problem).remainders > 1
+    return [slots for slots in _SLOTS if several or slots[0] == 2]
+
+
+def run_pieces(problem: Conv2dProblem, tile_places: int) -> int:
+    """Return the number of places of the run of a tile, rounded up to an odd number."""
+    return (tile_places + Places(problem).halo) | 1
+
+
+def run_bytes(problem: Conv2dProblem, tile_places: int, channels: int) -> int:
+    """Return the bytes of a slot for the run of a tile, in a number of input channels."""
+    nbytes = 2 * channels * run_pieces(problem, tile_places)
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def geometry_arguments(problem: Conv2dProblem, variant: Variant, pieces: int, nbytes: int
+                       ) -> list[int]:
+    """Return the arguments for GEOMETRY_PARAMETERS of runs.h.
+
+    pieces, nbytes: the places, rounded up, and the bytes of a run.
+    """
+    places, (x, y) = Places(problem), (variant.inputs[0], variant.outputs[0])
+    x_image, _, x_row, x_column = x.strides
+    return [problem.batch * places.image, *divisor(places.image), *divisor(places.pitch),
+            places.halo, pieces, nbytes, problem.channels, problem.height, problem.width,
+            problem.out_height, problem.out_width, *problem.pads[:2], *problem.stride,
+            *problem.dilation, places.rows.remainders, places.columns.remainders,
+            x_image, x_row, x_column, x.offset, y.offset, channels_in_memory(y)]
+
+
+def copy_cycles(problem: Conv2dProblem, tile_places: int, channels: int) -> float:
+    """Return the cycles that copying the run of a tile takes, in a number of input channels."""
+    pieces = (tile_places + Places(problem).halo) * channels // 8
+    return pieces / _COPIED_PIECES * _COPY
+
+
+def moving_us(problem: Conv2dProblem) -> float:
+    """Return the microseconds in which device memory moves the tensors.
+
+    0 where they stay in the L2 cache.
+    """
+    nbytes = 2 * sum(spec.size for spec in (*problem.inputs, *problem.outputs))
+    return nbytes / _MOVED_PER_MICROSECOND if nbytes > _CACHED_BYTES else 0.0
 
 
 def registers(warpgroups: int) -> tuple[int, int]:
-    """Returns the registers of a copying work-item, and of a multiplying work-item, where so many
-    warpgroups multiply."""
+    """Return the registers of a work-item that copies, and of one that multiplies.
+
+    warpgroups: warpgroups that multiply.
+    """
     return (56, 240 if warpgroups == 1 else 224)
 
 
 class ShiftedProduct(Algorithm):
-    """Computes a convolution with windows on tensor cores in float16 with float32 sums.
+    """Convolution with windows on tensor cores in float16, with float32 sums.
 
     A work-group copies its pixels to shared memory once, with pads between the rows, so that every
     tap reads the same pixels at another offset. `implicit_gemm_mma` copies pixels once for each
     tap.
 
     kernel: the kernel's file, whose function has the same name.
+    tile: the class of its tiles.
     """
 
     op = "conv2d"
     reads_parts = True
     writes_parts = True
     kernel: ClassVar[Path]
+    tile: ClassVar[type[Any]]
 
     @abc.abstractmethod
     def tiles(self, problem: Conv2dProblem, limits: Limits) -> Sequence[Any]:
-        """Returns the tiles that fit the shared memory, the fastest first."""
-
-    @abc.abstractmethod
-    def tile_of(self, variant: Variant) -> Any:
-        """Returns the tile of a variant."""
+        """Return the tiles that fit the shared memory, the fastest first."""
 
     @abc.abstractmethod
     def macros(self, tile: Any) -> Mapping[str, int]:
-        """Returns the macros of a tile's sizes."""
+        """Return the macros of a tile's sizes."""
 
     @abc.abstractmethod
     def packed(self, weights: Weights, problem: Conv2dProblem, tile: Any) -> Sequence[Buffer]:
-        """Returns the weights as the kernel reads them."""
+        """Return the weights as the kernel reads them."""
 
     @abc.abstractmethod
     def sizes(self, problem: Conv2dProblem, tile: Any) -> Sequence[int]:
-        """Returns the kernel's arguments between the output and the number of output channels."""
+        """Return the kernel's arguments between the output and the number of output channels."""
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if not device.limits.wgmma:
@@ -85,11 +237,9 @@ class ShiftedProduct(Algorithm):
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        x = problem.inputs[0].with_format(layout="NHWC")
-        y = problem.outputs[0].with_format(layout="NHWC")
+        specs = specs_in(problem, "NHWC", "NHWC")
         for tile in self.tiles(problem, device.limits):
-            yield Variant(config_of(tile), (x, *[y] * problem.epilogue.tensor_count), (y,),
-                          "fp16").as_fp16
+            yield Variant(config_of(tile), *specs, "fp16").as_fp16
 
     def variants_in(self, problem: Conv2dProblem, device: Device,
                     precisions: Sequence[str]) -> Iterator[Variant]:
@@ -103,10 +253,11 @@ class ShiftedProduct(Algorithm):
                 device: Device) -> State:
         if variant.outputs[0].size == 0:
             return State(problem, variant, device)
-        tile = self.tile_of(variant)
+        tile = sizes_of(self.tile, variant)
         launch = Launch(
             device.compile(self._source(problem, variant)), tile.grid(problem, device.limits),
-            (work_items(tile.warpgroups), 1),
+            # four warps copy; the other warpgroups multiply
+            (128 * (tile.warpgroups + 1), 1),
             (input_buffer(0), *self.packed(weights, problem, tile), output_buffer(0),
              *self.sizes(problem, tile), problem.out_channels,
              *geometry_arguments(problem, variant, tile.run_pieces(problem),
@@ -116,7 +267,7 @@ class ShiftedProduct(Algorithm):
         return State(problem, variant, device, [launch])
 
     def _source(self, problem: Conv2dProblem, variant: Variant) -> KernelSource:
-        tile = self.tile_of(variant)
+        tile = sizes_of(self.tile, variant)
         copy, multiply = registers(tile.warpgroups)
         return KernelSource.of(self.kernel, self.kernel.stem, {
             "HALVES": 1, **self.macros(tile),

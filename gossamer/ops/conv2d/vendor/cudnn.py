@@ -12,7 +12,6 @@ from gossamer.device.base import Buffer, Device
 from gossamer.errors import DeviceError, first_line
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.vendor.cudnn_epilogue import pointwise
 from gossamer.ops.conv2d.vendor.cudnn_graph import (
     MOST_PLANS,
     OPERAND,
@@ -26,13 +25,14 @@ from gossamer.ops.conv2d.vendor.cudnn_graph import (
     channel_dtype,
     is_offer_stored,
     offered,
+    pointwise,
     store,
     store_offers,
 )
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.strided import too_large
 from gossamer.ops.vendor.cublas import bias_vector
-from gossamer.ops.vendor.cudnn import library_on, loaded_version, unavailable
+from gossamer.ops.vendor.libraries import CUDNN, library_on, loaded_version, unavailable
 from gossamer.ops.weights import Weights
 from gossamer.tensor import pack
 
@@ -63,14 +63,17 @@ class _BuiltConvolution:
 
 
 class Cudnn(Algorithm):
-    """Computes a convolution by one of cuDNN's execution plans, with the epilogue fused into the
-    plan's graph or applied by another kernel after the plan. A config states the rank of a plan in
-    cuDNN's list for one precision and layout, and how the epilogue is applied."""
+    """Convolution by one of cuDNN's execution plans.
+
+    The epilogue is fused into the plan's graph or applied by another kernel after the plan. A
+    config states the rank of a plan in cuDNN's list for one precision and layout, and how the
+    epilogue is applied.
+    """
 
     op = "conv2d"
     name = "cudnn"
     rounds_sums = True
-    vendor = "cuDNN"
+    vendor = CUDNN
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if (reason := _reason_not_asked(problem, device)) is not None:
@@ -85,7 +88,7 @@ class Cudnn(Algorithm):
         return f"cuDNN offers no engine for {problem.describe()}: {refusals[0]}"
 
     def version(self, device: Device) -> str:
-        return loaded_version(device)
+        return loaded_version(CUDNN, device)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         return self.variants_in(problem, device, PRECISIONS)
@@ -130,7 +133,7 @@ class Cudnn(Algorithm):
         form, plan = _plan(problem, variant, device)
         try:
             graph = built(device, problem, form, plan)
-        except library_on(device).failures as error:
+        except library_on(CUDNN, device).failures as error:
             raise DeviceError(f"{device.name} cannot build cuDNN's {plan.engine}: "
                               f"{first_line(error)}") from error
         spec = form.spec(problem.weight_shapes["weight"])
@@ -157,7 +160,7 @@ class Cudnn(Algorithm):
         buffers = {**convolution.constants, Y: outputs[0],
                    **{name: inputs[index] for name, index in convolution.inputs.items()}}
         device.keep(convolution, buffers, workspace)
-        library = library_on(device)
+        library = library_on(CUDNN, device)
         with library.handle_on(stream) as handle:
             try:
                 convolution.graph.execute(
@@ -170,8 +173,8 @@ class Cudnn(Algorithm):
 
 
 def _reason_not_asked(problem: Conv2dProblem, device: Device) -> str | None:
-    """Returns why cuDNN is not asked for a problem; None where cuDNN is asked."""
-    if (reason := unavailable(device) or too_large(problem)) is not None:
+    """Return why cuDNN is not asked for a problem; None where cuDNN is asked."""
+    if (reason := unavailable(CUDNN, device) or too_large(problem)) is not None:
         return reason
     if min(spec.size for spec in (*problem.inputs, *problem.outputs)) == 0:
         return "a tensor is empty"
@@ -180,14 +183,14 @@ def _reason_not_asked(problem: Conv2dProblem, device: Device) -> str | None:
 
 def _plan(problem: Conv2dProblem, variant: Variant,
           device: Device) -> tuple[CudnnForm, ExecutionPlan]:
-    """Returns how a variant describes the problem to cuDNN, and the variant's execution plan."""
+    """Return how a variant describes the problem to cuDNN, and the variant's execution plan."""
     form = CudnnForm(variant.precision, variant.outputs[0].layout,
                      variant["epilogue"] != _SEPARATE, problem.sums_integers)
     return form, offered(device, problem, form).plans[variant["rank"]]
 
 
 def _epilogues(problem: Conv2dProblem) -> list[str]:
-    """Returns the ways in which the problem's epilogue can be applied."""
+    """Return the ways in which the problem's epilogue can be applied."""
     nodes = pointwise(problem.epilogue)
     if nodes is None:
         return [_SEPARATE]
@@ -196,12 +199,12 @@ def _epilogues(problem: Conv2dProblem) -> list[str]:
 
 def _offers(problem: Conv2dProblem, device: Device, epilogue: str,
             precision: str) -> dict[CudnnForm, CudnnOffer]:
-    """Returns cuDNN's offer for the problem's description in each layout."""
+    """Return cuDNN's offer for the problem's description in each layout."""
     return {form: offered(device, problem, form) for form in _forms(problem, epilogue, precision)}
 
 
 def _forms(problem: Conv2dProblem, epilogue: str, precision: str) -> list[CudnnForm]:
-    """Returns the descriptions of the problem that cuDNN gets, one for each layout."""
+    """Return the descriptions of the problem that cuDNN gets, one for each layout."""
     return [CudnnForm(precision, layout, epilogue != _SEPARATE, problem.sums_integers)
             for layout in _LAYOUTS]
 

@@ -1,5 +1,4 @@
-"""Describes convolutions as operation graphs of cuDNN, and lists the execution plans that cuDNN
-offers for them."""
+"""Convolutions and their epilogues as graphs of cuDNN, and the execution plans for them."""
 
 from __future__ import annotations
 
@@ -17,25 +16,27 @@ from gossamer.device import kernel_cache
 from gossamer.device.base import Device
 from gossamer.device.source_hash import source_hash
 from gossamer.errors import first_line
+from gossamer.expression import ExpressionStep
 from gossamer.facts import REAL
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.canonical import canonical
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.vendor.cudnn_epilogue import pointwise
-from gossamer.ops.vendor.cudnn import CudnnLibrary, library_on, needed_libraries
+from gossamer.ops.vendor.libraries import (
+    CUDNN,
+    CudnnLibrary,
+    library_on,
+    needed_libraries,
+)
 from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import Format, TensorSpec
 
 MOST_PLANS = 8
 """The most plans that are listed for one description of a convolution; cuDNN's heuristics list fast
 plans first."""
-
 _MEMORY_SHARE = 32
 """Plans that need more workspace than the device's memory divided by this number are left out."""
-
 X, WEIGHT, Y, OPERAND = 1, 2, 3, 4
 """Numbers (uids) that identify tensors in a graph; operand i has the number OPERAND + i."""
-
 _INEXACT = ("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
 _REQUIRED_NOTES: dict[str, tuple[str, ...]] = {"fp32": (), "tf32": ("TENSOR_CORE",), "fp16": ()}
 # larger tiles make Winograd's results less accurate; sums without a fixed order differ between
@@ -79,7 +80,7 @@ class CudnnForm:
         return "float16" if self.precision == "fp16" else "float32"
 
     def spec(self, shape: tuple[int, ...]) -> TensorSpec:
-        """Returns the spec of a tensor in this description."""
+        """Return the spec of a tensor in this description."""
         return TensorSpec(shape, Format(self.layout, self.dtype))
 
 
@@ -110,28 +111,35 @@ class CudnnOffer:
 
 
 def offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOffer:
-    """Returns the plans that cuDNN offers on a device for a problem that is described as `form`,
-    without building a plan. The plans are the same at each call, and in each process with the same
-    cuDNN."""
+    """Return the plans that cuDNN offers on a device for a problem, none of them built.
+
+    The plans are the same at each call, and in each process with the same cuDNN.
+    """
     return _offered(device, _plain(problem, form), form)
 
 
 def _plain(problem: Conv2dProblem, form: CudnnForm) -> Conv2dProblem:
-    """Returns a problem as it is described to cuDNN: without facts about weights and values, and
-    without its epilogue where the epilogue is not fused."""
+    """Return a problem as it is described to cuDNN.
+
+    It is without facts about weights and values, and without its epilogue where the epilogue is not
+    fused.
+    """
     plain = replace(problem, weights_info=WeightsInfo(), facts=(), result=REAL)
     return plain if form.fused else replace(plain, epilogue=Epilogue())
 
 
 def store_offers(device: Device, problem: Conv2dProblem, forms: Sequence[CudnnForm]) -> None:
-    """Stores cuDNN's offers for several descriptions of a problem on disk. A separate process calls
-    this function, because cuDNN holds Python's global interpreter lock while it answers."""
+    """Store cuDNN's offers for several descriptions of a problem on disk.
+
+    A separate process calls this function, because cuDNN holds Python's global interpreter lock
+    while it answers.
+    """
     for form in forms:
         offered(device, problem, form)
 
 
 def is_offer_stored(device: Device, problem: Conv2dProblem, form: CudnnForm) -> bool:
-    """Returns whether cuDNN's answer for a description of a problem is on disk."""
+    """Return whether cuDNN's answer for a description of a problem is on disk."""
     return kernel_cache.stored(_offer_key(device, _plain(problem, form), form)) is not None
 
 
@@ -143,7 +151,7 @@ def _offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOf
         answer = json.loads(data)
         return CudnnOffer(tuple(ExecutionPlan(**plan) for plan in answer["plans"]),
                           answer["refusal"])
-    offer = _answer(library_on(device), problem, form, _most_workspace(device))
+    offer = _answer(library_on(CUDNN, device), problem, form, _most_workspace(device))
     if offer.plans or offer.refusal in _LASTING_REFUSALS:
         kernel_cache.cached(key, lambda: json.dumps(dataclasses.asdict(offer)).encode())
     return offer
@@ -151,20 +159,20 @@ def _offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOf
 
 @functools.lru_cache(maxsize=4096)
 def _offer_key(device: Device, problem: Conv2dProblem, form: CudnnForm) -> tuple[str, ...]:
-    """Returns texts that identify everything on which cuDNN's offer depends."""
-    return ("cuDNN's offer", source_hash(__name__), *_versions(library_on(device), device),
+    """Return texts that identify everything on which cuDNN's offer depends."""
+    return ("cuDNN's offer", source_hash(__name__), *_versions(library_on(CUDNN, device), device),
             str(_most_workspace(device)), json.dumps(canonical(problem), sort_keys=True),
             repr(form))
 
 
 def _most_workspace(device: Device) -> int:
-    """Returns the bytes of workspace that a plan may need."""
+    """Return the bytes of workspace that a plan may need."""
     return device.limits.memory_bytes // _MEMORY_SHARE
 
 
 def _answer(library: CudnnLibrary, problem: Conv2dProblem, form: CudnnForm,
             most: int) -> CudnnOffer:
-    """Returns the plans with at most `most` bytes of workspace that cuDNN offers for a problem."""
+    """Return the plans with at most `most` bytes of workspace that cuDNN offers for a problem."""
     with library.handle() as handle:
         try:
             graph = _planned(problem, form, library, handle)
@@ -191,14 +199,16 @@ def _answer(library: CudnnLibrary, problem: Conv2dProblem, form: CudnnForm,
 
 
 def workspaces(message: str) -> dict[int, int]:
-    """Returns the bytes of workspace that each plan needs, by cuDNN's index. message: the error
-    message of cuDNN where no workspace is allowed. Plans that are deselected or cannot run are not
-    included."""
+    """Return the bytes of workspace that each plan needs, by cuDNN's index.
+
+    message: the error message of cuDNN where no workspace is allowed. Plans that are deselected or
+    cannot run are not included.
+    """
     return {int(index): int(nbytes) for index, nbytes in _WORKSPACE.findall(message)}
 
 
 def _no_engine(error: BaseException) -> str:
-    """Returns one line that says why there are no plans for a graph at all."""
+    """Return one line that says why there are no plans for a graph at all."""
     message = str(error)
     if missing := _PREREQUISITE.search(message):
         return f"its engines lack what they need at run time ({missing[1]})"
@@ -208,7 +218,7 @@ def _no_engine(error: BaseException) -> str:
 
 
 def _refusal(message: str, too_large: int) -> str:
-    """Returns one line, made from cuDNN's message, that says why none of the plans is usable."""
+    """Return one line, made from cuDNN's message, that says why none of the plans is usable."""
     if too_large:
         return _TOO_LARGE
     reasons = [line.partition(": ")[2] for line in message.splitlines()
@@ -220,17 +230,23 @@ def _refusal(message: str, too_large: int) -> str:
 
 
 def built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> Any:
-    """Returns cuDNN's graph of a problem, with one of the offered plans built. Built plans are kept
-    on disk, and the graphs that were used most recently are kept in memory. Raises RuntimeError
-    where cuDNN now offers another plan, and passes on errors of the frontend and the library."""
+    """Return cuDNN's graph of a problem, with one of the offered plans built.
+
+    Built plans are kept on disk, and the graphs that were used most recently are kept in memory.
+    Raises RuntimeError where cuDNN now offers another plan, and passes on errors of the frontend
+    and the library.
+    """
     return _built(device, _plain(problem, form), form, plan)
 
 
 def store(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> None:
-    """Builds a plan, checks that cuDNN can deserialise the plan, and stores it on disk. A separate
-    process calls this function, because cuDNN may crash the process that deserialises a plan."""
+    """Build a plan, check that cuDNN can deserialise it, and store it on disk.
+
+    A separate process calls this function, because cuDNN may crash the process that deserialises a
+    plan.
+    """
     plain = _plain(problem, form)
-    library = library_on(device)
+    library = library_on(CUDNN, device)
     with library.handle() as handle:
         data = bytes(_build(library, handle, plain, form, plan).serialize(as_bytes=True))
         _read_back(library, handle, data)
@@ -239,7 +255,7 @@ def store(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: Executi
 
 @functools.lru_cache(maxsize=512)
 def _built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> Any:
-    library = library_on(device)
+    library = library_on(CUDNN, device)
     key = _key(library, device, problem, form, plan)
     with library.handle() as handle:
         data = kernel_cache.stored(key)
@@ -253,20 +269,19 @@ def _built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: Execut
 
 def _key(library: CudnnLibrary, device: Device, problem: Conv2dProblem, form: CudnnForm,
          plan: ExecutionPlan) -> tuple[str, ...]:
-    """Returns texts that identify a plan and everything that decides whether cuDNN can deserialise
-    the plan."""
+    """Return texts that identify a plan and whether cuDNN can deserialise it."""
     return ("cuDNN's execution plan", *_versions(library, device),
             json.dumps(canonical(problem), sort_keys=True), repr(form), repr(plan))
 
 
 def _versions(library: CudnnLibrary, device: Device) -> tuple[str, ...]:
-    """Returns texts that identify cuDNN and the device."""
+    """Return texts that identify cuDNN and the device."""
     return (library.version, library.api.__version__, *needed_libraries(), device.description,
             device.driver)
 
 
 def _read_back(library: CudnnLibrary, handle: Any, data: bytes) -> Any:
-    """Returns a graph with the built plan that another process has stored."""
+    """Return a graph with the built plan that another process has stored."""
     graph = library.api.pygraph(handle=handle,
                                 cuda_graph_retention=library.api.cuda_graph_retention.NONE)
     graph.deserialize(handle, data)
@@ -275,7 +290,7 @@ def _read_back(library: CudnnLibrary, handle: Any, data: bytes) -> Any:
 
 def _build(library: CudnnLibrary, handle: Any, problem: Conv2dProblem, form: CudnnForm,
            plan: ExecutionPlan) -> Any:
-    """Returns a graph with a built plan; cuDNN may compile a kernel for the plan."""
+    """Return a graph with a built plan; cuDNN may compile a kernel for the plan."""
     graph = _planned(problem, form, library, handle, plan.index + 1)
     name = graph.get_plan_name_at_index(plan.index)
     if name != plan.engine:
@@ -290,8 +305,10 @@ def _build(library: CudnnLibrary, handle: Any, problem: Conv2dProblem, form: Cud
 
 def _planned(problem: Conv2dProblem, form: CudnnForm, library: CudnnLibrary, handle: Any,
              count: float = math.inf) -> Any:
-    """Returns the graph with cuDNN's plans for it, none of them built. count: number of plans at
-    which the search for further engines ends."""
+    """Return the graph with cuDNN's plans for it, none of them built.
+
+    count: number of plans at which the search for further engines ends.
+    """
     graph = _graph(problem, form, library.api, handle)
     graph.validate()
     graph.build_operation_graph()
@@ -352,9 +369,82 @@ def _graph(problem: Conv2dProblem, form: CudnnForm, api: Any, handle: Any) -> An
 
 
 def channel_dtype(epilogue: Epilogue, form: CudnnForm) -> str:
-    """Returns the dtype of the channel operands of a fused epilogue."""
+    """Return the dtype of the channel operands of a fused epilogue."""
     nodes = pointwise(epilogue) or ()
     # cuDNN's own fused kernels, for a bias and relu, take a float16 bias only; the engines that
     # generate code for other epilogues offer more plans with float32 operands
     plain = all(node.method in ("add", "relu") and not node.constants for node in nodes)
     return form.dtype if plain else "float32"
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """An element-wise node of a graph.
+
+    method: method of cuDNN's graphs that adds the node.
+    arguments: numbers of its arguments: 0 is the result of the convolution, i + 1 is operand i, and
+    the results of the nodes follow.
+    constants: names and values of its constants.
+    """
+
+    method: str
+    arguments: tuple[int, ...]
+    constants: tuple[tuple[str, float], ...] = ()
+
+
+def pointwise(epilogue: Epilogue) -> tuple[Pointwise, ...] | None:
+    """Return an epilogue as nodes of a cuDNN graph; the last node gives the output.
+
+    Returns None where cuDNN has no node for a step, where the output is not the result of the last
+    step alone, or where a value other than the output is never read.
+    """
+    expression = epilogue.expression
+    last = expression.inputs + len(expression.steps) - 1
+    used = [argument for step in expression.steps for argument in step.arguments]
+    if expression.outputs != (last,) or set(used) != set(range(last)):
+        return None
+    channels = {index + 1 for index, kind in enumerate(epilogue.operands) if kind == "channel"}
+    nodes = [_node(step, channels) for step in _tensors_first(epilogue, used)]
+    return None if None in nodes else tuple(node for node in nodes if node is not None)
+
+
+def _tensors_first(epilogue: Epilogue, used: list[int]) -> tuple[ExpressionStep, ...]:
+    """Return the steps, with the leading sums in another order.
+
+    Sums that add tensors come before sums that add channel operands. cuDNN's own fused kernel adds
+    a residual, then adds the bias, then applies the activation.
+    """
+    expression = epilogue.expression
+    current, added = 0, []
+    for step in expression.steps:
+        operand = next((argument for argument in step.arguments if argument != current), 0)
+        if (step.function != "add" or current not in step.arguments or used.count(current) > 1
+                or not 0 < operand < expression.inputs):
+            break
+        added.append(operand)
+        current = expression.inputs + len(added) - 1
+    added.sort(key=lambda operand: epilogue.operands[operand - 1] == "channel")
+    sums, current = [], 0
+    for index, operand in enumerate(added):
+        sums.append(ExpressionStep("add", (current, operand)))
+        current = expression.inputs + index
+    return (*sums, *expression.steps[len(added):])
+
+
+def _node(step: ExpressionStep, channels: set[int]) -> Pointwise | None:
+    """Return one step as a node, or None where cuDNN has no node for the step."""
+    arguments = step.arguments
+    if step.function in ("add", "mul"):
+        # cuDNN broadcasts the second value to the shape of the first
+        first, second = sorted(arguments, key=lambda argument: argument in channels)
+        return None if first in channels else Pointwise(step.function, (first, second))
+    if not arguments or arguments[0] in channels:
+        return None
+    if step.function in ("relu", "sigmoid", "tanh"):
+        return Pointwise(step.function, arguments)
+    if step.function == "leaky_relu":
+        return Pointwise("leaky_relu", arguments, (("negative_slope", step.constants[0]),))
+    if step.function == "clip" and step.constants[0] == 0 and step.constants[1] > 0:
+        high = step.constants[1]
+        return Pointwise("relu", arguments, () if math.isinf(high) else (("upper_clip", high),))
+    return None

@@ -19,7 +19,7 @@ from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.launch import Launch, input_buffer, workspace_buffer
 from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for
-from gossamer.ops.vendor.nvmath import dtype_of
+from gossamer.ops.vendor.libraries import dtype_of
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format, TensorSpec
 
@@ -47,26 +47,28 @@ class MatrixPart:
 
 def variant_of(problem: Conv2dProblem, config: Iterable[tuple[str, int | str]], layout: str,
                precision: str, workspace: int) -> Variant:
-    """Returns a variant with all tensors in one layout and the precision's dtype."""
+    """Return a variant with all tensors in one layout and the precision's dtype."""
     x, y = (TensorSpec(spec.shape, Format(layout, dtype_of(precision)))
             for spec in (problem.inputs[0], problem.outputs[0]))
     return Variant(tuple(config), (x, *[y] * problem.epilogue.tensor_count), (y,), precision,
                    workspace)
 
 
-def taps(problem: Conv2dProblem) -> int:
-    """Returns the number of rows of the im2col matrix, all groups together."""
+def matrix_rows(problem: Conv2dProblem) -> int:
+    """Return the number of rows of the im2col matrix, all groups together."""
     return problem.depth * problem.groups
 
 
 def parts(problem: Conv2dProblem, layout: str, itemsize: int) -> list[MatrixPart]:
-    """Divides a problem into parts whose matrices have at most _MATRIX_BYTES. In NCHW and NHWC a
-    part is some whole images, or some pixels of one image where the image is too large. In CHWN a
-    part is some pixels of all images. A pointwise problem is not divided, because the input is its
-    own im2col matrix."""
-    images, pixels = problem.batch, problem.out_height * problem.out_width
+    """Divide a problem into parts whose matrices have at most _MATRIX_BYTES.
+
+    In NCHW and NHWC a part is some whole images, or some pixels of one image where the image is too
+    large. In CHWN a part is some pixels of all images. A pointwise problem is not divided, because
+    the input is its own im2col matrix.
+    """
+    images, pixels = problem.batch, problem.image_pixels
     everything = MatrixPart(0, images, 0, pixels)
-    column = taps(problem) * itemsize
+    column = matrix_rows(problem) * itemsize
     if problem.is_pointwise or column * images * pixels <= _MATRIX_BYTES:
         return [everything]
     if layout == "CHWN":
@@ -80,24 +82,26 @@ def parts(problem: Conv2dProblem, layout: str, itemsize: int) -> list[MatrixPart
 
 
 def _ranges(total: int, most: int) -> list[tuple[int, int]]:
-    """Returns ranges (first, count) of nearly the same size, at most max(`most`, 1) each."""
+    """Return ranges (first, count) of nearly the same size, at most max(`most`, 1) each."""
     size = -(-total // -(-total // max(most, 1)))
     return [(first, min(size, total - first)) for first in range(0, total, size)]
 
 
 def matrix_bytes(problem: Conv2dProblem, part: MatrixPart, itemsize: int) -> int:
-    """Returns the bytes of a part's matrix, rounded up to a multiple of 256; 0 where the input is
-    the matrix."""
+    """Return the bytes of a part's matrix, rounded up to a multiple of 256.
+
+    0 where the input is the matrix.
+    """
     if problem.is_pointwise:
         return 0
-    return -(-taps(problem) * part.images * part.pixels * itemsize // 256) * 256
+    return -(-matrix_rows(problem) * part.images * part.pixels * itemsize // 256) * 256
 
 
 def output_offset(problem: Conv2dProblem, layout: str, part: MatrixPart) -> int:
-    """Returns the number of elements of the output before the part's first result."""
+    """Return the number of elements of the output before the part's first result."""
     if layout == "CHWN":
         return part.first_pixel * problem.batch
-    pixels = problem.out_height * problem.out_width
+    pixels = problem.image_pixels
     if layout == "NHWC":
         return (part.first_image * pixels + part.first_pixel) * problem.out_channels
     return part.first_image * problem.out_channels * pixels + part.first_pixel
@@ -105,12 +109,14 @@ def output_offset(problem: Conv2dProblem, layout: str, part: MatrixPart) -> int:
 
 def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Device,
            matrix: Callable[..., Argument] = workspace_buffer) -> Launch:
-    """Returns the launch that gathers the part's im2col matrix from input 0, which has the spec x.
-    The matrix is written to the start of the workspace, or of the buffer that `matrix` returns."""
+    """Return the launch that gathers the part's im2col matrix from input 0, which has the spec x.
+
+    The matrix is written to the start of the workspace, or of the buffer that `matrix` returns.
+    """
     itemsize = x.stored_dtype.itemsize
     images, pixels, channels = part.images, part.pixels, problem.channels
     group_channels = channels // problem.groups
-    window = problem.kernel[0] * problem.kernel[1]
+    window = problem.taps
     along = {"NCHW": itemsize, "NHWC": group_channels * itemsize, "CHWN": images * itemsize}
     unit_bytes = next(size for size in (16, 4, 2) if along[x.layout] % size == 0
                       and (size == itemsize or x.layout != "NCHW"))
@@ -143,8 +149,10 @@ def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Devi
 
 
 def packed_rows(weights: Weights, problem: Conv2dProblem, layout: str, dtype: str) -> Buffer:
-    """Returns the weights on the device as (output channels, K of a group), with the channels and
-    taps of K in the order of the matrix's rows."""
+    """Return the weights on the device as (output channels, K of a group).
+
+    The channels and taps of K are in the order of the matrix's rows.
+    """
     rows = weight_rows(problem, layout)
     return weights.packed(f"rows of {tap_order(layout)} {dtype}",
                           lambda arrays: rows(arrays).astype(dtype))
@@ -152,8 +160,10 @@ def packed_rows(weights: Weights, problem: Conv2dProblem, layout: str, dtype: st
 
 def weight_rows(problem: Conv2dProblem,
                 layout: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Returns a function that packs a layer's arrays into (output channels, K of a group), with the
-    channels and taps of K in the order of the rows of the layout's matrix."""
+    """Return a function that packs a layer's arrays into (output channels, K of a group).
+
+    The channels and taps of K are in the order of the rows of the layout's matrix.
+    """
     def rows(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         weight = np.asarray(arrays["weight"], np.float32)
         if tap_order(layout) == "rsc":
@@ -163,5 +173,5 @@ def weight_rows(problem: Conv2dProblem,
 
 
 def tap_order(layout: str) -> str:
-    """Returns the name of the order of channels and taps in a layout's matrix."""
+    """Return the name of the order of channels and taps in a layout's matrix."""
     return "rsc" if layout == "NHWC" else "crs"

@@ -16,10 +16,10 @@ from gossamer.ops.conv2d.vendor.im2col import (
     MatrixPart,
     gather,
     matrix_bytes,
+    matrix_rows,
     output_offset,
     packed_rows,
     parts,
-    taps,
     variant_of,
 )
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
@@ -36,7 +36,7 @@ from gossamer.ops.vendor.cublas import (
     fused,
     offers,
 )
-from gossamer.ops.vendor.nvmath import CUBLAS, loaded_version, unavailable
+from gossamer.ops.vendor.libraries import CUBLAS, loaded_version, unavailable
 from gossamer.ops.weights import Weights
 
 _LAYOUTS = ("NHWC", "NCHW", "CHWN")
@@ -91,8 +91,10 @@ class _Call:
 
 
 class Im2colCublas(Algorithm):
-    """Computes a convolution by gathering the im2col matrix of the input and multiplying it with
-    the weights by cuBLAS, which fuses the epilogue where it can."""
+    """Product of the weights with the gathered im2col matrix by cuBLAS.
+
+    cuBLAS fuses the epilogue where it can.
+    """
 
     op = "conv2d"
     name = "cublas-lowering"
@@ -175,8 +177,10 @@ def _itemsize(precision: str) -> int:
 
 
 def _products(problem: Conv2dProblem, precision: str, layout: str, device: Device) -> _Products:
-    """Returns the products for a precision and layout, with the epilogue fused where cuBLAS offers
-    products that apply it."""
+    """Return the products for a precision and layout.
+
+    The epilogue is fused where cuBLAS offers products that apply it.
+    """
     def steps(epilogue: Fused) -> tuple[tuple[_ProductCall, ...], int]:
         calls = tuple(_step(problem, layout, precision, part, epilogue)
                       for part in parts(problem, layout, _itemsize(precision)))
@@ -194,18 +198,21 @@ def _products(problem: Conv2dProblem, precision: str, layout: str, device: Devic
 
 def _step(problem: Conv2dProblem, layout: str, precision: str, part: MatrixPart,
           epilogue: Fused) -> _ProductCall:
-    """Returns the product for one part. Let D be the result of the product. Output channels are the
-    rows of D in NHWC, where channels are adjacent, and the columns of D in other layouts. In NHWC
-    and CHWN the members of a batched product are the groups. In NCHW the members are the images,
-    and the product is repeated for each group; but where a part has fewer images than the problem
-    has groups, the members are the groups, and the product is repeated for each image."""
-    channels, depth = problem.out_channels // problem.groups, problem.depth
-    pixels, plane = part.pixels, problem.out_height * problem.out_width
+    """Return the product for one part.
+
+    Let D be the result of the product. Output channels are the rows of D in NHWC, where channels
+    are adjacent, and the columns of D in other layouts. In NHWC and CHWN the members of a batched
+    product are the groups. In NCHW the members are the images, and the product is repeated for each
+    group; but where a part has fewer images than the problem has groups, the members are the
+    groups, and the product is repeated for each image.
+    """
+    channels, depth = problem.group_out_channels, problem.depth
+    pixels, plane = part.pixels, problem.image_pixels
     first = output_offset(problem, layout, part)
     batch, repeats, repeat_strides = problem.groups, 1, (0, 0, 0)
     if layout == "NHWC":
         rows, columns = channels, part.images * pixels
-        leading = (depth, taps(problem), problem.out_channels)
+        leading = (depth, matrix_rows(problem), problem.out_channels)
         strides = (channels * depth, depth, channels)
     elif layout == "CHWN":
         rows, columns = pixels * part.images, channels
@@ -215,7 +222,7 @@ def _step(problem: Conv2dProblem, layout: str, precision: str, part: MatrixPart,
         rows, columns = pixels, channels
         leading = (pixels, depth, plane)
         of_group = (depth * pixels, channels * depth, channels * plane)
-        of_image = (taps(problem) * pixels, 0, problem.out_channels * plane)
+        of_image = (matrix_rows(problem) * pixels, 0, problem.out_channels * plane)
         batch, repeats, strides, repeat_strides = (part.images, problem.groups, of_image, of_group)
         if part.images < problem.groups:
             batch, repeats, strides, repeat_strides = repeats, batch, repeat_strides, strides

@@ -14,22 +14,22 @@ import numpy as np
 from gossamer.device.base import Buffer, Device
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.common.csr import too_dense
+from gossamer.ops.conv2d.sparse.formats import too_dense
 from gossamer.ops.conv2d.vendor.im2col import (
     MatrixPart,
     gather,
     matrix_bytes,
+    matrix_rows,
     output_offset,
     parts,
     tap_order,
-    taps,
     variant_of,
     weight_rows,
 )
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.launch import Launch
 from gossamer.ops.strided import too_large
-from gossamer.ops.vendor.nvmath import (
+from gossamer.ops.vendor.libraries import (
     CUSPARSE,
     DATA_TYPES,
     ONE,
@@ -48,8 +48,10 @@ _MOST_MATRICES = 65535
 
 
 class Im2colCusparse(Algorithm):
-    """Computes a convolution by gathering the im2col matrix of the input and multiplying it with
-    the weights in CSR by cuSPARSE; another kernel then applies the epilogue."""
+    """Product of CSR weights with the gathered im2col matrix by cuSPARSE.
+
+    Another kernel then applies the epilogue.
+    """
 
     op = "conv2d"
     name = "cusparse-lowering"
@@ -133,21 +135,24 @@ class _CsrWeights:
 
 def csr(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
         layout: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns row offsets, columns and values of the nonzero weights. Where all weights are zero,
-    one zero is returned, because cuSPARSE's product takes at least one value."""
+    """Return row offsets, columns and values of the nonzero weights.
+
+    Where all weights are zero, one zero is returned, because cuSPARSE's product takes at least one
+    value.
+    """
     rows = weight_rows(problem, layout)(arrays)
     channels, columns = np.nonzero(rows)
     if not channels.size:
         channels, columns = np.zeros(1, int), np.zeros(1, int)
     values = rows[channels, columns]
-    group = channels // (problem.out_channels // problem.groups)
+    group = channels // problem.group_out_channels
     counts = np.bincount(channels, minlength=problem.out_channels)
     return np.concatenate([[0], np.cumsum(counts)]), columns + group * problem.depth, values
 
 
 class _SparseProduct:
-    """The product of sparse weights with one part of the im2col matrix, preprocessed by
-    cuSPARSE."""
+    """The product of sparse weights with one part of the im2col matrix, preprocessed by cuSPARSE.
+    """
 
     def __init__(self, sparse: _CsrWeights, problem: Conv2dProblem, part: MatrixPart,
                  variant: Variant, device: Device) -> None:
@@ -155,8 +160,8 @@ class _SparseProduct:
         self._sparse = sparse
         layout = variant.inputs[0].layout
         dtype = DATA_TYPES[variant.inputs[0].dtype]
-        depth, channels = taps(problem), problem.out_channels
-        pixels = problem.out_height * problem.out_width
+        depth, channels = matrix_rows(problem), problem.out_channels
+        pixels = problem.image_pixels
         if layout == "NHWC":
             columns, leading, batch = part.images * part.pixels, (depth, channels), 1
         elif layout == "CHWN":
@@ -197,8 +202,11 @@ class _SparseProduct:
         gpu.synchronize()
 
     def multiply(self, matrix: int, result: int, stream: int) -> None:
-        """Queues the product on a stream. matrix, result: addresses of the im2col matrix and of
-        the output. stream: handle of the stream."""
+        """Queue the product on a stream.
+
+        matrix, result: addresses of the im2col matrix and of the output.
+        stream: handle of the stream.
+        """
         with self._library.calling("multiplying") as api:
             api.set_stream(self._library.handle, stream)
             api.dn_mat_set_values(self._matrix, matrix)

@@ -12,8 +12,7 @@ from gossamer.device.base import Argument, Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, State, Variant
-from gossamer.ops.conv2d.dense.implicit_im2col import channels_in_memory
-from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND
+from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND, channels_in_memory
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.inverted_residual.block import (
     EXCITED_PATTERNS,

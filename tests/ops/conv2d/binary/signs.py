@@ -9,8 +9,7 @@ from gossamer.device.base import Device
 from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts, integers
 from gossamer.ops.algorithm import Algorithm, Epilogue, Variant
-from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.reference import reference
+from gossamer.ops.conv2d.problem import Conv2dProblem, reference
 from gossamer.ops.weights import Weights, WeightsInfo
 from tests.ops.harness import run_variant
 

@@ -21,10 +21,14 @@ from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import (
     variant_of,
 )
 from gossamer.ops.conv2d.binary.tensor_core.tables import Tables, halo_pixels
-from gossamer.ops.conv2d.binary.tensor_core.tile import Tile, steps_of
-from gossamer.ops.conv2d.binary.tensor_core.tiles import MMA_TILES, WGMMA_TILES, WgmmaTile
-from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.reference import reference
+from gossamer.ops.conv2d.binary.tensor_core.tiles import (
+    MMA_TILES,
+    WGMMA_TILES,
+    Tile,
+    WgmmaTile,
+    steps_of,
+)
+from gossamer.ops.conv2d.problem import Conv2dProblem, reference
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format, TensorSpec, pack
 from tests.cubins import build_info

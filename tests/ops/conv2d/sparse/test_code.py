@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from gossamer.device.cuda.ptx import Address, Bits, Code
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue
-from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.reference import reference
-from gossamer.ops.conv2d.sparse.generated.blocks import blocks
-from gossamer.ops.conv2d.sparse.generated.code import generate
+from gossamer.ops.conv2d.problem import Conv2dProblem, reference
+from gossamer.ops.conv2d.sparse.generated.code import blocks, generate
 from gossamer.ops.conv2d.sparse.generated.configs import configs
 from gossamer.ops.conv2d.sparse.generated.tiling import WARP, GeneratedConfig, GeneratedTiling
 from gossamer.tensor import pack, unpack

@@ -14,10 +14,11 @@ from gossamer.device.base import Device
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Algorithm, Epilogue, Variant
 from gossamer.ops.conv2d import OP
+from gossamer.ops.conv2d.host import SparseIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.common.csr import DENSEST
-from gossamer.ops.conv2d.sparse.csr.direct_sparse import DirectSparse, dealt
-from gossamer.ops.conv2d.sparse.host import SparseIm2col
+from gossamer.ops.conv2d.sparse.direct_sparse import DirectSparse, dealt
+from gossamer.ops.conv2d.sparse.direct_sparse_table import DirectSparseTable
+from gossamer.ops.conv2d.sparse.formats import DENSEST
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import pack, unpack
 from gossamer_bench.sparse_files import read_sparse
@@ -273,7 +274,8 @@ def test_only_padded_inputs_need_workspace(device: Device) -> None:
 def test_indices_beyond_32_bits_are_refused(compiled_device: Device, problem: Conv2dProblem,
                                             reason: str) -> None:
     sparse = replace(problem, weights_info=WeightsInfo(0.1, "a pattern"))
-    assert reason in (DirectSparse().supports(sparse, compiled_device) or "")
+    for algorithm in (DirectSparse(), DirectSparseTable()):
+        assert reason in (algorithm.supports(sparse, compiled_device) or "")
 
 
 def test_a_workspace_that_was_not_asked_for_is_left_alone(device: Device) -> None:
@@ -332,11 +334,13 @@ def test_forms_that_reuse_weights_come_first_where_all_fill_the_device(
     assert list(found) == points
 
 
-@pytest.mark.shared
-@pytest.mark.parametrize("name, channels, groups, kernel", [
-    ("conv2", 96, 2, 5), ("conv3", 256, 1, 3)])
-def test_real_pruned_layers(device: Device, shared, name: str, channels: int, groups: int,
-                            kernel: int) -> None:
+REAL_LAYERS = (("conv2", 96, 2, 5), ("conv3", 256, 1, 3))
+"""Name, input channels, groups and window of pruned layers of AlexNet."""
+
+
+def real_layer(device: Device, shared, name: str, channels: int, groups: int,
+               kernel: int) -> tuple[Conv2dProblem, dict[str, np.ndarray]]:
+    """Returns a pruned layer and its weights; the test is skipped where they are absent."""
     if is_slow(device):
         pytest.skip("Oclgrind interprets: small shapes only")
     path = shared / "data" / "alexnet_pruned" / f"coo_{name}.mtx"
@@ -344,8 +348,14 @@ def test_real_pruned_layers(device: Device, shared, name: str, channels: int, gr
         pytest.skip(f"no file {path}")
     weight = read_sparse(path).filters((kernel, kernel))
     assert weight.shape[1] == channels // groups
-    problem = Conv2dProblem(1, channels, 13, 13, len(weight), (kernel, kernel),
-                            pads=(kernel // 2,) * 4, groups=groups,
-                            epilogue=Epilogue(apply("relu")))
-    variants = variants_of(problem, device, SMALL)
-    check(problem, {"weight": weight}, device, variants[::3])
+    return Conv2dProblem(1, channels, 13, 13, len(weight), (kernel, kernel),
+                         pads=(kernel // 2,) * 4, groups=groups,
+                         epilogue=Epilogue(apply("relu"))), {"weight": weight}
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name, channels, groups, kernel", REAL_LAYERS)
+def test_real_pruned_layers(device: Device, shared, name: str, channels: int, groups: int,
+                            kernel: int) -> None:
+    problem, weights = real_layer(device, shared, name, channels, groups, kernel)
+    check(problem, weights, device, variants_of(problem, device, SMALL)[::3])

@@ -16,13 +16,14 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.conv2d.common import sizes_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.generated.code import generate
 from gossamer.ops.conv2d.sparse.generated.configs import (
     _all,
     _tiles,
     configs,
-    estimate,
+    estimated_us,
     lines,
 )
 from gossamer.ops.conv2d.sparse.generated.direct_sparse_compiled import DirectSparseCompiled
@@ -108,12 +109,12 @@ def test_variants_fit_and_begin_in_float32() -> None:
     assert {variant.precision for variant in variants} == {"fp32", "fp16"}
     for variant in variants:
         halves = variant.precision == "fp16"
-        division = GeneratedTiling(problem, GeneratedConfig(**dict(variant.config)), halves)
+        division = GeneratedTiling(problem, sizes_of(GeneratedConfig, variant), halves)
         assert division.shared_bytes <= H200.shared_bytes_opt_in
         assert division.work_group <= 1024 and division.registers >= division.block
         assert {spec.layout for spec in (*variant.inputs, *variant.outputs)} == {"CHWN"}
         assert variant.inputs[0].dtype == ("float16" if halves else "float32")
-        assert estimate(division, H200).microseconds > 0
+        assert estimated_us(division, H200) > 0
     odd = DirectSparseCompiled().variants(replace(problem, batch=3), PtxDevice())
     assert {variant.precision for variant in odd} == {"fp32"}
 
@@ -163,7 +164,7 @@ def test_the_best_config_of_each_kind_comes_first(halves: bool) -> None:
         return config.k_groups > 1, config.prefetch_warps
 
     def expected(config: GeneratedConfig) -> float:
-        return estimate(GeneratedTiling(problem, config, halves), H200).microseconds
+        return estimated_us(GeneratedTiling(problem, config, halves), H200)
 
     offered = configs(problem, H200, halves)
     assert len(set(offered)) == len(offered)
@@ -214,7 +215,7 @@ def test_the_time_that_building_takes_is_expected_of_its_length() -> None:
     problem = with_density(replace(DENSE, channels=512, out_channels=512), 0.2)
     variants = list(DirectSparseCompiled().variants(problem, PtxDevice()))
     for variant in variants:
-        division = GeneratedTiling(problem, GeneratedConfig(**dict(variant.config)),
+        division = GeneratedTiling(problem, sizes_of(GeneratedConfig, variant),
                                    variant.precision == "fp16")
         assert variant.build_seconds == pytest.approx(lines(division) / 13_000, abs=0.05)
     assert 15 < max(variant.build_seconds for variant in variants) <= 240

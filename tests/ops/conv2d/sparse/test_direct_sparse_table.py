@@ -11,19 +11,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
-from gossamer.expression import apply
-from gossamer.ops.algorithm import Epilogue, Variant
+from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d import OP
+from gossamer.ops.conv2d.common import sizes_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.common.row_blocks import cluster, table
-from gossamer.ops.conv2d.sparse.table.direct_sparse_table import DirectSparseTable
-from gossamer.ops.conv2d.sparse.table.tiling import FORMS, OutputPlanes, TableForm, TableTiling
+from gossamer.ops.conv2d.sparse.direct_sparse_table import (
+    FORMS,
+    DirectSparseTable,
+    OutputPlanes,
+    TableForm,
+    TableTiling,
+)
+from gossamer.ops.conv2d.sparse.formats import cluster, table
 from gossamer.ops.weights import Weights, WeightsInfo
-from gossamer_bench.sparse_files import read_sparse
-from tests.cubins import build_info
+from tests.cubins import check_builds
 from tests.fixtures import is_slow
+from tests.ops.conv2d.sparse.test_direct_sparse import (
+    REAL_LAYERS,
+    problems,
+    real_layer,
+    sparse_weights,
+)
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
-from tests.ops.conv2d.sparse.test_direct_sparse import problems, sparse_weights
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
 from tests.ops.harness import random_inputs, random_weights, run_variant
 from tests.ops.recording import RecordingDevice
@@ -32,8 +41,7 @@ from tests.tolerances import normalised_error, tolerance
 ALGORITHM = DirectSparseTable()
 
 
-def form_of(variant: Variant) -> TableForm:
-    return TableForm(**{key: int(value) for key, value in variant.config})
+form_of = partial(sizes_of, TableForm)
 
 
 def is_form(variant: Variant, *numbers: int) -> bool:
@@ -224,18 +232,6 @@ def test_only_padded_inputs_need_workspace(compiled_device: Device) -> None:
             (1, 0), (0, itemsize * size)}
 
 
-@pytest.mark.parametrize("problem, reason", [
-    (Conv2dProblem(2**12, 2**10, 2**5, 2**5, 1, (1, 1)), "32-bit"),
-    (Conv2dProblem(1, 1, 2**16 - 1, 2**14, 1, (1, 1), (8, 8), (0, 0, 2**16, 2**14)),
-     "padded input has 2^31"),
-    (Conv2dProblem(1, 2**15, 1, 1, 2**16, (1, 1)), "2^31 weights"),
-])
-def test_indices_beyond_32_bits_are_refused(compiled_device: Device, problem: Conv2dProblem,
-                                            reason: str) -> None:
-    sparse = replace(problem, weights_info=WeightsInfo(0.1, "a pattern"))
-    assert reason in (ALGORITHM.supports(sparse, compiled_device) or "")
-
-
 def test_reasons(device: Device) -> None:
     problem = Conv2dProblem(1, 3, 5, 5, 4, (3, 3))
     sparse = replace(problem, weights_info=WeightsInfo(0.2, "a pattern"))
@@ -330,27 +326,16 @@ def test_no_form_spills() -> None:
             if form_of(variant).rows * form_of(variant).points >= 32:
                 ALGORITHM.prepare(weights, problem, variant, device)
     assert len(device.sources) >= 12
-    for source in sorted(device.sources, key=lambda source: source.defines):
-        for architecture in ("sm_75", "sm_100"):
-            info = build_info(source, architecture)
-            assert info.spill_bytes == 0, f"{dict(source.defines)} spills on {architecture}"
+    check_builds(device.sources)
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name, channels, groups, kernel", [
-    ("conv2", 96, 2, 5), ("conv3", 256, 1, 3)])
+@pytest.mark.parametrize("name, channels, groups, kernel", REAL_LAYERS)
 def test_real_pruned_layers(compiled_device: Device, shared, name: str, channels: int,
                             groups: int, kernel: int) -> None:
-    if is_slow(compiled_device):
-        pytest.skip("Oclgrind interprets: small shapes only")
-    path = shared / "data" / "alexnet_pruned" / f"coo_{name}.mtx"
-    if not path.exists():
-        pytest.skip(f"no file {path}")
-    weight = read_sparse(path).filters((kernel, kernel))
-    problem = Conv2dProblem(1, channels, 13, 13, len(weight), (kernel, kernel),
-                            pads=(kernel // 2,) * 4, groups=groups,
-                            epilogue=Epilogue(apply("relu")))
-    check(problem, {"weight": weight}, compiled_device, variants_of(problem, compiled_device)[:4])
+    problem, weights = real_layer(compiled_device, shared, name, channels, groups, kernel)
+    check(problem, weights, compiled_device, variants_of(problem, compiled_device)[:4])
+    weight = weights["weight"]
     mask = weight[:len(weight) // groups].reshape(len(weight) // groups, -1) != 0
     in_order = [list(range(first, first + 4)) for first in range(0, len(mask), 4)]
     assert columns_of(mask, cluster(mask, 4)) < 0.95 * columns_of(mask, in_order)

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm
-from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.reference import reference
+from gossamer.ops.conv2d.problem import Conv2dProblem, reference
+from gossamer.ops.conv2d.sparse.direct_sparse_pixels import DirectSparsePixels
+from gossamer.ops.conv2d.sparse.direct_sparse_table import DirectSparseTable
 from gossamer.ops.conv2d.sparse.generated.configs import configs
-from gossamer.ops.conv2d.sparse.mma_pixels.direct_sparse_pixels import DirectSparsePixels
-from gossamer.ops.conv2d.sparse.table.direct_sparse_table import DirectSparseTable
 from tests.ops.conv2d.sparse import (
     test_code,
     test_direct_sparse,

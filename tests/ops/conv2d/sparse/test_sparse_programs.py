@@ -106,5 +106,5 @@ def test_what_the_code_depends_on_has_code_of_its_own(
 
 def test_the_generator_is_part_of_the_key() -> None:
     files, _ = sources(module.generate.__module__)
-    assert {"code.py", "blocks.py", "epilogue.py", "tiling.py", "ptx.py"} <= {
+    assert {"code.py", "epilogue.py", "tiling.py", "ptx.py"} <= {
         path.name for path in files}

@@ -24,24 +24,24 @@ from gossamer.ops.algorithm import PRECISIONS, Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor import cudnn, cudnn_graph
 from gossamer.ops.conv2d.vendor.cudnn import Cudnn
-from gossamer.ops.conv2d.vendor.cudnn_epilogue import Pointwise, pointwise
 from gossamer.ops.conv2d.vendor.cudnn_graph import (
     OPERAND,
     WEIGHT,
     CudnnForm,
     CudnnOffer,
     ExecutionPlan,
+    Pointwise,
     X,
+    pointwise,
 )
-from gossamer.ops.vendor import cudnn as cudnn_library
+from gossamer.ops.vendor import libraries
+from gossamer.ops.vendor.libraries import CUDNN
 from gossamer.ops.weights import Weights
 from gossamer.tensor import pack
+from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU
 from tests.ops.harness import check, random_inputs, random_weights
 
 BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
-BIAS_CLIP = Epilogue(apply("add").then(apply("clip", 0.0, 6.0)), ("channel",))
-BIAS_RESIDUAL_RELU = Epilogue(apply("add").then(apply("add")).then(apply("relu")),
-                              ("channel", "tensor"))
 BIAS_SWISH = Epilogue(
     Expression(2, (ExpressionStep("add", (0, 1)), ExpressionStep("sigmoid", (2,)),
                    ExpressionStep("mul", (2, 3)))),
@@ -205,8 +205,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
 
     library = SimpleNamespace(version="9.1", api=SimpleNamespace(__version__="1.32"))
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
-    monkeypatch.setattr(cudnn, "unavailable", lambda device: None)
-    monkeypatch.setattr(cudnn_graph, "library_on", lambda device: library)
+    monkeypatch.setattr(cudnn, "unavailable", lambda name, device: None)
+    monkeypatch.setattr(cudnn_graph, "library_on", lambda name, device: library)
     monkeypatch.setattr(cudnn_graph, "_answer", answer)
     return asked
 
@@ -247,7 +247,7 @@ def test_other_rules_ask_again(monkeypatch: pytest.MonkeyPatch, asked: list[int]
 
 def test_nothing_is_asked_ahead_where_cudnn_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Cudnn().listing_ahead(PROBLEM, find("host"), PRECISIONS) is None
-    monkeypatch.setattr(cudnn, "unavailable", lambda device: None)
+    monkeypatch.setattr(cudnn, "unavailable", lambda name, device: None)
     empty = Conv2dProblem(0, 4, 8, 8, 6, (3, 3))
     assert Cudnn().listing_ahead(empty, find("host"), PRECISIONS) is None
 
@@ -326,9 +326,9 @@ def test_pads_and_steps_are_described_by_rows_and_columns() -> None:
 class TestUnavailable:
     @pytest.fixture(autouse=True)
     def forgotten(self) -> Iterator[None]:
-        cudnn_library._loaded.cache_clear()
+        libraries._frontend.cache_clear()
         yield
-        cudnn_library._loaded.cache_clear()
+        libraries._frontend.cache_clear()
 
     def loading(self, monkeypatch: pytest.MonkeyPatch, result: object) -> Any:
         def load(name: str) -> object:
@@ -337,14 +337,14 @@ class TestUnavailable:
                 raise result
             return result
 
-        monkeypatch.setattr(cudnn_library.importlib, "import_module", load)
-        return cudnn_library._loaded()
+        monkeypatch.setattr(libraries.importlib, "import_module", load)
+        return libraries._frontend()
 
     def test_other_devices(self) -> None:
         host = find("host")
         assert Cudnn().supports(PROBLEM, host) == "cuDNN runs on NVIDIA GPUs only"
         with pytest.raises(DeviceError, match=r"^host: cuDNN runs on NVIDIA GPUs only$"):
-            cudnn_library.library_on(host)
+            libraries.library_on(CUDNN, host)
 
     def test_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         error = ModuleNotFoundError("No module named 'cudnn'", name="cudnn")
@@ -384,15 +384,15 @@ class TestUnavailable:
         device = types.SimpleNamespace(
             runs_cuda_libraries=True, current=contextlib.nullcontext, create_stream=lambda: None,
             stream_handle=lambda stream: 1)
-        monkeypatch.setattr(cudnn_library, "_on", cudnn_library._started)
+        monkeypatch.setattr(libraries, "_on", libraries._started)
         assert Cudnn().version(device) == "9.19.0"  # type: ignore[arg-type]
 
     def test_no_version_without_a_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
         device = types.SimpleNamespace(runs_cuda_libraries=True)
-        monkeypatch.setattr(cudnn_library, "_on", cudnn_library._started)
+        monkeypatch.setattr(libraries, "_on", libraries._started)
         self.loading(monkeypatch, ModuleNotFoundError("No module named 'cudnn'", name="cudnn"))
         assert Cudnn().version(device) == ""  # type: ignore[arg-type]
-        monkeypatch.setattr(cudnn_library.importlib, "import_module", None)
+        monkeypatch.setattr(libraries.importlib, "import_module", None)
         assert Cudnn().version(find("host")) == ""
 
 
@@ -405,7 +405,7 @@ def test_a_handle_has_a_stream_of_its_own_while_it_executes_nothing() -> None:
     device = types.SimpleNamespace(
         current=contextlib.nullcontext, create_stream=lambda: next(streams),
         stream_handle=lambda stream: 0 if stream is None else stream)
-    library = cudnn_library.CudnnLibrary(api, device)  # type: ignore[arg-type]
+    library = libraries.CudnnLibrary(api, device)  # type: ignore[arg-type]
     with library.handle() as first, library.handle() as second:
         assert (current[first], current[second]) == (1, 2), "what builds is on no other's stream"
     for stream in (None, 50):
@@ -423,7 +423,7 @@ def first_plans(variants: list[Variant]) -> list[Variant]:
 class TestOnTheGpu:
     @pytest.fixture
     def gpu(self, cuda: Device) -> Device:
-        reason = cudnn_library.unavailable(cuda)
+        reason = libraries.unavailable(CUDNN, cuda)
         if reason is not None:
             pytest.skip(reason)
         return cuda

@@ -17,7 +17,7 @@ from gossamer.ops.algorithm import PRECISIONS, Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor import cudnn_graph
 from gossamer.ops.conv2d.vendor.cudnn_graph import CudnnForm, CudnnOffer
-from gossamer.ops.vendor import cudnn
+from gossamer.ops.vendor import libraries
 from tests.ops.conv2d.vendor.test_cudnn import BIAS_CLIP, BIAS_RELU, BIAS_RESIDUAL_RELU
 
 H200 = {
@@ -56,7 +56,7 @@ class _Library:
 
 @pytest.fixture(scope="module")
 def library() -> _Library:
-    api = cudnn._loaded()
+    api = libraries._frontend()
     if isinstance(api, str):
         pytest.skip(api)
     try:
@@ -69,7 +69,7 @@ def library() -> _Library:
 @pytest.fixture
 def h200(library: _Library, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """A device for which cuDNN lists plans and on which nothing runs."""
-    monkeypatch.setattr(cudnn_graph, "library_on", lambda device: library)
+    monkeypatch.setattr(cudnn_graph, "library_on", lambda name, device: library)
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
     cudnn_graph._offered.cache_clear()
     yield _Device()

@@ -14,8 +14,7 @@ from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.facts import ValueFacts
 from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.ops.algorithm import Algorithm, Variant
-from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.reference import reference
+from gossamer.ops.conv2d.problem import Conv2dProblem, reference
 from gossamer.ops.registry import OPS
 from gossamer.ops.strided import HostAlgorithm
 from gossamer.plan.candidate import Candidate

@@ -1,5 +1,4 @@
-"""The algorithm bit_tensor_core computes a convolution of signs on the tensor cores of NVIDIA's
-GPUs, which multiply single bits and add the products.
+"""bit_tensor_core: convolution of signs on NVIDIA's tensor cores, which multiply single bits.
 
 The algorithm is an implicit GEMM: rows are output pixels, columns are output channels, and K is the
 words of a pixel's window. On tensor cores the product of two bits is 1 where both bits are 1;
@@ -14,14 +13,20 @@ from collections.abc import Iterator
 
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
-from gossamer.ops.conv2d.binary.form import alphas, binary_form
-from gossamer.ops.conv2d.binary.layer import BinaryLayer, words_are_whole
-from gossamer.ops.conv2d.binary.packing import words_of_a_group
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.binary.layer import (
+    BinaryLayer,
+    alphas,
+    binary_form,
+    float_specs,
+    format_macros,
+    words_are_whole,
+    words_of_a_group,
+)
 from gossamer.ops.conv2d.binary.tensor_core.tables import LARGEST_DISTANCE
-from gossamer.ops.conv2d.binary.tensor_core.tile import Tile
-from gossamer.ops.conv2d.binary.tensor_core.tiles import fitting_tiles, tile_of
-from gossamer.ops.conv2d.binary.thresholds import packed_thresholds
+from gossamer.ops.conv2d.binary.tensor_core.tiles import Tile, fitting_tiles, tile_of
+from gossamer.ops.conv2d.binary.thresholds import replaced_epilogue
+from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import (
     epilogue_arguments,
@@ -31,19 +36,15 @@ from gossamer.ops.epilogue import (
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, divisor
 from gossamer.ops.weights import Weights
-from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
+from gossamer.tensor import Format, TensorSpec
 
 _WORD_BITS = (64, 32)
 _HALVES = 8
 """Number of 16-bit floats that are read and written at once: 16 bytes."""
-_CYCLES_PER_MICROSECOND = 1750
-"""Clock rate in MHz of the multiprocessors of an H200 under load. The estimates of tiles.py were
-fitted to times on an H200; on another device they only decide the order in which tiles are
-tried."""
 
 
 class BitTensorCore(Algorithm):
-    """Computes a convolution of signs on packed words by tensor cores that multiply bits."""
+    """Convolution of signs on packed words by tensor cores that multiply bits."""
 
     op = "conv2d"
     name = "bit_tensor_core"
@@ -68,7 +69,7 @@ class BitTensorCore(Algorithm):
 
 
 def reason_not_bit_tensor_core(layer: BinaryLayer, device: Device) -> str | None:
-    """Returns why the kernels cannot compute a layer, as shown to the user; None where they can."""
+    """Return why the kernels cannot compute a layer, as shown to the user; None where they can."""
     problem = layer.convolution
     if not device.limits.mma:
         return f"{device.name} has no tensor cores for bits (sm_80 or newer)"
@@ -80,7 +81,7 @@ def reason_not_bit_tensor_core(layer: BinaryLayer, device: Device) -> str | None
                     problem.width + problem.pads[1] + problem.pads[3])
     if max(padded_sizes) >= LARGEST_DISTANCE:
         return f"its image has {max(padded_sizes)} rows or columns, {LARGEST_DISTANCE - 1} at most"
-    channels = problem.channels // problem.groups
+    channels = problem.group_channels
     if problem.groups > 1 and channels % min(_WORD_BITS):
         return (f"a group has {channels} channels: the channels of each group must fill words "
                 f"of {min(_WORD_BITS)}")
@@ -90,12 +91,14 @@ def reason_not_bit_tensor_core(layer: BinaryLayer, device: Device) -> str | None
 
 
 def tiles_and_words(layer: BinaryLayer, device: Device) -> Iterator[tuple[Tile, int]]:
-    """Yields tiles, each with the number of bits of the words that it reads. The tiles for one size
-    of words are in the order of their expected times."""
+    """Yield tiles, each with the number of bits of the words that it reads.
+
+    The tiles for one size of words are in the order of their expected times.
+    """
     problem = layer.convolution
     for word_bits in _WORD_BITS:
         # the kernels need words that have channels of one group only
-        if problem.groups > 1 and problem.channels // problem.groups % word_bits:
+        if problem.groups > 1 and problem.group_channels % word_bits:
             continue
         if layer.has_two_results and not words_are_whole(problem, word_bits):
             continue
@@ -104,59 +107,59 @@ def tiles_and_words(layer: BinaryLayer, device: Device) -> Iterator[tuple[Tile, 
 
 
 def output_layouts(layer: BinaryLayer, word_bits: int) -> tuple[str, ...]:
-    """Returns the possible layouts of the output. The last layout is packed if the results fit a
-    packed dtype and no word has channels of several groups."""
+    """Return the possible layouts of the output.
+
+    The last layout is packed if the results fit a packed dtype and no word has channels of several
+    groups.
+    """
     packs = layer.form.output is not None and words_are_whole(layer.convolution, word_bits)
     return ("NHWC", "NCHW", f"packed{word_bits}") if packs else ("NHWC", "NCHW")
 
 
 def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
-    """Yields a variant. Where the variant reads or writes floats in NHWC, also yields the variant
-    with 16-bit floats, unless 16-bit floats would round values that are known to be integers."""
+    """Yield a variant, and the same variant with 16-bit floats where it is possible.
+
+    It is where the variant reads or writes floats in NHWC, unless 16-bit floats would round values
+    that are known to be integers.
+    """
     yield variant
     problem = layer.convolution
-    floats = _floats_of(variant)
-    if not floats or problem.out_channels // problem.groups % _HALVES or any(
+    floats = float_specs(variant)
+    if not floats or problem.group_out_channels % _HALVES or any(
             spec.layout != "NHWC" for spec in floats):
         return
     if not layer.rounds_integers(not variant.outputs[0].format.is_packed):
         yield variant.as_fp16
 
 
-def _floats_of(variant: Variant) -> list[TensorSpec]:
-    """Returns the specs of the tensors of floats that a variant reads and writes. All of them have
-    the same format."""
-    return [spec for spec in (*variant.inputs[1:], *variant.outputs) if not spec.format.is_packed]
-
-
 def expected_us(layer: BinaryLayer, variant: Variant, device: Device) -> float:
-    """Returns the estimated microseconds of a variant whose config is a tile."""
+    """Return the estimated microseconds of a variant whose config is a tile."""
     word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
     return tile_of(variant).expected_cycles(
-        layer, word_bits, device.limits) / _CYCLES_PER_MICROSECOND
+        layer, word_bits, device.limits) / CYCLES_PER_MICROSECOND
 
 
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
              device: Device) -> list[Launch]:
-    """Returns the launches (none or one) that compute a layer in a variant whose config is a tile.
-    weights: the layer's constants, under their names in the layer's convolution."""
+    """Return the launches (none or one) that compute a layer in a variant whose config is a tile.
+
+    weights: the layer's constants, under their names in the layer's convolution.
+    """
     problem = layer.convolution
     source, target = variant.inputs[0], variant.outputs[-1]
     if target.size == 0:
         return []
     word_bits = 8 * source.stored_dtype.itemsize
     tile = tile_of(variant)
-    thresholds = None if layer.has_two_results else packed_thresholds(
-        weights, problem.epilogue, problem.depth)
-    epilogue = problem.epilogue if thresholds is None else Epilogue()
-    output_planes = PACKED_DTYPES[target.dtype].planes if target.format.is_packed else 0
-    folded = thresholds is not None and output_planes == 1
+    thresholds, epilogue = replaced_epilogue(weights, layer)
+    macros = format_macros(variant, has_thresholds=thresholds is not None)
+    folded = thresholds is not None and macros["OUTPUT_PLANES"] == 1
     # run-time operands of the epilogue lie in memory like a float output
-    all_floats = _floats_of(variant)
+    all_floats = float_specs(variant)
     floats = all_floats[0] if all_floats else problem.outputs[0]
     halves = floats.dtype == "float16"
     # whether channels lie side by side in memory and can be accessed four at a time
-    fours = floats.strides[1] == 1 and problem.out_channels // problem.groups % 4 == 0
+    fours = floats.strides[1] == 1 and problem.group_out_channels % 4 == 0
     operands = [f"operand{i}" for i, kind in enumerate(epilogue.operands) if kind == "tensor"]
     exchange_bytes = 0
     if all_floats and floats.layout == "NHWC" and (halves or fours) and len(operands) <= 1:
@@ -168,10 +171,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
         **tile.macros(layer),
         "AT_ONCE": tile.at_once(layer, word_bits),
         "CONSTANT_CLASSES": tile.constant_classes(layer),
-        "WORD_BITS": word_bits, "PLANES": PACKED_DTYPES[source.dtype].planes,
-        "OUTPUT_PLANES": output_planes,
-        "FLOATS": int(not variant.outputs[0].format.is_packed),
-        "THRESHOLDS": int(thresholds is not None), "HALVES": int(halves),
+        "WORD_BITS": word_bits, **macros, "HALVES": int(halves),
         "VECTOR": _HALVES if halves else 4 if fours else 1,
         **(epilogue_macros_of_eight(epilogue) if halves else epilogue_macros(epilogue)),
         "EPILOGUE_ARGUMENTS": "".join(f", operand{i}" for i in range(len(epilogue.operands))),
@@ -188,18 +188,20 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
          thresholds, weights.packed("alphas, binary", alphas), tables.classes(weights),
          output_buffer(0), output_buffer(len(variant.outputs) - 1),
          problem.pixels, tile.phases(layer, word_bits),
-         *divisor(problem.out_height * problem.out_width), *divisor(problem.out_width),
+         *divisor(problem.image_pixels), *divisor(problem.out_width),
          *divisor(tiles), source.stored_shape[1], words_of_a_group(problem, word_bits),
          problem.height, problem.width, *problem.stride, *problem.pads[:2],
-         problem.out_channels // problem.groups, tables.tile_channels, problem.out_channels,
+         problem.group_out_channels, tables.tile_channels, problem.out_channels,
          -(-problem.out_channels // word_bits), tables.column_classes, *floats.strides,
          *epilogue_arguments(epilogue, weights, 1, problem.out_channels)),
         tile.shared_bytes(layer, word_bits) + exchange_bytes)]
 
 
 def variant_of(problem: Conv2dProblem, tile: Tile, word_bits: int, layout: str) -> Variant:
-    """Returns a tile's variant that reads words of `word_bits` bits and writes an output in
-    `layout`. Run-time operands are in the same layout, or in NHWC where the output is packed."""
+    """Return a tile's variant that reads words of `word_bits` bits and writes `layout`.
+
+    Run-time operands are in the same layout, or in NHWC where the output is packed.
+    """
     form = binary_form(problem)
     x, *operands = problem.inputs
     source = TensorSpec(x.shape, Format(f"packed{word_bits}", form.input))

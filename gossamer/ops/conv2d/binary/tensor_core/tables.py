@@ -1,19 +1,20 @@
-"""Makes the tables that convolutions on bit tensor cores read: the offsets of a window's words,
-weights in the order in which lanes hold them, and constants with which results are computed from
-numbers of ones."""
+"""The tables that convolutions on bit tensor cores read.
+
+These are the offsets of a window's words, weights in the order in which lanes hold them, and
+constants with which results are computed from numbers of ones.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 
 from gossamer.device.base import Buffer
-from gossamer.ops.conv2d.binary.layer import BinaryLayer
-from gossamer.ops.conv2d.binary.packing import sign_words, tap_sums, words_of_a_group
+from gossamer.ops.conv2d.binary.layer import BinaryLayer, sign_words, tap_sums, words_of_a_group
 from gossamer.ops.conv2d.binary.thresholds import Thresholds, thresholds_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import Weights
@@ -71,43 +72,54 @@ class Tables:
                 f"{problem.pads} {problem.dilation}")
 
     def taps(self, weights: Weights) -> Buffer:
-        """Returns a table (words, 2) of int32. It has two distances of each word of a window from
-        the window's first word: the first in words, the second in rows and columns of pixels, as
-        rows << 16 | columns."""
+        """Return the distances of each word of a window from the window's first word.
+
+        The table (words, 2) in int32 has the distance in words, and the distance in rows and
+        columns of pixels, as rows << 16 | columns.
+        """
+        problem = self.problem
+        return self._word_table(
+            weights, f"bit taps of {self._geometry}", LARGEST_DISTANCE << 16,
+            lambda rows, columns, words: (
+                (words * problem.height + rows * problem.dilation[0]) * problem.width
+                + columns * problem.dilation[1],
+                rows * problem.dilation[0] << 16 | columns * problem.dilation[1]))
+
+    def halo_taps(self, weights: Weights, line_bytes: int, pixel_bytes: int) -> Buffer:
+        """Return where each word of a window is in a halo.
+
+        The table (words, 2) in int32 has the distance in bytes from the window's first word, and
+        the number of the word's tap. Words that only fill up the last step have the number of a tap
+        that counts as outside of any image.
+        """
+        problem = self.problem
+        return self._word_table(
+            weights, f"bit taps in halos of {line_bytes} of {self._geometry}", MOST_HALO_TAPS,
+            lambda rows, columns, words: (
+                words * line_bytes + pixel_bytes * (
+                    rows * problem.dilation[0] * problem.width + columns * problem.dilation[1]),
+                rows * problem.kernel[1] + columns))
+
+    def _word_table(self, weights: Weights, name: str, filler: int,
+                    of_words: Callable[[np.ndarray, np.ndarray, np.ndarray],
+                                       tuple[np.ndarray, np.ndarray]]) -> Buffer:
+        """Return a table with two numbers of each word of a window.
+
+        filler: the second number of words that only fill up the last step.
+        of_words: computes both from a word's tap row, tap column and number within the pixel.
+        """
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-            problem = self.problem
             table = np.zeros((self.steps * STEP_BITS // self.word_bits, 2), np.int32)
-            table[:, 1] = LARGEST_DISTANCE << 16
-            kernel = (*problem.kernel, words_of_a_group(problem, self.word_bits))
-            rows, columns, words = np.indices(kernel).reshape(3, -1)
-            rows, columns = rows * problem.dilation[0], columns * problem.dilation[1]
-            distances = (words * problem.height + rows) * problem.width + columns
-            table[:len(rows)] = np.stack([distances, rows << 16 | columns], axis=1)
+            table[:, 1] = filler
+            words = np.indices((*self.problem.kernel, words_of_a_group(
+                self.problem, self.word_bits))).reshape(3, -1)
+            table[:words.shape[1]] = np.stack(of_words(*words), axis=1)
             return table
 
-        return weights.packed(f"bit taps of {self._geometry}, {self.word_bits} bits, "
-                              f"{self.steps} steps", pack)
-
-    def halo_taps(self, weights: Weights, line_bytes: int, place_bytes: int) -> Buffer:
-        """Returns a table (words, 2) of int32: for each word of a window its distance in bytes from
-        the window's first word in a halo, and the number of its tap. Words that only fill up the
-        last step have the number of a tap that counts as outside of any image."""
-        def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-            problem = self.problem
-            table = np.zeros((self.steps * STEP_BITS // self.word_bits, 2), np.int32)
-            table[:, 1] = MOST_HALO_TAPS
-            kernel = (*problem.kernel, words_of_a_group(problem, self.word_bits))
-            rows, columns, words = np.indices(kernel).reshape(3, -1)
-            pixels = (rows * problem.dilation[0] * problem.width + columns * problem.dilation[1])
-            taps = rows * problem.kernel[1] + columns
-            table[:len(rows)] = np.stack([words * line_bytes + pixels * place_bytes, taps], axis=1)
-            return table
-
-        return weights.packed(f"bit taps in halos of {line_bytes} of {self._geometry}, "
-                              f"{self.word_bits} bits, {self.steps} steps", pack)
+        return weights.packed(f"{name}, {self.word_bits} bits, {self.steps} steps", pack)
 
     def weights(self, weights: Weights) -> Buffer:
-        """Returns the weights' bits in the order of the products' operands."""
+        """Return the weights' bits in the order of the products' operands."""
         form = "registers" if self.by_registers else "memory"
         return weights.packed(
             f"bits for {form}, {self.word_bits} bits, {self.units} units of {self.unit}, "
@@ -137,10 +149,11 @@ class Tables:
         return pairs.transpose(0, 7, 1, 6, 3, 2, 5, 8, 4, 9)
 
     def constants(self, weights: Weights, with_thresholds: bool) -> Buffer:
-        """Returns the numbers that are added to sums, for each class of pixels and each channel of
-        the units, as int32 of shape (classes, channels). With thresholds, returns instead the
-        largest value of `2 * ones - counted` (see bits.h) for which the sum is below the upper
-        threshold."""
+        """Return the numbers that are added to sums, (classes of pixels, channels) in int32.
+
+        With thresholds these are instead the largest values of `2 * ones - counted` (see bits.h)
+        for which the sum is below the upper threshold.
+        """
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             problem = self.problem
             rows, columns = _taps_inside(problem)[:2]
@@ -163,8 +176,7 @@ class Tables:
                               f"{self.layer.padding}, {self.units} units of {self.unit}", pack)
 
     def flips(self, weights: Weights) -> Buffer:
-        """Returns a bit for each channel of the units: 1 where the result falls as the sum
-        rises."""
+        """Return a bit for each channel: 1 where the result falls as the sum rises."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             falls = self._thresholds(arrays).direction < 0
             return np.packbits(self._in_units(falls), bitorder="little")
@@ -173,8 +185,11 @@ class Tables:
                               f"{self.unit}", pack)
 
     def classes(self, weights: Weights) -> Buffer:
-        """Returns the class of each row and then of each column of the output, in int32; a pixel's
-        class is the class of its row times `column_classes`, plus the class of its column."""
+        """Return the class of each row and then of each column of the output, in int32.
+
+        A pixel's class is the class of its row times `column_classes`, plus the class of its
+        column.
+        """
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             of_row, of_column = _taps_inside(self.problem)[2:]
             classes = np.concatenate([of_row, of_column]).astype(np.int32)
@@ -193,7 +208,7 @@ class Tables:
         return found
 
     def _in_units(self, channels: np.ndarray, filler: int = 0) -> np.ndarray:
-        """Returns an array (M, ...) with each group's channels filled up to whole units."""
+        """Return an array (M, ...) with each group's channels filled up to whole units."""
         groups = channels.reshape(self.problem.groups, -1, *channels.shape[1:])
         missing = self.units * self.unit - groups.shape[1]
         filled = np.pad(groups, ((0, 0), (0, missing), *[(0, 0)] * (channels.ndim - 1)),
@@ -202,15 +217,20 @@ class Tables:
 
 
 def is_uniform(layer: BinaryLayer) -> bool:
-    """Returns whether the same number is added to the sums of all pixels. The number is
-    the same where two-bit inputs are padded with 0, and where one-bit inputs are padded with -1,
-    which is stored as bits of 0."""
+    """Return whether the same number is added to the sums of all pixels.
+
+    It is the same where two-bit inputs are padded with 0, and where one-bit inputs are padded with
+    -1, which is stored as bits of 0.
+    """
     return layer.padding == (-1 if layer.form.planes == 1 else 0)
 
 
 def pixel_classes(layer: BinaryLayer) -> int:
-    """Returns the number of classes of output pixels. The windows of a class have the same taps
-    inside of the image. There is one class where padding makes no difference to constants."""
+    """Return the number of classes of output pixels.
+
+    The windows of a class have the same taps inside of the image. There is one class where padding
+    makes no difference to constants.
+    """
     if is_uniform(layer):
         return 1
     rows, columns = _taps_inside(layer.convolution)[:2]
@@ -219,9 +239,11 @@ def pixel_classes(layer: BinaryLayer) -> int:
 
 @lru_cache(maxsize=256)
 def halo_pixels(problem: Conv2dProblem, tile: int) -> int:
-    """Returns the largest number of input pixels from the first to the last pixel under the windows
-    of one tile, counted through rows and images. Returns 0 where some window begins before the
-    window of an earlier output pixel."""
+    """Return the most input pixels from the first to the last under the windows of one tile.
+
+    They are counted through rows and images. The number is 0 where some window begins before the
+    window of an earlier output pixel.
+    """
     rows = np.arange(problem.out_height) * problem.stride[0] * problem.width
     columns = np.arange(problem.out_width) * problem.stride[1]
     plane = problem.height * problem.width
@@ -239,9 +261,12 @@ def halo_pixels(problem: Conv2dProblem, tile: int) -> int:
 
 def _taps_inside(problem: Conv2dProblem
                  ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns four arrays. The first two say which taps lie inside of the image: (classes, R) for
-    the classes of output rows, and (classes, S) for the classes of output columns. The last two
-    have the class of each row and of each column of the output."""
+    """Return which taps lie inside of the image for each class, and the class of each output.
+
+    Of the four arrays, the first two are (classes, R) for the classes of output rows, and
+    (classes, S) for the classes of output columns. The last two have the class of each row and of
+    each column of the output.
+    """
     kinds, of_output = [], []
     for axis, (size, outputs) in enumerate(((problem.height, problem.out_height),
                                             (problem.width, problem.out_width))):

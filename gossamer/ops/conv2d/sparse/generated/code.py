@@ -1,4 +1,4 @@
-"""Generates PTX for a sparse convolution whose weights are immediates of its instructions.
+"""PTX for a sparse convolution whose weights are immediates of its instructions.
 
 Method: weights compiled into the kernel (SparseRT, 2020). A work-item holds the sums of one pixel
 and image (or two images in float16) for all channels of a block in registers. An input is read
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gossamer.device.cuda.ptx import Address, Bits, Code, Instruction, PtxProgram, kernel
-from gossamer.ops.conv2d.sparse.generated.blocks import ChannelBlock, blocks
+from gossamer.ops.conv2d.common import rounded
 from gossamer.ops.conv2d.sparse.generated.epilogue import (
     Epilogued,
     Results,
@@ -25,6 +25,74 @@ from gossamer.ops.conv2d.sparse.generated.epilogue import (
     unpacked,
 )
 from gossamer.ops.conv2d.sparse.generated.tiling import WARP, GeneratedTiling
+
+Taps = list[tuple[int, int, list[tuple[int, int]]]]
+"""The taps of an input channel at which a block has nonzeros. Each tap has its row, its column, and
+for each nonzero the number of its output channel within the block and the bits of its value."""
+
+
+@dataclass(frozen=True)
+class ChannelBlock:
+    """A block of output channels with their nonzeros.
+
+    group: index of the convolution's group to which the block belongs.
+    channels: the output channels.
+    taps: the taps of each input channel in which the block has nonzeros. The keys are the input
+    channels' numbers within the group.
+    """
+
+    group: int
+    channels: tuple[int, ...]
+    taps: dict[int, Taps]
+
+    def terms(self, channels: Sequence[int]) -> list[int]:
+        """Returns, for each output channel, the number of its nonzeros in the given input channels.
+        """
+        counts = [0] * len(self.channels)
+        for c in channels:
+            for _, _, products in self.taps[c]:
+                for b, _ in products:
+                    counts[b] += 1
+        return counts
+
+
+def blocks(division: GeneratedTiling, weight: np.ndarray) -> list[ChannelBlock]:
+    """Divide the output channels into blocks with similar numbers of nonzeros."""
+    problem = division.problem
+    weight = np.asarray(weight, np.float32)
+    if division.halves:
+        weight = rounded(weight)
+    bits = weight.view(np.uint16 if division.halves else np.uint32)
+    result = []
+    for group in range(problem.groups):
+        first = group * problem.group_out_channels
+        counts = np.count_nonzero(weight[first:first + problem.group_out_channels], axis=(1, 2, 3))
+        members: list[list[int]] = [[] for _ in range(division.blocks)]
+        sizes = np.zeros(division.blocks, np.int64)
+        for channel in np.argsort(-counts, kind="stable"):
+            with_room = [i for i in range(division.blocks) if len(members[i]) < division.block]
+            least = min(with_room, key=lambda i: (sizes[i], len(members[i])))
+            members[least].append(first + int(channel))
+            sizes[least] += counts[channel]
+        for channels in map(sorted, members):
+            result.append(ChannelBlock(group, tuple(channels),
+                                _taps(weight[channels], bits[channels])))
+    return result
+
+
+def _taps(weight: np.ndarray, bits: np.ndarray) -> dict[int, Taps]:
+    """Return the taps of each input channel for the weights of a block."""
+    taps: dict[int, Taps] = {}
+    nonzeros = np.nonzero(weight.transpose(1, 2, 3, 0))
+    values = bits.transpose(1, 2, 3, 0)[nonzeros]
+    for c, r, s, b, value in zip(*(axis.tolist() for axis in nonzeros), values.tolist(),
+                                 strict=True):
+        channel_taps = taps.setdefault(c, [])
+        if not channel_taps or channel_taps[-1][:2] != (r, s):
+            channel_taps.append((r, s, []))
+        channel_taps[-1][2].append((b, value))
+    return taps
+
 
 MOST_TERMS = 64
 """The most products that are added up in float16 before their sum is added to a float32 sum."""
@@ -57,8 +125,10 @@ class Generated:
 
 
 def generate(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> list[Generated]:
-    """Returns the kernels for a problem's weights. The kernels apply the epilogue where it is short
-    (see epilogue.py)."""
+    """Return the kernels for a problem's weights.
+
+    The kernels apply the epilogue where it is short (see epilogue.py).
+    """
     problem = division.problem
     epilogue = Epilogued(problem.epilogue, arrays, problem.out_channels)
     all_blocks = blocks(division, arrays["weight"])
@@ -127,9 +197,10 @@ class _BlockCode:
         Results(self.code, division, block.channels, epilogue).write(self._values(), self._memory)
 
     def _prefetch(self) -> None:
-        """Emits the computation of two numbers: the part of a stage at which a warp begins, and the
-        part before which the warp ends. A prefetch warp runs one part; other warps run all parts,
-        from the first on."""
+        """Emit the parts of a stage at which a warp begins and before which it ends.
+
+        A prefetch warp runs one part; other warps run all parts, from the first on.
+        """
         code, d = self.code, self.division
         self._is_prefetch = code.get("setp.ge.u32", "p", self._item, d.workers)
         number, _ = code.divided(code.get("add.u32", "r", self._item, -d.workers), WARP)
@@ -138,13 +209,15 @@ class _BlockCode:
         self._end = code.get("selp.b32", "r", behind, 0, self._is_prefetch)
 
     def _all_chunks(self) -> list[list[int]]:
-        """Returns the input channels in which the block has nonzeros, by stage."""
+        """Return the input channels in which the block has nonzeros, by stage."""
         used, stage = list(self.block.taps), self.division.config.stage
         return [used[first:first + stage] for first in range(0, len(used), stage)]
 
     def _copy(self, index: int) -> _Copy:
-        """Emits the addresses of the work-item's vector with this index, and stores of zeros where
-        the vector lies outside of the image."""
+        """Emit the addresses of the work-item's vector with this index.
+
+        Where the vector lies outside of the image, zeros are stored.
+        """
         code, d = self.code, self.division
         problem, config = d.problem, d.config
         images, rows, columns = self._tile
@@ -165,7 +238,7 @@ class _BlockCode:
         at = code.get("mad.wide.s32", "q", code.get(
             "mad.lo.s32", "r", y, problem.width, x), d.pixel, code.get(
             "cvt.u64.u32", "q", byte))
-        first = self.block.group * (problem.channels // problem.groups) * self._channel_bytes
+        first = self.block.group * problem.group_channels * self._channel_bytes
         at = code.get("add.s64", "q", at, first)
         source = code.get("add.s64", "q", at, code.get("ld.param.u64", "q", Address("x")))
         target = code.get("mad.lo.u32", "r", number, d.vector, self._memory)
@@ -178,8 +251,10 @@ class _BlockCode:
         return self.division.problem.height * self.division.problem.width * self.division.pixel
 
     def _fill(self, target: str, inside: str, outside_patch: str) -> None:
-        """Emits the stores of zeros in place of inputs outside of the image. The zeros stay for all
-        stages, because copies write only inputs inside of the image."""
+        """Emit the stores of zeros in place of inputs outside of the image.
+
+        The zeros stay for all stages, because copies write only inputs inside of the image.
+        """
         code, d = self.code, self.division
         beyond = code.label()
         code.jump(beyond, inside, uniform=False)
@@ -193,8 +268,10 @@ class _BlockCode:
         code.place(beyond)
 
     def _window_of(self, item: str) -> str:
-        """Emits the address in shared memory at which a work-item's window begins. For work-items
-        without a result the address is the start of shared memory."""
+        """Emit the address in shared memory at which a work-item's window begins.
+
+        For work-items without a result the address is the start of shared memory.
+        """
         code, d = self.code, self.division
         pixel, lane = code.divided(item, d.lanes)
         row, column = code.divided(pixel, d.config.columns)
@@ -207,11 +284,14 @@ class _BlockCode:
         return code.get("selp.b32", "r", begin, self._memory, busy)
 
     def _walk(self) -> None:
-        """Emits all stages. While a stage is computed, the next stages are copied. Between two
-        barriers, prefetch warps run through the code of a stage, without its inputs, and the other
-        warps compute the previous stage. So prefetch warps copy their share of a stage's inputs one
-        barrier earlier than the other warps copy their shares. Three buffers hold the two stages
-        that are being copied and the stage that is read."""
+        """Emit all stages.
+
+        While a stage is computed, the next stages are copied. Between two barriers, prefetch warps
+        run through the code of a stage, without its inputs, and the other warps compute the
+        previous stage. So prefetch warps copy their share of a stage's inputs one barrier earlier
+        than the other warps copy their shares. Three buffers hold the two stages that are being
+        copied and the stage that is read.
+        """
         code, d = self.code, self.division
         behind = 1 if d.config.prefetch_warps else max(1, d.buffers - 1)
         for index in range(behind):
@@ -231,14 +311,14 @@ class _BlockCode:
             code.emit("exit", guard=self._is_prefetch)
 
     def _barrier(self, unless: str) -> None:
-        """Emits a barrier that work-items skip where a predicate is true."""
+        """Emit a barrier that work-items skip where a predicate is true."""
         beyond = self.code.label()
         self.code.jump(beyond, unless)
         self.code.emit("bar.sync", 0)
         self.code.place(beyond)
 
     def _load(self, index: int) -> None:
-        """Emits the asynchronous copies of a stage's inputs to shared memory."""
+        """Emit the asynchronous copies of a stage's inputs to shared memory."""
         code, d = self.code, self.division
         for copy in self._copies if index < len(self._chunks) else ():
             chunk = self._chunks[index]
@@ -261,8 +341,11 @@ class _BlockCode:
         code.emit("cp.async.commit_group")
 
     def _compute(self, index: int, chunk: Sequence[int]) -> None:
-        """Emits a stage's products. Each k_group and each prefetch warp runs one part of the
-        stage's channels; the warps of a staggered entry run all parts, from the entry's part on."""
+        """Emit a stage's products.
+
+        Each k_group and each prefetch warp runs one part of the stage's channels; the warps of a
+        staggered entry run all parts, from the entry's part on.
+        """
         code, config = self.code, self.division.config
         count = config.k_groups if config.k_groups > 1 else config.staggered_entries
         first_slot = index % self.division.buffers * config.stage
@@ -285,14 +368,14 @@ class _BlockCode:
         code.place(end)
 
     def _cuts(self, chunk: Sequence[int], count: int) -> list[int]:
-        """Returns where a stage's channels are cut into parts of similar length."""
+        """Return where a stage's channels are cut into parts of similar length."""
         lengths = [sum(1 + len(products) for _, _, products in self.block.taps[c]) for c in chunk]
         ends = np.cumsum(lengths)
         targets = ends[-1] * np.arange(1, count) / count
         return [0, *(int(np.argmin(np.abs(ends - target))) + 1 for target in targets), len(chunk)]
 
     def _products(self, channels: Sequence[int], first_slot: int) -> None:
-        """Emits the loads and multiply-adds of input channels, which lie in successive slots."""
+        """Emit the loads and multiply-adds of input channels, which lie in successive slots."""
         code, d = self.code, self.division
         counts = [0] * len(self._sums)
         for slot, channel in enumerate(channels, first_slot):
@@ -314,8 +397,10 @@ class _BlockCode:
                 self._widen(b)
 
     def _input(self, slot: int, row: int, column: int) -> str:
-        """Emits the load of the input that a tap reads from a slot. Prefetch warps do not load, as
-        other warps may copy to the slot meanwhile."""
+        """Emit the load of the input that a tap reads from a slot.
+
+        Prefetch warps do not load, as other warps may copy to the slot meanwhile.
+        """
         d = self.division
         down, right = d.problem.dilation
         offset = slot * d.plane + (row * down * d.patch_columns + column * right) * d.patch_pixel
@@ -324,10 +409,13 @@ class _BlockCode:
         return self.code.get(*kind, Address(self._window, offset), guard=guard)
 
     def _make_room(self, chunk: Sequence[int]) -> None:
-        """Emits, before a stage, the addition of a channel's float16 sums to its float32 sums,
-        where the float16 sums would get too many terms in the stage. An output channel with too
-        many terms in a single stage is crowded: its float16 sums are added to its float32 sums
-        after every part of the stage, too, because warps run the parts in different orders."""
+        """Emit, before a stage, the addition of float16 sums to float32 sums.
+
+        They are added where the float16 sums would get too many terms in the stage. An output
+        channel with too many terms in a single stage is crowded: its float16 sums are added to its
+        float32 sums after every part of the stage, too, because warps run the parts in different
+        orders.
+        """
         self._crowded = [False] * len(self._sums)
         if not self.division.halves:
             return
@@ -339,8 +427,10 @@ class _BlockCode:
             self._pending[b] += 0 if self._crowded[b] else count
 
     def _widen(self, b: int) -> None:
-        """Emits the addition of a channel's float16 sums (of two images) to its float32 sums, and
-        sets the float16 sums to 0."""
+        """Emit the addition of a channel's float16 sums to its float32 sums.
+
+        The float16 sums (of two images) are then set to 0.
+        """
         added = unpacked(self.code, self._sums[b])
         if b not in self._wide:
             self._wide[b] = (self.code.register("f"), self.code.register("f"))
@@ -349,8 +439,10 @@ class _BlockCode:
         self.code.emit("mov.b32", self._sums[b], 0)
 
     def _values(self) -> list[tuple[str, ...]]:
-        """Emits the conversion of the sums to float32 and returns the sums of each channel, one for
-        each image."""
+        """Emit the conversion of the sums to float32.
+
+        Returns the sums of each channel, one for each image.
+        """
         if not self.division.halves:
             return [(register,) for register in self._sums]
         values = []

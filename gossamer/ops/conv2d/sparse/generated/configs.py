@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 
 from gossamer.device.limits import Limits
@@ -66,25 +66,11 @@ _MOST_KINDS = 16
 Configs of one kind have the same channels, k_groups and prefetch warps."""
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """The expected time of a launch and its parts, all in microseconds.
-
-    microseconds: the expected time of the launch.
-    issue: time of issuing instructions.
-    copies: time of copying inputs to shared memory.
-    fetch: time of fetching instructions.
-    """
-
-    microseconds: float
-    issue: float
-    copies: float
-    fetch: float
-
-
 def lines(division: GeneratedTiling) -> float:
-    """Returns roughly how many instructions the generated code has; one instruction multiplies a
-    pair of float16."""
+    """Return roughly how many instructions the generated code has.
+
+    One instruction multiplies a pair of float16.
+    """
     d, config = division, division.config
     density, block = d.problem.weights_info.density, division.block
     channels = _channels(d)
@@ -98,17 +84,20 @@ def lines(division: GeneratedTiling) -> float:
 
 
 def _channels(division: GeneratedTiling) -> float:
-    """Returns the expected number of input channels in which a block has nonzeros."""
+    """Return the expected number of input channels in which a block has nonzeros."""
     problem = division.problem
-    weights = division.block * math.prod(problem.kernel)
+    weights = division.block * problem.taps
     return problem.channels / problem.groups * (
         1 - (1 - problem.weights_info.density) ** weights)
 
 
-def estimate(division: GeneratedTiling, limits: Limits) -> Estimate:
-    """Estimates the time of a launch from counts and a few measured rates. In a large batch issuing
-    and fetching overlap in part; the square root of the sum of the squares of their times fits
-    best. The time of copies is added, because all warps wait for copies at the same time."""
+def estimated_us(division: GeneratedTiling, limits: Limits) -> float:
+    """Return the time of a launch in microseconds, by counts and a few measured rates.
+
+    In a large batch issuing and fetching overlap in part; the square root of the sum of the squares
+    of their times fits best. The time of copies is added, because all warps wait for copies at the
+    same time.
+    """
     d, problem, config = division, division.problem, division.config
     density, block = problem.weights_info.density, division.block
     channels = _channels(d)
@@ -151,12 +140,11 @@ def estimate(division: GeneratedTiling, limits: Limits) -> Estimate:
             fetch_rate *= _ONE_ENTRY
         fetch = code * rounds * blocks_per_unit**_SHARED_FETCH_EXPONENT / fetch_rate
         cycles = _START + math.hypot(issue, fetch) + copies
-    return Estimate(*(count / _CYCLES_PER_MICROSECOND
-                      for count in (cycles, issue, copies, fetch)))
+    return cycles / _CYCLES_PER_MICROSECOND
 
 
 def _conflicts(d: GeneratedTiling) -> int:
-    """Returns the most words that a read of a warp takes from one bank of shared memory."""
+    """Return the most words that a read of a warp takes from one bank of shared memory."""
     return _most_words_of_a_bank(min(WARP, d.items), d.lanes, d.config.columns, d.patch_columns,
                                  d.problem.stride, d.patch_pixel // 4)
 
@@ -175,8 +163,9 @@ def _most_words_of_a_bank(items: int, lanes: int, columns: int, width: int,
 
 def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
             most_lines: float = math.inf) -> tuple[GeneratedConfig, ...]:
-    """Returns the configs that fit the device and have code of at most `most_lines` instructions,
-    first the config that is expected to be the fastest. Returns no config where none fits.
+    """Return the configs that fit the device, the fastest expected first.
+
+    Their code has at most `most_lines` instructions. Returns no config where none fits.
 
     In a large batch three configs come first, because the model is least accurate in comparing
     them: the best with prefetch warps, the best with k_groups, and the best with neither. The best
@@ -194,7 +183,7 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
 def _configs(problem: Conv2dProblem, limits: Limits, halves: bool,
              most_lines: float) -> tuple[GeneratedConfig, ...]:
     def expected(config: GeneratedConfig) -> float:
-        return estimate(GeneratedTiling(problem, config, halves), limits).microseconds
+        return estimated_us(GeneratedTiling(problem, config, halves), limits)
 
     @functools.cache
     def length(config: GeneratedConfig) -> float:
@@ -211,7 +200,7 @@ def _configs(problem: Conv2dProblem, limits: Limits, halves: bool,
         kinds.setdefault(kind, []).append(config)
         first.setdefault((config.k_groups > 1, config.prefetch_warps)
                          if problem.batch >= _SMALL_BATCH else (), config)
-    inputs = problem.channels // problem.groups
+    inputs = problem.group_channels
     best = [of_kind[0] for of_kind in kinds.values() if of_kind[0] not in first.values()]
     best = best[:_MOST_KINDS]
     others = [config for of_kind in list(kinds.values())[:3] for config in of_kind[1:2]]
@@ -232,8 +221,8 @@ def _configs(problem: Conv2dProblem, limits: Limits, halves: bool,
 
 
 def _all(problem: Conv2dProblem, limits: Limits, halves: bool) -> Iterator[GeneratedConfig]:
-    """Yields every config that fits the device, unordered."""
-    per_group = problem.out_channels // problem.groups
+    """Yield every config that fits the device, unordered."""
+    per_group = problem.group_out_channels
     channels = dict.fromkeys(-(-per_group // -(-per_group // most)) for most in _CHANNELS)
     for images, rows, columns in _tiles(problem, halves):
         for block in channels:
@@ -246,16 +235,18 @@ def _all(problem: Conv2dProblem, limits: Limits, halves: bool) -> Iterator[Gener
 
 
 def _configs_per_unit(d: GeneratedTiling, limits: Limits) -> Iterator[GeneratedConfig]:
-    """Yields the config of `d` with the largest blocks_per_unit that fits. Where prefetch warps may
-    help, also yields a config with prefetch warps."""
+    """Yield the config of `d` with the largest blocks_per_unit that fits.
+
+    Where prefetch warps may help, also yields a config with prefetch warps.
+    """
     per_unit = -(-math.prod(d.groups) // limits.compute_units)
     most = min(per_unit, _MOST_BLOCKS_PER_UNIT, _WORK_ITEMS_PER_UNIT // d.work_group)
     if not d.vector or d.copies > _MOST_COPIES:
         return
     needed = _needed_registers(d)
-    attempts = (_staged(d.problem, replace(d.config, blocks_per_unit=count), limits, d.halves)
+    candidates = (_staged(d.problem, replace(d.config, blocks_per_unit=count), limits, d.halves)
                 for count in range(most, 0, -1) if d.registers_of(count) >= needed)
-    staged = next(filter(None, attempts), None)
+    staged = next(filter(None, candidates), None)
     if staged is None:
         return
     yield staged
@@ -270,13 +261,14 @@ def _configs_per_unit(d: GeneratedTiling, limits: Limits) -> Iterator[GeneratedC
 
 def _staged(problem: Conv2dProblem, config: GeneratedConfig, limits: Limits,
             halves: bool) -> GeneratedConfig | None:
-    """Returns `config` with the stage, the staggered entries and the number of kernels that suit
-    the layer; None where shared memory has no room for the config. Callers check that registers
-    have room."""
+    """Return `config` with the stage, staggered entries and kernels that suit the layer.
+
+    None where shared memory has no room for the config. Callers check that registers have room.
+    """
     first = GeneratedTiling(problem, config, halves)
-    inputs = problem.channels // problem.groups
+    inputs = problem.group_channels
     density = problem.weights_info.density
-    per_channel = math.prod(problem.kernel) * (first.block * density
+    per_channel = problem.taps * (first.block * density
                                                + 1 - (1 - density) ** first.block)
     room = _room(config, limits) // (first.plane * BUFFERS)
     # where all weights of a layer are zero, the code has no products, and any stage is suitable
@@ -297,7 +289,7 @@ def _staged(problem: Conv2dProblem, config: GeneratedConfig, limits: Limits,
 
 def _fits(problem: Conv2dProblem, config: GeneratedConfig, limits: Limits, halves: bool) -> bool:
     d = GeneratedTiling(problem, config, halves)
-    inputs = problem.channels // problem.groups
+    inputs = problem.group_channels
     if config.prefetch_warps and not _may_prefetch(problem, config):
         return False
     return (config.k_groups <= config.stage <= inputs
@@ -306,35 +298,43 @@ def _fits(problem: Conv2dProblem, config: GeneratedConfig, limits: Limits, halve
 
 
 def _may_prefetch(problem: Conv2dProblem, config: GeneratedConfig) -> bool:
-    """Returns whether prefetch warps can help: they need a next stage to fetch, and gain nothing
-    where a multiprocessor has few warps or several work-groups."""
+    """Return whether prefetch warps can help.
+
+    They need a next stage to fetch, and gain nothing where a multiprocessor has few warps or
+    several work-groups.
+    """
     return (config.k_groups == config.blocks_per_unit == 1 and problem.batch >= _SMALL_BATCH
-            and config.stage < problem.channels // problem.groups)
+            and config.stage < problem.group_channels)
 
 
 def _room(config: GeneratedConfig, limits: Limits) -> int:
-    """Returns the bytes of shared memory that a work-group may use. Where several work-groups share
-    a multiprocessor, the system reserves a kilobyte for each of them."""
+    """Return the bytes of shared memory that a work-group may use.
+
+    Where several work-groups share a multiprocessor, the system reserves a kilobyte for each of
+    them.
+    """
     count = config.blocks_per_unit
     return limits.shared_bytes_opt_in // count - 1024 * (count > 1)
 
 
 def _holds(d: GeneratedTiling) -> bool:
-    """Returns whether a work-item has registers for its sums and for the vectors that it copies."""
+    """Return whether a work-item has registers for its sums and for the vectors that it copies."""
     return d.copies <= _MOST_COPIES and d.registers >= _needed_registers(d)
 
 
 def _needed_registers(d: GeneratedTiling) -> int:
-    """Returns the number of registers with which the assembler spills little or nothing."""
+    """Return the number of registers with which the assembler spills little or nothing."""
     wide = 2 if d.halves and d.problem.depth * d.problem.weights_info.density > 56 else 0
     return min(255, d.block * (1 + wide) + 12 + 4 * d.copies)
 
 
 def _tiles(problem: Conv2dProblem, halves: bool) -> Iterator[tuple[int, int, int]]:
-    """Yields tiles of a work-group as numbers of images, rows and columns. Of the tiles with the
-    same number of images and similar numbers of work-items, yields the three with the best score: a
-    tile should waste few work-items, read few inputs beyond its pixels, and have few bank
-    conflicts."""
+    """Yield tiles of a work-group as numbers of images, rows and columns.
+
+    Of the tiles with the same number of images and similar numbers of work-items, yields the three
+    with the best score: a tile should waste few work-items, read few inputs beyond its pixels, and
+    have few bank conflicts.
+    """
     pair = 2 if halves else 1
     image_counts = [images * pair for images in _IMAGES if images * pair <= problem.batch]
     if problem.batch <= _IMAGES[0] * pair:
@@ -357,5 +357,5 @@ def _tiles(problem: Conv2dProblem, halves: bool) -> Iterator[tuple[int, int, int
 
 
 def _parts(size: int) -> list[int]:
-    """Returns the part lengths that result from cutting `size` into 1, 2, ... equal parts."""
+    """Return the part lengths that result from cutting `size` into 1, 2, ... equal parts."""
     return list(dict.fromkeys(-(-size // count) for count in range(1, size + 1)))

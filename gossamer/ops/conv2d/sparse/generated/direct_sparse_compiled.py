@@ -1,5 +1,4 @@
-"""The algorithm direct_sparse_compiled computes a pruned convolution by code generated for its
-weights.
+"""direct_sparse_compiled: pruned convolution by code generated for its weights.
 
 Source: weights as immediates of unrolled code (SparseRT, 2020). Here the code is PTX. code.py
 generates the code, tiling.py divides the work, and configs.py lists the ways in which work can be
@@ -10,16 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from gossamer.device.base import Buffer, Device
 from gossamer.device.source_hash import source_hash
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.canonical import canonical
+from gossamer.ops.conv2d.common import config_of, sizes_of, specs_in
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.generated.code import generate
-from gossamer.ops.conv2d.sparse.generated.configs import configs, estimate, lines
+from gossamer.ops.conv2d.sparse.generated.configs import configs, estimated_us, lines
 from gossamer.ops.conv2d.sparse.generated.epilogue import is_short
 from gossamer.ops.conv2d.sparse.generated.tiling import GeneratedConfig, GeneratedTiling
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
@@ -42,8 +42,10 @@ _MOST_LINES = MOST_SECONDS * _LINES_PER_SECOND
 
 
 class DirectSparseCompiled(Algorithm):
-    """Computes a convolution with kernels generated for one layer's weights: each nonzero is a
-    multiply-add with the weight as an immediate, for one pixel and image per work-item.
+    """Kernels that are generated for one layer's weights.
+
+    Each nonzero is a multiply-add with the weight as an immediate, for one pixel and image per
+    work-item.
 
     Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result
     whose weights for this input are all zero.
@@ -93,11 +95,14 @@ class DirectSparseCompiled(Algorithm):
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float | None:
         if variant.outputs[0].size == 0:
             return None
-        return estimate(_tiling(problem, variant), device.limits).microseconds
+        return estimated_us(_tiling(problem, variant), device.limits)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        """Prepares the launches. Raises CompileError where the assembler fails."""
+        """Prepare the launches.
+
+        Raises CompileError where the assembler fails.
+        """
         if variant.outputs[0].size == 0:
             return State(problem, variant, device)
         division = _tiling(problem, variant)
@@ -117,8 +122,10 @@ class DirectSparseCompiled(Algorithm):
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
-        """Launches the generated kernels so that they run at the same time, each but the first in
-        a stream of its own."""
+        """Launch the generated kernels so that they execute at the same time.
+
+        Each but the first is launched in a stream of its own.
+        """
         device = state.device
         side_count = len(state.launches[1:state.data])
         streams = device.side_streams(stream, side_count) if side_count else []
@@ -133,13 +140,15 @@ class DirectSparseCompiled(Algorithm):
 
 
 def _tiling(problem: Conv2dProblem, variant: Variant) -> GeneratedTiling:
-    config = GeneratedConfig(**{key: int(value) for key, value in variant.config})
-    return GeneratedTiling(problem, config, variant.precision == "fp16")
+    return GeneratedTiling(problem, sizes_of(GeneratedConfig, variant), variant.precision == "fp16")
 
 
 def _key(division: GeneratedTiling, weights: Weights) -> tuple[str, ...]:
-    """Returns texts that identify the generated code: the generator, the problem and its division,
-    and the weights and constants that become part of the instructions."""
+    """Return texts that identify the generated code.
+
+    These are the generator, the problem and its division, and the weights and constants that become
+    part of the instructions.
+    """
     # the code depends on the values of the weights, and not on facts about weights and inputs
     problem = replace(division.problem, weights_info=WeightsInfo(), facts=())
     what = {"problem": canonical(problem), "config": asdict(division.config),
@@ -148,14 +157,12 @@ def _key(division: GeneratedTiling, weights: Weights) -> tuple[str, ...]:
 
 
 def _seconds(problem: Conv2dProblem, config: GeneratedConfig, halves: bool = False) -> float:
-    """Returns the processor seconds that building a config is expected to take."""
+    """Return the processor seconds that building a config is expected to take."""
     return round(lines(GeneratedTiling(problem, config, halves)) / _LINES_PER_SECOND, 1)
 
 
 def _variant(problem: Conv2dProblem, config: GeneratedConfig, seconds: float) -> Variant:
-    x, y = (spec.with_format(layout="CHWN") for spec in (problem.inputs[0], problem.outputs[0]))
-    return Variant(tuple((field.name, getattr(config, field.name)) for field in fields(config)),
-                   (x, *[y] * problem.epilogue.tensor_count), (y,), build_seconds=seconds)
+    return Variant(config_of(config), *specs_in(problem, "CHWN", "CHWN"), build_seconds=seconds)
 
 
 def _capability(device: Device) -> int:

@@ -1,5 +1,7 @@
-"""Generates the end of a sparse convolution's code, which adds up the k_groups' sums, applies the
-epilogue and stores the results."""
+"""PTX for the end of a sparse convolution.
+
+It adds up the k_groups' sums, applies the epilogue and stores the results.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _LARGEST_OFFSET = 2**22
 
 
 def is_short(expression: Expression) -> bool:
-    """Returns whether generated code computes an expression; otherwise another kernel does."""
+    """Return whether generated code computes an expression; otherwise another kernel does."""
     return all(step.function in _SHORT for step in expression.steps)
 
 
@@ -48,12 +50,14 @@ class Epilogued:
             for i, kind in enumerate(self.operands) if kind == "channel"}
 
     def constant(self, operand: int, channel: int) -> Bits:
-        """Returns the value of a "channel" operand for an output channel."""
+        """Return the value of a "channel" operand for an output channel."""
         return bits(self._constants[f"operand{operand}"][channel])
 
     def apply(self, code: Code, value: str, operands: Sequence[Operand]) -> Operand:
-        """Emits the epilogue of one result and returns its value; operands are constants or
-        registers."""
+        """Emit the epilogue of one result and return its value.
+
+        Operands are constants or registers.
+        """
         values: list[Operand] = [value, *operands]
         for step in self.expression.steps:
             values.append(_step(code, step, [values[index] for index in step.arguments]))
@@ -61,12 +65,12 @@ class Epilogued:
 
 
 def bits(value: float) -> Bits:
-    """Returns the literal of a float32, exact for NaN and infinities too."""
+    """Return the literal of a float32, exact for NaN and infinities too."""
     return Bits(np.float32(value).view(np.uint32))
 
 
 def _step(code: Code, step: ExpressionStep, arguments: Sequence[Operand]) -> Operand:
-    """Emits one step of an expression and returns its value."""
+    """Emit one step of an expression and returns its value."""
     constants = [bits(constant) for constant in step.constants]
     if step.function in _ONE_INSTRUCTION:
         return code.get(_ONE_INSTRUCTION[step.function], "f", *arguments)
@@ -90,7 +94,7 @@ class _Pointer:
         self._code, self._register, self._moved = code, register, 0
 
     def at(self, offset: int) -> Address:
-        """Returns the address that lies `offset` bytes after the start."""
+        """Return the address that lies `offset` bytes after the start."""
         if not 0 <= offset - self._moved < _LARGEST_OFFSET:
             self._register = self._code.get("add.s64", "q", self._register, offset - self._moved)
             self._moved = offset
@@ -106,8 +110,11 @@ class Results:
         self._channels, self._epilogue = channels, epilogue
 
     def write(self, values: Sequence[tuple[str, ...]], memory: str) -> None:
-        """Emits the code for `values`: for each channel the sums of this work-item's k_group, one
-        per image. `memory` is the register with the address of shared memory."""
+        """Emit the end of the code.
+
+        values: for each channel the sums of this work-item's k_group, one per image.
+        memory: the register with the address of shared memory.
+        """
         code, count = self._code, self._division.config.k_groups
         # reading %tid.x again takes fewer registers than holding it from the start
         k_group, item = code.divided(code.get("mov.u32", "r", "%tid.x"), self._division.k_group)
@@ -128,8 +135,10 @@ class Results:
 
     def _share(self, values: Sequence[tuple[str, ...]], item: str, k_group: str,
                memory: str) -> str:
-        """Puts all k_groups' sums into shared memory and returns the register with the address of
-        this work-item's first sum there."""
+        """Put all k_groups' sums into shared memory.
+
+        Returns the register with the address of this work-item's first sum there.
+        """
         code = self._code
         code.emit("bar.sync", 0)
         address = code.get("mad.lo.u32", "r", item, 4, memory)
@@ -141,14 +150,13 @@ class Results:
         return address
 
     def _offset(self, k_group: int, b: int, image: int) -> int:
-        """Returns the bytes from a work-item's first sum to the sum of a k_group, channel and
-        image."""
+        """Return the bytes from a work-item's first sum to the sum of a k_group, channel and image.
+        """
         d = self._division
         return 4 * d.k_group * ((k_group * len(self._channels) + b) * d.pair + image)
 
     def _total(self, value: str, image: int, b: int, group: int, sums: str) -> str:
-        """Emits the addition of the other k_groups' sums to `value`, the sum of k_group
-        `group`."""
+        """Emit the addition of the other k_groups' sums to `value`, the sum of k_group `group`."""
         code = self._code
         for k_group in range(self._division.config.k_groups):
             if k_group != group:
@@ -158,8 +166,11 @@ class Results:
         return value
 
     def _leave_unless_inside(self, item: str) -> None:
-        """Emits the exit of work-items without a result. In the other work-items the register `_at`
-        gets the index of the work-item's first result among the results of an output channel."""
+        """Emit the exit of work-items without a result.
+
+        In the other work-items the register `_at` gets the index of the work-item's first result
+        among the results of an output channel.
+        """
         code, d = self._code, self._division
         problem, config = d.problem, d.config
         images, rows, columns = tile_indices(code, d)
@@ -178,11 +189,13 @@ class Results:
         self._at = code.get("mad.lo.u32", "r", at, problem.batch, image)
 
     def _store(self, totals: Sequence[tuple[int, tuple[str, ...]]]) -> None:
-        """Emits the epilogue and the stores of channels. totals: for each channel its number in the
-        block and its sums."""
+        """Emit the epilogue and the stores of channels.
+
+        totals: for each channel its number in the block and its sums.
+        """
         code, d = self._code, self._division
         y, *tensors = (self._pointer(name) for name in ("y", *self._epilogue.tensors))
-        plane = d.problem.out_height * d.problem.out_width * d.pixel
+        plane = d.problem.image_pixels * d.pixel
         for b, values in totals:
             channel = self._channels[b]
             if self._epilogue.applied:
@@ -200,17 +213,17 @@ class Results:
         code.emit("exit")
 
     def _pointer(self, name: str) -> _Pointer:
-        """Emits the address of this work-item's element in the tensor of a parameter."""
+        """Emit the address of this work-item's element in the tensor of a parameter."""
         at = self._code.get("mul.wide.u32", "q", self._at, self._division.itemsize)
         start = self._code.get("ld.param.u64", "q", Address(name))
         return _Pointer(self._code, self._code.get("add.s64", "q", start, at))
 
-    def _operands(self, channel: int, places: Sequence[Address]) -> list[list[Operand]]:
-        """Emits the loads of a channel's operands and returns them for each image of the
-        work-item."""
+    def _operands(self, channel: int, addresses: Sequence[Address]) -> list[list[Operand]]:
+        """Emit the loads of a channel's operands and returns them for each image of the work-item.
+        """
         d = self._division
         operands: list[list[Operand]] = [[] for _ in range(d.pair)]
-        remaining = iter(places)
+        remaining = iter(addresses)
         for index, kind in enumerate(self._epilogue.operands):
             values: Sequence[Operand]
             if kind == "channel":
@@ -226,15 +239,14 @@ class Results:
 
 
 def tile_indices(code: Code, division: GeneratedTiling) -> tuple[str, str, str]:
-    """Emits the work-group's indices along images, rows and columns, and returns their
-    registers."""
+    """Emit the work-group's indices along images, rows and columns, and returns their registers."""
     _, rows, columns = division.tiles
     rest, column = code.divided(code.get("mov.u32", "r", "%ctaid.x"), columns)
     return (*code.divided(rest, rows), column)
 
 
 def unpacked(code: Code, register: str) -> tuple[str, str]:
-    """Emits the two float16 of a register as float32 and returns their registers."""
+    """Emit the two float16 of a register as float32 and returns their registers."""
     low, high = code.register("h"), code.register("h")
     code.emit("mov.b32", (low, high), register)
     return code.get("cvt.f32.f16", "f", low), code.get("cvt.f32.f16", "f", high)

@@ -1,4 +1,4 @@
-"""Divides a generated sparse convolution among work-groups, work-items and parts of the code."""
+"""The division of a generated sparse convolution among work-groups and parts of the code."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.tensor import rounded_up
 
 WARP = 32
 BUFFERS = 3
@@ -50,8 +51,10 @@ class GeneratedConfig:
 
 @dataclass(frozen=True)
 class GeneratedTiling:
-    """A config applied to a problem whose tensors have the layout CHWN. The patch of a tile is the
-    part of an input channel that a work-group copies to shared memory for the tile.
+    """A config applied to a problem whose tensors have the layout CHWN.
+
+    The patch of a tile is the part of an input channel that a work-group copies to shared memory
+    for the tile.
 
     problem: the convolution.
     config: the way to generate its code.
@@ -86,7 +89,7 @@ class GeneratedTiling:
     @property
     def k_group(self) -> int:
         """Work-items of a k_group, rounded up to a multiple of a warp."""
-        return -(-self.items // WARP) * WARP
+        return rounded_up(self.items, WARP)
 
     @property
     def workers(self) -> int:
@@ -100,21 +103,25 @@ class GeneratedTiling:
 
     @property
     def pixel(self) -> int:
-        """Bytes of one pixel of an input channel in memory: its values in all images of the batch,
-        which lie side by side in CHWN."""
+        """Bytes of one pixel of an input channel in memory.
+
+        They are its values in all images of the batch, which lie side by side in CHWN.
+        """
         return self.problem.batch * self.itemsize
 
     @property
     def patch_pixel(self) -> int:
-        """Bytes of one pixel of an input channel in shared memory: its values in the images of the
-        tile."""
+        """Bytes of one pixel of an input channel in shared memory, for the images of the tile."""
         return self.config.images * self.itemsize
 
     @cached_property
     def vector(self) -> int:
-        """Bytes that one instruction copies to shared memory: 16, 8 or 4, or 0 where no vector of
-        these sizes is aligned. If a work-group takes all images, and the values of one pixel in
-        all images need fewer bytes than a vector, then a vector can span several pixels."""
+        """Bytes that one instruction copies to shared memory.
+
+        These are 16, 8 or 4, or 0 where no vector of these sizes is aligned. If a work-group takes
+        all images, and the values of one pixel in all images need fewer bytes than a vector, then a
+        vector can span several pixels.
+        """
         problem, tile = self.problem, self.config.columns * self.problem.stride[1]
         all_images = self.config.images == problem.batch
         for size in (16, 8, 4):
@@ -128,30 +135,27 @@ class GeneratedTiling:
 
     @property
     def lead(self) -> int:
-        """Columns of the patch before the first column that is needed. They are copied so that the
-        patch begins at a multiple of a vector."""
+        """Columns of the patch before the first column that is needed.
+
+        They are copied so that the patch begins at a multiple of a vector.
+        """
         return -self.problem.pads[1] % max(1, self.vector // self.pixel)
 
     @property
     def patch_rows(self) -> int:
         """Input rows that the windows of a tile cover."""
-        problem = self.problem
-        return ((self.config.rows - 1) * problem.stride[0]
-                + (problem.kernel[0] - 1) * problem.dilation[0] + 1)
+        return self.problem.window(0, self.config.rows)
 
     @property
     def patch_columns(self) -> int:
         """Input columns that the windows of a tile cover, rounded up to whole vectors."""
-        problem = self.problem
-        needed = ((self.config.columns - 1) * problem.stride[1] + self.lead
-                  + (problem.kernel[1] - 1) * problem.dilation[1] + 1)
-        pixels = max(1, self.vector // self.pixel)
-        return -(-needed // pixels) * pixels
+        needed = self.problem.window(1, self.config.columns) + self.lead
+        return rounded_up(needed, max(1, self.vector // self.pixel))
 
     @property
     def plane(self) -> int:
         """Bytes of an input channel in shared memory."""
-        return -(-self.patch_rows * self.patch_columns * self.patch_pixel // 16) * 16
+        return rounded_up(self.patch_rows * self.patch_columns * self.patch_pixel, 16)
 
     @property
     def vectors(self) -> int:
@@ -172,19 +176,13 @@ class GeneratedTiling:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks, of similar size, for the output channels of one of the problem's
-        groups."""
-        return -(-self.per_group // self.config.channels)
-
-    @property
-    def per_group(self) -> int:
-        """Output channels of one of the problem's groups."""
-        return self.problem.out_channels // self.problem.groups
+        """Number of blocks, of similar size, for the output channels of a group."""
+        return -(-self.problem.group_out_channels // self.config.channels)
 
     @property
     def block(self) -> int:
         """The most output channels of a block."""
-        return -(-self.per_group // self.blocks)
+        return -(-self.problem.group_out_channels // self.blocks)
 
     @property
     def groups(self) -> tuple[int, int]:
@@ -194,8 +192,10 @@ class GeneratedTiling:
 
     @property
     def kernel_blocks(self) -> tuple[int, ...]:
-        """Number of blocks of each kernel. If the layer has fewer blocks than config.kernels, each
-        block has a kernel of its own."""
+        """Number of blocks of each kernel.
+
+        If the layer has fewer blocks than config.kernels, each block has a kernel of its own.
+        """
         total = self.groups[1]
         share = -(-total // self.config.kernels)
         return tuple(min(share, total - first) for first in range(0, total, share))
@@ -203,13 +203,15 @@ class GeneratedTiling:
     @property
     def buffers(self) -> int:
         """Buffers in use: fewer than BUFFERS where the layer has fewer stages."""
-        stages = -(-(self.problem.channels // self.problem.groups) // self.config.stage)
+        stages = -(-self.problem.group_channels // self.config.stage)
         return min(BUFFERS, stages)
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a work-group. They hold its buffers, and later, in place of the
-        buffers, the sums of its k_groups."""
+        """Bytes of shared memory of a work-group.
+
+        They hold its buffers, and later, in place of the buffers, the sums of its k_groups.
+        """
         staged = self.buffers * self.config.stage * self.plane
         sums = 4 * self.pair * self.block * self.workers if self.config.k_groups > 1 else 0
         return max(staged, sums)
@@ -220,8 +222,10 @@ class GeneratedTiling:
         return self.registers_of(self.config.blocks_per_unit)
 
     def registers_of(self, blocks_per_unit: int) -> int:
-        """Returns the most registers that a work-item may use where `blocks_per_unit` work-groups
-        share a multiprocessor. Warps are divided among the multiprocessor's sub-partitions. Each
-        sub-partition has its own registers."""
+        """Return the most registers that a work-item may use.
+
+        `blocks_per_unit` work-groups share a multiprocessor. Warps are divided among the
+        multiprocessor's sub-partitions. Each sub-partition has its own registers.
+        """
         warps = -(-self.work_group // WARP // SUB_PARTITIONS) * blocks_per_unit
         return min(255, _REGISTERS // SUB_PARTITIONS // (warps * WARP) // 8 * 8)

@@ -1,0 +1,115 @@
+"""Layouts, the index table of im2col and rounded weights, which many kernels of conv2d share."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.strided import cannot_compile
+from gossamer.tensor import TensorSpec
+
+CYCLES_PER_MICROSECOND = 1750
+"""Clock rate in MHz of the multiprocessors of an H200 under load. Times that were fitted or
+estimated in cycles of an H200 only decide, on another device, in which order variants are tried:
+the tuner corrects the scale of an algorithm's estimates by its measurements."""
+
+Sizes = TypeVar("Sizes")
+Specs = tuple[TensorSpec, ...]
+_LAYOUTS = (("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NCHW", "NCHW"), ("NHWC", "NCHW"))
+"""Layouts of the input and of the output."""
+
+
+def config_of(sizes: Any) -> tuple[tuple[str, int | str], ...]:
+    """Return a dataclass of sizes, such as a tile, as the config of a variant."""
+    return tuple((field.name, getattr(sizes, field.name)) for field in fields(sizes))
+
+
+def sizes_of(kind: type[Sizes], variant: Variant) -> Sizes:
+    """Return the sizes in a variant's config as a dataclass."""
+    return kind(**dict(variant.config))
+
+
+def without_tensor_cores(problem: Conv2dProblem, device: Device) -> str | None:
+    """Return why tensor cores cannot compute a problem in float16 or TF32; None where they can."""
+    if not device.limits.mma:
+        return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
+    return cannot_compile(problem, device)
+
+
+def window_macros(problem: Conv2dProblem) -> dict[str, int]:
+    """Return the macros for kernels that know their windows when they are compiled."""
+    return {"KERNEL_H": problem.kernel[0], "KERNEL_W": problem.kernel[1],
+            "STRIDE_Y": problem.stride[0], "STRIDE_X": problem.stride[1],
+            "DILATION_Y": problem.dilation[0], "DILATION_X": problem.dilation[1]}
+
+
+def specs_in(problem: Conv2dProblem, source: str, target: str) -> tuple[Specs, Specs]:
+    """Return the inputs and the outputs of a variant.
+
+    source: layout of the input.
+    target: layout of the output and of the epilogue's tensor operands.
+    """
+    y = problem.outputs[0].with_format(layout=target)
+    return ((problem.inputs[0].with_format(layout=source), *[y] * problem.epilogue.tensor_count),
+            (y,))
+
+
+def specs_of_layouts(problem: Conv2dProblem) -> list[tuple[Specs, Specs]]:
+    """Return the inputs and the outputs of a variant for each pair of layouts."""
+    return [specs_in(problem, *layouts) for layouts in _LAYOUTS]
+
+
+def panels(weights: np.ndarray, blocks: int, lanes: int) -> np.ndarray:
+    """Return weights in panels of neighbouring output channels.
+
+    weights: (groups, output channels of a group, depth, taps).
+    blocks: number of panels of a group. Zeros follow the last output channel of a group.
+    lanes: output channels of a panel; the result is (groups, blocks, taps, depth, lanes).
+    """
+    padded = np.zeros((len(weights), blocks * lanes, *weights.shape[2:]), weights.dtype)
+    padded[:, :weights.shape[1]] = weights
+    by_block = padded.reshape(len(weights), blocks, lanes, *weights.shape[2:])
+    return np.ascontiguousarray(by_block.transpose(0, 1, 4, 3, 2))
+
+
+def channels_in_memory(spec: TensorSpec) -> int:
+    """Return the channels of a pixel in memory, those of other tensors included."""
+    return spec.shape[1] + sum(spec.format.other_channels)
+
+
+def k_table(problem: Conv2dProblem, x: TensorSpec, *, channels_last: bool) -> np.ndarray:
+    """Return the index table of im2col, (K, 2) in int32.
+
+    For each k it has the offset in x from the corner of a window, and the position in the window
+    as row << 16 | column.
+
+    channels_last: True where k stands for (r, s, c), the tap's row and column and the input channel
+    of the group; False where k stands for (c, r, s).
+    """
+    _, x_channel, x_row, x_column = x.strides
+    c, r, s = np.meshgrid(np.arange(problem.group_channels), *map(np.arange, problem.kernel),
+                          indexing="ij")
+    rows, columns = r * problem.dilation[0], s * problem.dilation[1]
+    offsets = c * x_channel + rows * x_row + columns * x_column
+    table = np.stack([offsets, rows << 16 | columns], axis=-1).astype(np.int32)
+    if channels_last:
+        table = table.transpose(1, 2, 0, 3)
+    return table.reshape(-1, 2)
+
+
+def rounded(values: np.ndarray, dtype: str | np.dtype[Any] = "float16") -> np.ndarray:
+    """Return values in another dtype; numbers too large for float16 become infinite."""
+    with np.errstate(over="ignore"):
+        return values.astype(dtype)
+
+
+def rounded_to_tf32(values: np.ndarray) -> np.ndarray:
+    """Return float32 rounded to the 10 mantissa bits of TF32, to nearest, ties to even."""
+    bits = values.view(np.uint32)
+    rounded = (bits + 0xFFF + (bits >> 13 & 1)) & ~np.uint32(0x1FFF)
+    return np.where(np.isfinite(values), rounded, bits).view(np.float32)

@@ -1,1 +1,0 @@
-"""Dense convolution on tensor cores."""

@@ -1,1 +1,0 @@
-"""Weight tables and device checks that several sparse convolutions share."""

@@ -1,1 +1,0 @@
-"""Direct sparse convolution as it was published: CSR rows times the shifted input."""

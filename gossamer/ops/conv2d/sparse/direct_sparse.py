@@ -1,0 +1,281 @@
+"""direct_sparse: pruned convolution as inner products with the shifted input.
+
+Source: X. Chen, "Escoin: efficient sparse convolutional neural network inference on GPUs", arXiv
+1802.10280, 2018. Each filter is stretched over the padded input: its CSR row holds, for a nonzero
+of channel c and tap (r, s), the column (c*H + r)*W + s. An output is the inner product of the
+row with elements of the padded input; a column is the offset of an element from the start of the
+output's window. Unlike in the source, columns are computed with the strides of the input, so that
+several layouts, dilation and groups are possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Argument, Buffer, Device
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.common import specs_in
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.formats import cannot_index, csr, padded_bytes, padded_input
+from gossamer.ops.copy.problem import convert
+from gossamer.ops.copy.strided import copy_launches, copy_walk
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
+from gossamer.ops.strided import divisor
+from gossamer.ops.weights import Weights
+from gossamer.tensor import TensorSpec
+
+_SOURCE = Path(__file__).with_name("direct_sparse.cl")
+_STRETCH_GROUP = 64
+_LAYOUTS = ("NCHW", "CHWN")
+_LINE_BYTES = 128
+"""Bytes of a cache line."""
+
+
+@dataclass(frozen=True)
+class PublishedForm:
+    """One of the two published kernels, with its sizes.
+
+    variant: "untiled", where a work-item multiplies a row for one point, or "tiled", where a
+    work-group multiplies one row together, in tiles in shared memory.
+    threads: work-items of a work-group.
+    points: output points of a work-item.
+    """
+
+    variant: str
+    threads: int
+    points: int = 1
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a work-group."""
+        return 8 * self.threads if self.variant == "tiled" else 0
+
+    @property
+    def config(self) -> tuple[tuple[str, int | str], ...]:
+        """The kernel and its sizes as the config of a variant."""
+        config: tuple[tuple[str, int | str], ...] = (("variant", self.variant),
+                                                     ("threads", self.threads))
+        return (*config, ("points", self.points)) if self.variant == "tiled" else config
+
+
+FORMS = (
+    *(PublishedForm("tiled", threads) for threads in (1024, 512, 256, 64)),
+    *(PublishedForm("tiled", 256, points) for points in (2, 4, 8)),
+    *(PublishedForm("untiled", threads) for threads in (256, 64)),
+)
+
+
+class DirectSparse(Algorithm):
+    """The published kernels of direct sparse convolution, untiled and tiled.
+
+    Each row of CSR weights is multiplied with the inputs of a window.
+
+    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result
+    whose weights for this input are all zero.
+    """
+
+    op = "conv2d"
+    name = "direct_sparse"
+    dense = False
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if (reason := cannot_index(problem, device)) is not None:
+            return reason
+        if not _fitting(device):
+            return f"{device.name} runs at most {device.limits.work_group_size} work-items a group"
+        return None
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        for form in sorted(_fitting(device), key=lambda form: _order(problem, form, device)):
+            for layout in _LAYOUTS:
+                variant = Variant(form.config, *specs_in(problem, layout, layout))
+                for of_dtype in (variant, variant.as_fp16):
+                    yield replace(of_dtype, workspace=padded_bytes(of_dtype.inputs[0], problem))
+
+    def kernel_sources(self, problem: Conv2dProblem, variant: Variant,
+                       device: Device) -> tuple[KernelSource, ...]:
+        return (_source(problem, variant),)
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        """Prepare a launch; raises OutOfMemoryError where the stretched columns do not fit."""
+        x, y = variant.inputs[0], variant.outputs[0]
+        if y.size == 0:
+            return State(problem, variant, device)
+        rows, columns, values = (weights.packed(f"{part} of CSR", _pack(part))
+                                 for part in ("indptr", "indices", "data"))
+        padded = padded_input(x, problem)
+        stretched = _stretched(weights, problem, padded, rows, columns, device)
+        source, launches = padded_source(variant, padded, device)
+        threads, points = variant["threads"], dict(variant.config).get("points")
+        kernel = device.compile(_source(problem, variant))
+        walked = _Points.of(problem, padded, y, tiled=points is not None)
+        work: tuple[Argument, ...] = ()
+        if points is None:
+            groups = -(-problem.out_channels * walked.count // threads)
+        else:
+            spans = -(-walked.count // (threads * int(points)))
+            groups = spans * problem.out_channels
+            work = _work(weights, problem, spans, device)
+        launches.append(Launch(
+            kernel, (groups,), (threads,),
+            (source, rows, stretched, values, output_buffer(0), problem.out_channels,
+             *walked.arguments(y), *work,
+             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels))))
+        return State(problem, variant, device, launches, stretched)
+
+
+def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
+    points = dict(variant.config).get("points")
+    return KernelSource.of(_SOURCE, variant["variant"], {
+        "THREADS": variant["threads"], **({} if points is None else {"POINTS": points}),
+        "HALVES": int(variant.precision == "fp16"),
+        **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype)})
+
+
+def padded_source(variant: Variant, padded: TensorSpec,
+                  device: Device) -> tuple[Callable[..., Argument], list[Launch]]:
+    """Return the argument for the padded input, and the launches that copy it to the workspace."""
+    x = variant.inputs[0]
+    if not variant.workspace:
+        return input_buffer(0), []
+    return workspace_buffer, copy_launches(
+        device, x.stored_dtype.itemsize, copy_walk(convert(x, padded), x, padded),
+        input_buffer(0), workspace_buffer)
+
+
+@dataclass(frozen=True)
+class _Points:
+    """The output points of one channel, indexed by (outer, row, column, inner).
+
+    In CHWN the innermost index counts images. These are all images of the batch; but in the tiled
+    kernel, if the batch is a multiple of the images that fill a cache line, they are only that many
+    images. The windows of neighbouring columns share inputs, and with fewer images at each column
+    these are computed by work-items that are closer together. In NCHW the innermost index is always
+    0.
+
+    sizes: number of values of each index.
+    in_x: elements by which a step along each index moves the window in x.
+    in_y: elements by which a step along each index moves the result in y.
+    """
+
+    sizes: tuple[int, ...]
+    in_x: tuple[int, ...]
+    in_y: tuple[int, ...]
+
+    @staticmethod
+    def of(problem: Conv2dProblem, x: TensorSpec, y: TensorSpec, tiled: bool) -> _Points:
+        together = 1
+        if y.layout == "CHWN":
+            line = _LINE_BYTES // x.stored_dtype.itemsize
+            together = line if tiled and problem.batch % line == 0 else problem.batch
+        outer = (problem.batch // together, together * x.strides[0], together * y.strides[0])
+        rows = (problem.out_height, problem.stride[0] * x.strides[2], y.strides[2])
+        columns = (problem.out_width, problem.stride[1] * x.strides[3], y.strides[3])
+        inner = (together, x.strides[0], y.strides[0])
+        sizes, in_x, in_y = zip(outer, rows, columns, inner, strict=True)
+        return _Points(sizes, in_x, in_y)
+
+    @property
+    def count(self) -> int:
+        """Output points of one channel."""
+        return int(np.prod(self.sizes, dtype=np.int64))
+
+    def arguments(self, y: TensorSpec) -> tuple[int, ...]:
+        """Return the kernel arguments that describe the points."""
+        _, rows, columns, inner = self.sizes
+        return (*divisor(self.count), *divisor(rows * columns * inner), *divisor(columns * inner),
+                *divisor(inner), *self.in_x, y.strides[1], *self.in_y)
+
+
+def _work(weights: Weights, problem: Conv2dProblem, spans: int,
+          device: Device) -> tuple[Argument, ...]:
+    """Return the arguments by which a work-group of the tiled kernel finds its row and points."""
+    units, groups = max(device.limits.compute_units, 1), spans * problem.out_channels
+    parts_to_fill = max(1, round(units / spans / problem.groups))
+    parts = min(parts_to_fill, problem.group_out_channels)
+    order = weights.packed(f"rows in {parts} parts", partial(dealt, problem.groups, parts))
+    return (order, *divisor(units), groups // units, groups % units)
+
+
+def dealt(groups: int, parts: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the order in which rows are multiplied.
+
+    The rows of a group of channels are sorted by length and assigned in turn to `parts` parts,
+    which have similar work. In a part the longest rows come first. Neighbouring rows, which run at
+    the same time, then have similar lengths and read the same input channels at the same time.
+    """
+    weight = arrays["weight"]
+    lengths = np.count_nonzero(weight.reshape(groups, len(weight) // groups, -1), axis=2)
+    order = np.argsort(-lengths, axis=1, kind="stable")
+    order += np.arange(groups)[:, None] * lengths.shape[1]
+    return np.concatenate([rows[part::parts] for rows in order
+                           for part in range(parts)]).astype(np.int32)
+
+
+def _pack(part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+    """Return a function that makes one array of the CSR matrix from a layer's arrays.
+
+    part: the name of this array, "indptr", "indices" or "data".
+    """
+    def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        array = getattr(csr(arrays), part)
+        return array if part == "data" else array.astype(np.int32)
+    return pack
+
+
+def _stretched(weights: Weights, problem: Conv2dProblem, x: TensorSpec, rows: Buffer,
+               columns: Buffer, device: Device) -> Buffer:
+    """Compute on the device the column of each weight as an offset in the padded input.
+
+    In NCHW these columns are the same for every batch size and are cached with the weights. In CHWN
+    all strides grow with the batch, and the columns belong to the state.
+    """
+    def stretch(arrays: object) -> Buffer:
+        stretched = device.empty(columns.nbytes, f"stretched columns of {weights.layer}")
+        kernel = device.compile(KernelSource.of(_SOURCE, "stretch"))
+        _, x_channel, x_row, x_column = x.strides
+        device.launch(
+            kernel, (-(-problem.out_channels // _STRETCH_GROUP),), (_STRETCH_GROUP,),
+            (rows, columns, stretched, problem.out_channels,
+             problem.group_out_channels, problem.group_channels,
+             problem.taps, problem.kernel[1], x_channel,
+             problem.dilation[0] * x_row, problem.dilation[1] * x_column))
+        # streams that launch the convolution do not wait for the stream of this launch
+        device.synchronize()
+        return stretched
+
+    if x.layout == "CHWN":
+        return stretch(None)
+    return weights.packed(f"stretched columns {x.strides[1:]} {problem.dilation}", stretch)
+
+
+def _fitting(device: Device) -> list[PublishedForm]:
+    """Return the kernels, with their sizes, that the device can run."""
+    return [form for form in FORMS if form.threads <= device.limits.work_group_size
+            and form.shared_bytes <= device.limits.shared_bytes]
+
+
+def _order(problem: Conv2dProblem, form: PublishedForm, device: Device) -> tuple[bool, float, int]:
+    """Return a key that sorts kernels by expected time; the key itself is no time.
+
+    For each weight a work-item loads an input for each of its points, and the weight itself; a
+    weight in shared memory costs half as much as a weight in device memory. Up to 2048 work-items
+    of a multiprocessor load at once. Kernels that do not fill the device are compared by their
+    numbers of work-items. Kernels that the device may not be able to run come last.
+    """
+    points = problem.pixels
+    span = form.threads * form.points
+    items = problem.out_channels * -(-points // span) * form.threads
+    if form.variant == "untiled":
+        items = problem.out_channels * points
+    loads = form.points + (1 if form.variant == "tiled" else 2)
+    loads_at_once = max(1.0, items / (2048 * max(device.limits.compute_units, 1))) * loads
+    return form.threads > device.limits.sure_work_group_size, loads_at_once, items

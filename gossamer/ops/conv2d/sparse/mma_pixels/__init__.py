@@ -1,1 +1,0 @@
-"""Sparse convolution on tensor cores, with output pixels along the columns of an instruction."""

@@ -1,0 +1,283 @@
+"""The division of a layer among the work-groups of direct_sparse_pixels, and their time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gossamer.device.limits import Limits
+from gossamer.ops.conv2d.problem import Conv2dProblem
+
+ROWS = 16
+"""Output channels of a tensor core instruction's tile."""
+MOST_IMAGES = 8
+"""The largest batch. A larger batch has enough images for algorithms whose work-items compute one
+image each."""
+DEPTH = 16
+"""Columns of the weights that one step multiplies."""
+_FRAGMENT = 8
+"""Pixels of a tensor core instruction's tile."""
+_BATCH = 16
+"""The most inputs that a work-item loads at once."""
+_LARGEST_GRID = 65535
+"""The most work-groups of a grid along y and along z."""
+_CLUSTER_PART = 16
+"""An H200 forms clusters only within groups of this number of multiprocessors, and the
+multiprocessors that are left over run no cluster. On another device the number only affects the
+order in which tiles are tried."""
+_SIMILAR, _LONGEST = 0.85, 1.3
+"""Two ratios of numbers of columns. A block of similar rows has _SIMILAR times as many columns as a
+block of rows taken at random, and the block with the most columns has _LONGEST times as many as the
+mean block. Both ratios are typical of pruned layers of AlexNet, ResNet-50 and GoogLeNet, and do not
+depend on the device."""
+
+
+@dataclass(frozen=True)
+class PixelTile:
+    """The amount of work of a work-group and of its warps.
+
+    tiles: tiles of 16 output channels in a block.
+    blocks: blocks of a work-group.
+    warps_p: warps that share a tile of pixels.
+    parts: warps that share the columns of a block.
+    fragments: groups of eight neighbouring pixels that a warp computes.
+    cluster: work-groups that share the input channels.
+    """
+
+    tiles: int
+    blocks: int
+    warps_p: int
+    parts: int
+    fragments: int
+    cluster: int
+
+    @property
+    def rows(self) -> int:
+        """Output channels of a block."""
+        return ROWS * self.tiles
+
+    @property
+    def work_group(self) -> int:
+        """Work-items of a work-group."""
+        return 32 * self.blocks * self.warps_p * self.parts
+
+    @property
+    def holders(self) -> int:
+        """Number of warps of a cluster that have partial sums of the same results."""
+        return self.cluster * self.parts
+
+    @property
+    def sum_fragments(self) -> int:
+        """Fragments of sums, of 16 rows and 8 pixels, that each work-group of a cluster adds up."""
+        return self.blocks * self.tiles * self.warps_p * self.fragments // self.cluster
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes of shared memory for the partial sums that a work-group adds up."""
+        return 512 * self.holders * self.sum_fragments
+
+
+@dataclass(frozen=True)
+class PixelTiling:
+    """A problem divided into tiles.
+
+    A line is a row of pixels. A tile has `lines` lines, each of `width` fragments.
+
+    Shared memory holds a work-group's channels in vectors of eight inputs: a copy of each channel
+    for each horizontal tap. In a copy, lines whose numbers have the same residue modulo the
+    vertical stride lie together.
+
+    problem: the convolution.
+    shape: the amount of work of a work-group.
+    precision: "fp16" or "tf32".
+    """
+
+    problem: Conv2dProblem
+    shape: PixelTile
+    precision: str
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of a vector: eight inputs."""
+        return _FRAGMENT * (2 if self.precision == "fp16" else 4)
+
+    @property
+    def banks(self) -> int:
+        """Columns that one load reads without bank conflicts.
+
+        Their vectors must be in different banks.
+        """
+        return 128 // self.vector_bytes
+
+    @cached_property
+    def width(self) -> int:
+        """Fragments of a line of a tile."""
+        fragments = -(-self.problem.out_width // _FRAGMENT)
+        return -(-fragments // -(-fragments // self._capacity))
+
+    @cached_property
+    def lines(self) -> int:
+        """Output lines of a tile."""
+        most = max(1, self._capacity // self.width)
+        return -(-self.problem.out_height // -(-self.problem.out_height // most))
+
+    @property
+    def _capacity(self) -> int:
+        """The most fragments of a tile."""
+        return self.shape.warps_p * self.shape.fragments
+
+    @property
+    def tiles_across(self) -> int:
+        """Tiles along x."""
+        return -(-self.problem.out_width // (_FRAGMENT * self.width))
+
+    @property
+    def tiles_down(self) -> int:
+        """Tiles along y."""
+        return -(-self.problem.out_height // self.lines)
+
+    @property
+    def channels(self) -> int:
+        """Input channels of a work-group."""
+        return -(-self.problem.group_channels // self.shape.cluster)
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of a group of the convolution.
+
+        It includes the empty blocks that fill the last work-group.
+        """
+        blocks = -(-self.problem.group_out_channels // self.shape.rows)
+        return -(-blocks // self.shape.blocks) * self.shape.blocks
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Input lines and columns that the windows of a tile cover."""
+        return (self.problem.window(0, self.lines),
+                self.problem.window(1, _FRAGMENT * self.width))
+
+    @property
+    def columns(self) -> int:
+        """The most inputs of a line in a tile."""
+        return min(self.span[1], self.problem.width)
+
+    @property
+    def items(self) -> int:
+        """The most inputs of a channel in a tile."""
+        return min(self.span[0], self.problem.height) * self.columns
+
+    @property
+    def at_once(self) -> int:
+        """Channels that a work-group copies to shared memory at once."""
+        return max(1, self.shape.work_group // self.items)
+
+    @property
+    def batches(self) -> int:
+        """Number of batches of loads in which a work-item copies its channels."""
+        return -(-self.channels // (self.at_once * _BATCH))
+
+    @property
+    def batch(self) -> int:
+        """Inputs in a batch of loads, one of each channel.
+
+        A work-item waits for a batch before it loads the next one.
+        """
+        return -(-self.channels // (self.at_once * self.batches))
+
+    @property
+    def residue_vectors(self) -> int:
+        """Vectors of the lines of a copy that share one residue modulo the vertical stride."""
+        return -(-self.span[0] // self.problem.stride[0]) * self.width
+
+    @property
+    def tap_vectors(self) -> int:
+        """Vectors of a copy: an odd number, so that columns are spread over the banks."""
+        return self.problem.stride[0] * self.residue_vectors | 1
+
+    @property
+    def channel_vectors(self) -> int:
+        """Vectors of a channel: an odd number, so that columns are spread over the banks."""
+        return self.problem.kernel[1] * self.tap_vectors | 1
+
+    @property
+    def vectors(self) -> int:
+        """Vectors in shared memory.
+
+        Included are the vectors of channels that only fill up the last batch of loads, and spare
+        vectors after the last tap, which are read by warps that have no pixels.
+        """
+        channels = self.at_once * self.batch * self.batches
+        return channels * self.channel_vectors + self._capacity
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a work-group."""
+        channel_numbers = 4 * self.shape.blocks * self.shape.rows
+        barrier = 8 if self.shape.cluster > 1 else 0
+        return (self.vector_bytes * self.vectors + self.shape.partial_bytes + channel_numbers
+                + barrier)
+
+    def why_unfit(self, limits: Limits) -> str | None:
+        """Return the reason why the device cannot run MOST_IMAGES images; None where it can."""
+        if self.shared_bytes > limits.shared_bytes_opt_in:
+            return (f"needs {self.shared_bytes} bytes of shared memory a group, there are "
+                    f"{limits.shared_bytes_opt_in}")
+        if max(self.tiles_down, MOST_IMAGES * self.tiles_across) > _LARGEST_GRID:
+            return (f"{self.tiles_across} x {self.tiles_down} tiles of pixels: more than "
+                    f"{_LARGEST_GRID} groups")
+        return None
+
+    def first_vectors(self, channel: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+        """Return the index of each column's vector for the first fragment of a tile.
+
+        A column of the weights is multiplied with the eight inputs of its vector.
+        """
+        stride = self.problem.stride[0]
+        line = row * self.problem.dilation[0]
+        return (channel * self.channel_vectors + column * self.tap_vectors
+                + line % stride * self.residue_vectors + line // stride * self.width)
+
+
+def cycles(divided: PixelTiling, limits: Limits) -> float:
+    """Return the expected cycles of the kernel, without its launch.
+
+    A work-group copies its inputs from the L2 cache to shared memory, multiplies its steps of 16
+    columns and adds up its sums. Multiplying takes the longer of two times: the latencies of all
+    steps of the warp with the longest list of columns, or the issue of the instructions of all
+    work-groups of a multiprocessor.
+    """
+    problem, shape = divided.problem, divided.shape
+    density = problem.weights_info.density
+    groups = (shape.cluster * divided.blocks // shape.blocks * problem.groups
+              * problem.batch * divided.tiles_down * divided.tiles_across)
+    blocks_per_unit = max(1, min(limits.shared_bytes_opt_in // divided.shared_bytes,
+                                 512 // shape.work_group))
+    units = max(1, limits.compute_units if shape.cluster == 1
+                else limits.compute_units // _CLUSTER_PART * _CLUSTER_PART)
+    waves = -(-groups // (units * blocks_per_unit))
+    concurrent = -(-groups // (units * waves))
+    # copying takes the time of its instructions on 4 schedulers, or of writing to shared memory,
+    # whichever is longer
+    chunks = -(-divided.items // shape.work_group)
+    inputs = shape.work_group / 32 * divided.batch * divided.batches * chunks
+    staged = inputs * max((6 + 2 * problem.kernel[1]) / 4, 1 + problem.kernel[1])
+    # similar rows have fewer columns than random rows, and the longest list of columns exceeds the
+    # mean
+    columns = divided.channels * problem.taps * min(
+        _SIMILAR * (1 - (1 - density) ** shape.rows), 1)
+    steps = (columns / DEPTH + 0.5) / shape.parts
+    longest = math.ceil((_LONGEST * columns / DEPTH + 0.5) / shape.parts)
+    warps = shape.blocks * shape.warps_p * shape.parts
+    issued = 12 + shape.tiles * (1 + shape.fragments) + shape.fragments / 2
+    # TF32 takes two instructions and four loads where float16 takes one instruction and two loads
+    factor = 2 if divided.precision == "tf32" else 1
+    multiplied = warps * steps * factor * max(issued / 4, 1.7 * shape.tiles * shape.fragments,
+                                            2.6 * shape.fragments + 4 * shape.tiles + 1)
+    waited = longest * (80 + factor * (2 * shape.fragments + 4 * shape.tiles * shape.fragments))
+    summed = shape.partial_bytes / 64 + 25.0 * shape.sum_fragments
+    latency = 1500 + 700 * (divided.batches * chunks - 1) + 400 * (shape.cluster > 1)
+    return waves * (latency + concurrent * (staged + summed)
+                    + max(waited, concurrent * multiplied))

@@ -1,1 +1,0 @@
-"""Sparse convolution with weights in tables of blocks of output channels."""

@@ -1,0 +1,1 @@
+"""Dense convolution on tensor cores, in float16 and TF32."""

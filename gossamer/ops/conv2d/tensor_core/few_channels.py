@@ -1,0 +1,203 @@
+"""few_channels_mma: convolution of few input channels on tensor cores in float16.
+
+A network's first convolution is such a convolution. The kernel reads the float32 image itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Argument, Device
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.common import rounded, without_tensor_cores
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.image import image_macros
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.weights import Weights
+
+_SOURCE = Path(__file__).with_name("few_channels.cu")
+_SHAPES = ((8, 16), (4, 16), (8, 32), (4, 32), (16, 16))
+"""Rows and columns of outputs of a work-group; columns are a multiple of 16. The order in which
+shapes are tried, the same on every device, is a rule of thumb."""
+_MOST_CHANNELS = 4
+_MOST_DEPTH = 192
+"""The most numbers of a window, the zeros that fill its rows included. The limit is a rule of
+thumb: compared with the products of larger windows, a separate conversion of the image costs
+little."""
+_MOST_PART = 64
+"""The most output channels whose sums fit the registers of a work-group."""
+_MOST_SHARED = 40 * 1024
+"""The most bytes of shared memory of a work-group: on every device a kernel may have this number of
+bytes without a request for more."""
+_MOST_GRID = 65535
+"""The most work-groups of a grid along y and along z."""
+_WARPS = 4
+_MULTIPLE = 8
+
+
+class FewChannelsMma(Algorithm):
+    """Convolution of up to 4 input channels in float16, with float32 sums.
+
+    The kernel reads float32 in NCHW, as networks get their images, and writes float16 in NHWC, so
+    that no other kernel has to convert the image.
+    """
+
+    op = "conv2d"
+    name = "few_channels_mma"
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if (reason := without_tensor_cores(problem, device)) is not None:
+            return reason
+        if problem.groups > 1 or problem.channels > _MOST_CHANNELS:
+            return f"takes at most {_MOST_CHANNELS} input channels in one group"
+        if problem.dilation != (1, 1):
+            return "takes windows without dilation"
+        if (depth := _depth(problem)) > _MOST_DEPTH:
+            return (f"a window of {problem.channels}x{problem.kernel[0]}x{problem.kernel[1]} takes "
+                    f"{depth} numbers, of which there may be {_MOST_DEPTH}")
+        if problem.out_channels % _MULTIPLE:
+            return f"{problem.out_channels} output channels, takes multiples of {_MULTIPLE}"
+        if max(problem.out_height, problem.batch) > _MOST_GRID:
+            return f"more than {_MOST_GRID} rows of results, or images"
+        if not _fitting(problem):
+            return "the pixels under the windows do not fit the shared memory"
+        return None
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        x = problem.inputs[0].with_format(layout="NCHW")
+        y = problem.outputs[0].with_format(layout="NHWC", dtype="float16")
+        for part, rows, columns in _fitting(problem):
+            yield Variant((("rows", rows), ("columns", columns), ("channels", part)),
+                          (x, *[y] * problem.epilogue.tensor_count), (y,), "fp16")
+
+    def variants_in(self, problem: Conv2dProblem, device: Device,
+                    precisions: Sequence[str]) -> Iterator[Variant]:
+        return self.variants(problem, device) if "fp16" in precisions else iter(())
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        launches = self.launches(weights, problem, variant, device, image_macros(
+            variant.inputs[0], None), [])
+        return State(problem, variant, device, launches)
+
+    def launches(self, weights: Weights, problem: Conv2dProblem, variant: Variant, device: Device,
+                 image: Mapping[str, object], given: Sequence[Argument]) -> list[Launch]:
+        """Return one launch, or no launch where the output is empty.
+
+        image: the macros of the image.
+        given: arguments of the arithmetic that computes the image's numbers.
+        """
+        if variant.outputs[0].size == 0:
+            return []
+        rows, columns = variant["rows"], variant["columns"]
+        part, group = variant["channels"], _group(problem)
+        tiles = rows * columns // 16 // _WARPS
+        kernel = device.compile(KernelSource.of(_SOURCE, "few_channels", {
+            "HALVES": 1, "WARPS": _WARPS, "TILE_H": rows, "TILE_W": columns,
+            "KERNEL_H": problem.kernel[0], "KERNEL_W": problem.kernel[1],
+            "STRIDE_Y": problem.stride[0], "STRIDE_X": problem.stride[1],
+            "ROW_WIDTH": _row_width(problem), "CHANNELS": problem.channels,
+            "STEPS": _steps(problem), "OUT_PART": part, "GROUP_TILES": group // 8,
+            "TILES_AT_ONCE": 2 if tiles % 2 == 0 else 1,
+            **epilogue_macros(problem.epilogue, tensor_dtype="float16"), **image,
+        }, architectures=("sm_80", "sm_100")))
+        packed = weights.packed(f"{part} columns for few_channels_mma",
+                                lambda arrays: _pack(arrays, problem, part))
+        column_tiles = -(-problem.out_width // columns)
+        return [Launch(
+            kernel, (column_tiles * (problem.out_channels // part),
+                     -(-problem.out_height // rows), problem.batch), (32 * _WARPS, 1, 1),
+            (input_buffer(0), packed, output_buffer(0), problem.out_channels, problem.height,
+             problem.width, problem.out_height, problem.out_width, *problem.pads[:2], column_tiles,
+             *given, *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))]
+
+
+def _row_width(problem: Conv2dProblem) -> int:
+    """Return how many numbers a window's row has in one channel.
+
+    With the zeros that fill the row it is a power of 2, at least 2.
+    """
+    return max(2, 1 << (problem.kernel[1] - 1).bit_length())
+
+
+def _depth(problem: Conv2dProblem) -> int:
+    """Return how many numbers a window has, the zeros that fill its rows included."""
+    return problem.channels * problem.kernel[0] * _row_width(problem)
+
+
+def _steps(problem: Conv2dProblem) -> int:
+    """Return the number of steps of 16 numbers into which a window is divided."""
+    return -(-_depth(problem) // 16)
+
+
+def _group(problem: Conv2dProblem) -> int:
+    """Return the number of output channels of a group.
+
+    The columns of a group are permuted together, so that each of four lanes has neighbouring
+    channels, up to 8 of them.
+    """
+    return next(count for count in (32, 16, 8) if problem.out_channels % count == 0)
+
+
+def _parts(problem: Conv2dProblem) -> list[int]:
+    """Return one or two numbers of output channels that a work-group may compute.
+
+    The first is the largest number whose sums fit the registers, because every further work-group
+    reads the image again. The second is smaller, but at least half of the first, for batches of few
+    images.
+    """
+    group = _group(problem)
+    fitting = [count for count in range(group, _MOST_PART + 1, group)
+               if problem.out_channels % count == 0]
+    return [count for count in reversed(fitting) if 2 * count >= fitting[-1]][:2]
+
+
+def _fitting(problem: Conv2dProblem) -> list[tuple[int, int, int]]:
+    """Return the sizes of a work-group with which inputs and weights fit shared memory.
+
+    They are (output channels, rows of outputs, columns of outputs).
+    """
+    fitting = []
+    for part, (rows, columns) in itertools.product(_parts(problem), _SHAPES):
+        height, width = problem.window(0, rows), problem.window(1, columns)
+        pitch = -(-width // 2) * 2
+        # with an odd stride shared memory has two copies of all numbers
+        copies = 1 + problem.stride[1] % 2
+        numbers = copies * (pitch * (problem.channels * height + 16) + 96)
+        if 2 * numbers + 32 * _steps(problem) * part <= _MOST_SHARED:
+            fitting.append((part, rows, columns))
+    return fitting
+
+
+def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, part: int) -> np.ndarray:
+    """Return the weights as registers of the 32 lanes of a warp.
+
+    They are in the order of parts of `part` output channels, steps of 16 numbers of a window, and
+    tiles of 8 columns. Each lane has two registers of a tile. Where a part has an even number of
+    tiles, a lane's registers of two neighbouring tiles lie side by side. The numbers of a window
+    are in the order of rows, channels and columns; zeros fill up the columns of each channel and
+    row.
+
+    Register h of a tile and lane l holds numbers 2 (l % 4) and 2 (l % 4) + 1 of half h of the step,
+    for column l / 4. Column 2 q + i of tile t of a group is channel 2 q T + 2 t + i of the group,
+    where T is the number of tiles of a group.
+    """
+    lines = arrays["weight"].astype(np.float32).transpose(0, 2, 1, 3)
+    filled = np.zeros((*lines.shape[:3], _row_width(problem)), np.float32)
+    filled[..., :problem.kernel[1]] = lines
+    padded = np.zeros((problem.out_channels, _steps(problem) * 16), np.float32)
+    padded[:, :_depth(problem)] = filled.reshape(problem.out_channels, -1)
+    tiles = _group(problem) // 8
+    # axes: group, q, tile, i, number
+    columns = padded.reshape(-1, 4, tiles, 2, padded.shape[1]).transpose(0, 2, 1, 3, 4)
+    # axes: part, tiles, tile, column, step, half, quarter, number
+    parts = columns.reshape(problem.out_channels // part, -1, 1 if part % 16 else 2, 8,
+                            _steps(problem), 2, 4, 2)
+    ordered = np.ascontiguousarray(rounded(parts.transpose(0, 4, 1, 3, 6, 2, 5, 7)))
+    return ordered.reshape(-1).view(np.uint32)

@@ -1,0 +1,287 @@
+"""Tiles of convolutions as matrix products on tensor cores, with estimates of their times.
+
+K is the axis over which the product sums: for each tap (r, s) of a window, the input channels of a
+group. Eight chunks of 16 bytes along K make a line.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gossamer.device.limits import Limits
+from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.tensor import rounded_up
+
+CHUNKS = 8
+"""Chunks of 16 bytes in a line."""
+
+
+def vector_of(precision: str) -> int:
+    """Return the number of values in a chunk of 16 bytes."""
+    return 8 if precision == "fp16" else 4
+
+
+def bytes_at_once(problem: Conv2dProblem, precision: str) -> int:
+    """Return the most bytes that can be copied at once from every pixel in NHWC.
+
+    This is the largest divisor of 16 (the bytes of a chunk) that also divides the bytes of a
+    group's channels.
+    """
+    return math.gcd(16, problem.group_channels * (2 if precision == "fp16" else 4))
+
+
+def stored_at_once(problem: Conv2dProblem, precision: str) -> int:
+    """Return the adjacent output channels that a lane stores at once: 8 (in float16), 4, 2 or 1."""
+    return math.gcd(vector_of(precision), problem.group_out_channels)
+
+
+def stages_of(problem: Conv2dProblem, precision: str) -> int:
+    """Return the number of stages, lines of 128 bytes along K."""
+    return -(-problem.depth // (CHUNKS * vector_of(precision)))
+
+
+def lines_of(problem: Conv2dProblem, precision: str) -> int:
+    """Return the number of lines of a stage.
+
+    These are the output channels of a group, rounded up to a multiple of 4 * vector_of(precision).
+    """
+    return rounded_up(problem.group_out_channels, 4 * vector_of(precision))
+
+
+_RESERVED_BYTES = 1024
+"""Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
+_REGISTERS = 65536
+"""Registers of a multiprocessor."""
+_BARRIER_BYTES = 1024
+"""Bytes of shared memory for barriers, before the slots."""
+_LINE = 128
+"""Bytes of a line."""
+
+
+@dataclass(frozen=True)
+class MmaTile:
+    """The sizes of a work-group's tile.
+
+    tile_p: output pixels of a work-group.
+    tile_m: output channels of a work-group.
+    warps_p: warps that share the pixels.
+    warps_m: warps that share the output channels.
+    warps_k: warps that share the K range.
+    cluster: work-groups that share the K range.
+    slots: stages of 128 bytes of K that shared memory holds.
+    blocks_per_unit: work-groups that a multiprocessor is to hold at once.
+    keeps_weights: 1 where a work-group keeps the weights of all its tiles in shared memory.
+    wgmma: 1 where warpgroups multiply by wgmma (sm_90a), 0 where warps multiply by mma.
+    copy_warps: with wgmma, warps that do nothing but copy.
+    """
+
+    tile_p: int
+    tile_m: int
+    warps_p: int
+    warps_m: int
+    warps_k: int = 1
+    cluster: int = 1
+    slots: int = 4
+    blocks_per_unit: int = 1
+    keeps_weights: int = 0
+    wgmma: int = 0
+    copy_warps: int = 0
+
+    @property
+    def work_group(self) -> int:
+        """Work-items of a work-group: the warps that multiply, and with wgmma the warps that copy.
+        """
+        return 32 * (self.warps_p * self.warps_m * self.warps_k + self.copy_warps)
+
+    @property
+    def copiers(self) -> int:
+        """Work-items that copy."""
+        return 32 * self.copy_warps or self.work_group
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """With wgmma, registers of a copying work-item, and of a multiplying work-item."""
+        each = _REGISTERS // (self.work_group * self.blocks_per_unit) // 8 * 8
+        copy = min(each, 32 + 24 * (self.tile_p // 64))
+        left = each * self.work_group - copy * self.copiers
+        return copy, min(240, left // (self.work_group - self.copiers) // 8 * 8)
+
+    def shared_bytes(self, stages: int) -> int:
+        """Return the bytes of shared memory of a work-group.
+
+        They hold its barriers and slots, and after the slots either the weights of all stages, or
+        the sums of the warps and work-groups that share K.
+        """
+        has_barriers = self.wgmma or self.cluster > 1
+        slots = self.slots * self.slot_bytes + has_barriers * _BARRIER_BYTES
+        if self.keeps_weights:
+            return slots + stages * self.tile_m * _LINE
+        if self.cluster * self.warps_k == 1:
+            return slots
+        # each work-group adds up its share of the sums, in sets of 8 pixels and 32 or 16 channels
+        return slots + 4 * self.warps_k * max(self.tile_p * self.tile_m, 256 * self.cluster)
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether a work-group computes several tiles, one after the other."""
+        return self.cluster == 1
+
+    def at_once(self, stages: int, limits: Limits) -> int:
+        """Return the number of work-groups that the device holds at once."""
+        each = (limits.shared_bytes_opt_in + _RESERVED_BYTES) // (
+            self.shared_bytes(stages) + _RESERVED_BYTES)
+        return max(1, limits.compute_units * min(each, self.blocks_per_unit))
+
+    @property
+    def lead(self) -> int:
+        """Stages that are copied ahead."""
+        return self.slots - 1
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of a stage's lines."""
+        return (self.tile_p + (0 if self.keeps_weights else self.tile_m)) * _LINE
+
+    def stages_ahead_of_operand(self, precision: str) -> int:
+        """Return how many stages can be copied while slots hold an operand of the epilogue.
+
+        A tensor operand may be copied to slots of the ring, as the last stages of a tile. The
+        number is negative where the operand is not copied to slots.
+        """
+        itemsize = 2 if precision == "fp16" else 4
+        fits = [stages for stages in (1, 2, 4)
+                if self.tile_p // stages * self.tile_m * itemsize <= self.slot_bytes]
+        if not fits or self.warps_k > 1 or not self.takes_several:
+            return -1
+        return self.lead - fits[0]
+
+    def tiles_of(self, problem: Conv2dProblem) -> tuple[int, int]:
+        """Return the numbers of tiles along the pixels and along the output channels of a group."""
+        return (-(-problem.pixels // self.tile_p),
+                -(-problem.group_out_channels // self.tile_m))
+
+
+TILES = (
+    MmaTile(64, 64, 4, 1, slots=4, blocks_per_unit=3, wgmma=1, copy_warps=4),
+    MmaTile(64, 64, 4, 1, slots=6, blocks_per_unit=2, wgmma=1, copy_warps=4),
+    MmaTile(64, 96, 4, 1, slots=5, blocks_per_unit=2, wgmma=1, copy_warps=4),
+    MmaTile(64, 128, 4, 1, slots=4, blocks_per_unit=2, wgmma=1, copy_warps=4),
+    MmaTile(64, 192, 4, 1, slots=6, wgmma=1, copy_warps=4),
+    MmaTile(64, 256, 4, 1, slots=5, wgmma=1, copy_warps=4),
+    MmaTile(128, 128, 8, 1, slots=6, wgmma=1, copy_warps=8),
+    MmaTile(128, 256, 8, 1, slots=4, wgmma=1, copy_warps=4),
+    MmaTile(64, 192, 4, 1, slots=6, blocks_per_unit=2, keeps_weights=1, wgmma=1, copy_warps=4),
+    MmaTile(64, 64, 4, 1, slots=5, cluster=2, blocks_per_unit=2, wgmma=1, copy_warps=4),
+    MmaTile(64, 64, 4, 1, slots=5, cluster=4, blocks_per_unit=2, wgmma=1, copy_warps=4),
+    MmaTile(64, 64, 4, 1, slots=5, cluster=8, blocks_per_unit=2, wgmma=1, copy_warps=4),
+    MmaTile(256, 32, 8, 1, slots=3, blocks_per_unit=2),
+    MmaTile(64, 32, 4, 1, slots=6, blocks_per_unit=4, keeps_weights=1),
+    MmaTile(64, 32, 4, 1, slots=4, blocks_per_unit=4),
+    MmaTile(16, 32, 1, 1, warps_k=4, slots=6, blocks_per_unit=4),
+    MmaTile(16, 32, 1, 1, warps_k=4, cluster=2, slots=4),
+    MmaTile(16, 32, 1, 1, warps_k=4, cluster=4, slots=4),
+    MmaTile(128, 128, 2, 4, slots=4),
+    MmaTile(128, 64, 2, 2, slots=3, blocks_per_unit=3),
+    MmaTile(64, 64, 2, 2, slots=4, blocks_per_unit=3),
+)
+"""The tiles that are offered. The tiles were chosen by times on an H200, the last three for GPUs
+without wgmma. On every device each tile that fits may be measured."""
+
+# The rates below were fitted to times of the layers of MobileNetV2 and ResNet-50 on an H200.
+_START_US = 1.89
+"""Microseconds before the first copy and after the last store."""
+_COPY, _WINDOW = 51.4, 1.28
+"""Bytes that a multiprocessor copies to shared memory in a cycle, and the factor by which copies of
+windows, whose pixels are not contiguous, take longer."""
+_NARROW_COPIES = 8
+"""Copies of 4 or 8 bytes that a multiprocessor starts in a cycle; not measured."""
+_GATHER = 0.6
+"""Cycles in which a multiprocessor loads one value that is gathered, not copied."""
+_MMA, _WGMMA = 0.124, 0.0377
+"""Cycles in which a multiprocessor adds a stage's products to one sum, by mma and by wgmma."""
+_EPILOGUE, _STORE = 0.0577, 0.0255
+"""Cycles of the epilogue for each sum, and of storing one byte of a result."""
+_STAGE, _AHEAD, _TILE = 384, 919, 245
+"""Cycles that a work-group waits: for each stage; for a stage's copy, to be divided by the number
+of stages that are copied ahead; and for each tile."""
+_CLUSTER, _WARPS_K = 18, 84
+"""Cycles in which the sums of the work-groups of a cluster, or of the warps that share K, are added
+up."""
+_BYTES_PER_MICROSECOND, _CACHED_BYTES, _NO_OVERLAP = 3.9e6, 35e6, 0.15
+"""Bytes that device memory moves in a microsecond; bytes that stay in the L2 cache from one layer
+to the next; and the share of the shorter time, of computing or of moving bytes, that the longer
+time does not hide."""
+
+
+def copies(problem: Conv2dProblem, precision: str, layout: str) -> bool:
+    """Return whether an input is copied asynchronously, 4 bytes or more at once.
+
+    Its values are loaded one by one otherwise.
+    """
+    return layout == "NHWC" and bytes_at_once(problem, precision) >= 4
+
+
+def fitting(problem: Conv2dProblem, precision: str, layout: str, limits: Limits) -> list[MmaTile]:
+    """Return the tiles that a device can run for a problem whose input has the layout `layout`."""
+    stages = stages_of(problem, precision)
+    # with wgmma few warps copy: they are too few to load values one by one, and have too few
+    # registers for narrow copies of windows
+    is_narrow = bytes_at_once(problem, precision) < 16
+    most_wgmma = limits.wgmma and copies(problem, precision, layout) and not (
+        is_narrow and (problem.kernel != (1, 1) or any(problem.pads)))
+    return [tile for tile in TILES
+            if tile.cluster <= limits.cluster and tile.wgmma <= most_wgmma
+            and tile.shared_bytes(stages) <= limits.shared_bytes_opt_in
+            # each warp has whole blocks of output channels
+            and tile.tile_m // tile.warps_m % (4 * vector_of(precision)) == 0]
+
+
+def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: str,
+                limits: Limits) -> float:
+    """Return the estimated time of a launch in microseconds.
+
+    It is the start of the launch, and then the time in which the busiest multiprocessor computes or
+    its work-groups wait, whichever is longer. Where the tensors do not stay in the L2 cache, a
+    launch takes at least the time in which device memory moves them. The times of the
+    multiprocessor and of device memory overlap only in part, so a share of the shorter time is
+    added.
+    """
+    itemsize = 2 if precision == "fp16" else 4
+    vector = vector_of(precision)
+    stages = stages_of(problem, precision)
+    own_stages = -(-stages // tile.cluster)
+    area = tile.tile_p * tile.tile_m
+    operands = problem.epilogue.tensor_count * itemsize * area
+    # bytes that a work-group copies in a stage, and cycles of a tile
+    x_bytes = tile.tile_p * problem.depth * itemsize / max(1, stages)
+    if problem.kernel != (1, 1):
+        x_bytes *= _WINDOW
+    weight_bytes = 0 if tile.keeps_weights else tile.tile_m * _LINE
+    copied = (own_stages * (x_bytes + weight_bytes) + operands) / _COPY
+    if copies(problem, precision, layout):
+        rate = min(_COPY, _NARROW_COPIES * bytes_at_once(problem, precision))
+        copied += own_stages * x_bytes * (1 / rate - 1 / _COPY)
+    else:
+        copied += own_stages * tile.tile_p * vector * _GATHER
+    multiplied = own_stages * area * (_WGMMA if tile.wgmma else _MMA)
+    # a store of less than a chunk fills only half of a 32-byte sector of the L2 cache
+    stores = 1 if stored_at_once(problem, precision) == vector else 2
+    stored = area * (_EPILOGUE + stores * _STORE * itemsize)
+    waited = (own_stages * (_STAGE + _AHEAD / max(1, tile.lead)) + _TILE + stored
+              + (_CLUSTER if tile.cluster > 1 else 0) + (_WARPS_K if tile.warps_k > 1 else 0))
+    # the tiles of the busiest multiprocessor, and of a work-group
+    tiles_p, tiles_m = tile.tiles_of(problem)
+    groups = tiles_p * tiles_m * problem.groups * tile.cluster
+    units = max(1, limits.compute_units)
+    at_once = tile.at_once(stages, limits) if tile.takes_several else units * tile.blocks_per_unit
+    per_unit = groups / units
+    if per_unit < 4 * tile.blocks_per_unit:
+        per_unit = -(-groups // units)
+    cycles = max(per_unit * (max(copied, multiplied) + stored), -(-groups // at_once) * waited)
+    computed = _START_US + cycles / CYCLES_PER_MICROSECOND
+    nbytes = itemsize * sum(spec.size for spec in (*problem.inputs, *problem.outputs))
+    moved = nbytes / _BYTES_PER_MICROSECOND
+    return (max(computed, moved if nbytes > _CACHED_BYTES else 0.0)
+            + _NO_OVERLAP * min(computed, moved))

@@ -1,0 +1,243 @@
+"""cuBLAS and cuSPARSE through nvmath-python, and cuDNN through its Python frontend.
+
+Each library is loaded when it is first used on a device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.errors import DeviceError, first_line, installing
+
+CUBLAS, CUSPARSE, CUDNN = "cuBLAS", "cuSPARSE", "cuDNN"
+DATA_TYPES = {"float32": 0, "float16": 2}
+"""CUDA's numbers of the dtypes (cudaDataType)."""
+ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
+"""The scale factors alpha and beta of products, which the libraries read from host memory."""
+
+_INSTALL = installing("vendor")
+_BINDINGS = {CUBLAS: "nvmath.bindings.cublasLt", CUSPARSE: "nvmath.bindings.cusparse"}
+_OLDEST_FRONTEND = (1, 32)
+_OLDEST_CUDNN = 90200
+"""The first version of cuDNN that reports the workspace of an engine before the engine is built."""
+_NEEDED_BY_CUDNN = ("cudart", "nvrtc", "cublasLt")
+_LIBRARIES: dict[tuple[str, Device], NvmathLibrary | CudnnLibrary | str] = {}
+"""Each library on each device, or the reason why it cannot be used there."""
+_STARTING = threading.Lock()
+
+
+def dtype_of(precision: str) -> str:
+    """Return the dtype that tensors have in memory for a variant's precision."""
+    return "float16" if precision == "fp16" else "float32"
+
+
+def unavailable(name: str, device: Device) -> str | None:
+    """Return why a library cannot be used on a device, in one line; None where it can."""
+    library = _on(name, device)
+    return library if isinstance(library, str) else None
+
+
+def library_on(name: str, device: Device) -> Any:
+    """Return a library on a device: a CudnnLibrary for CUDNN, else an NvmathLibrary.
+
+    Raises DeviceError with the reason where the library cannot be used.
+    """
+    library = _on(name, device)
+    if isinstance(library, str):
+        raise DeviceError(f"{device.name}: {library}")
+    return library
+
+
+def loaded_version(name: str, device: Device) -> str:
+    """Return the version of a library on a device; empty where it cannot be used."""
+    library = _on(name, device)
+    return "" if isinstance(library, str) else library.version
+
+
+def _on(name: str, device: Device) -> NvmathLibrary | CudnnLibrary | str:
+    """Return a library, or why it cannot be used; the first call starts it, in one thread only."""
+    key = (name, device)
+    if key not in _LIBRARIES:
+        with _STARTING:
+            if key not in _LIBRARIES:
+                _LIBRARIES[key] = _started(name, device)
+    return _LIBRARIES[key]
+
+
+def _started(name: str, device: Device) -> NvmathLibrary | CudnnLibrary | str:
+    if not device.runs_cuda_libraries:
+        return f"{name} runs on NVIDIA GPUs only"
+    return _started_cudnn(device) if name == CUDNN else _started_nvmath(name, device)
+
+
+class NvmathLibrary:
+    """cuBLAS or cuSPARSE with its handle on one device.
+
+    api: module of the library's bindings.
+    handle: handle of the library, for calls inside `calling`.
+    version: the library's own version number.
+    """
+
+    def __init__(self, name: str, device: Device) -> None:
+        self.name = name
+        self.api = importlib.import_module(_BINDINGS[name])
+        self.device = device
+        self._lock = threading.Lock()
+        with device.current():
+            self.handle = self.api.create()
+            # get_version takes a handle in cuSPARSE and no argument in cuBLASLt
+            self.version = str(self.api.get_version(*([self.handle] if name == CUSPARSE else [])))
+
+    @contextlib.contextmanager
+    def calling(self, what: str) -> Iterator[Any]:
+        """Yield the bindings' module while no other thread uses it, with the context current.
+
+        Raises DeviceError that names the failed operation and the library's error.
+
+        what: the operation, for the message.
+        """
+        with self._lock, self.device.current():
+            try:
+                yield self.api
+            except Exception as error:  # each binding has its own exceptions
+                raise DeviceError(f"{self.device.name}: {self.name} failed {what}: "
+                                  f"{first_line(error)}") from error
+
+
+def _started_nvmath(name: str, device: Device) -> NvmathLibrary | str:
+    try:
+        return NvmathLibrary(name, device)
+    except ModuleNotFoundError as error:
+        if error.name == "nvmath":
+            return f"nvmath-python is not installed: {_INSTALL}"
+        return f"nvmath-python cannot be loaded: {first_line(error)}"
+    except Exception as error:  # loading and starting can fail in many ways
+        return f"{name} cannot be loaded: {first_line(error)}; {_INSTALL}"
+
+
+class CudnnLibrary:
+    """cuDNN with its handles on one device.
+
+    Only one thread at a time uses a handle.
+
+    api: the frontend's module.
+    version: version of cuDNN, not of the frontend.
+    failures: exception classes that the frontend's calls raise.
+    """
+
+    def __init__(self, api: Any, device: Device) -> None:
+        self.api = api
+        self.version: str = api.backend_version_string()
+        self.failures = (api.cudnnGraphNotSupportedError, RuntimeError, ValueError)
+        self._device = device
+        with device.current():
+            self._free: deque[tuple[Any, Any]] = deque([self._created()])
+            """Handles that no thread uses now, each with a stream of its own."""
+
+    def _created(self) -> tuple[Any, Any]:
+        handle, stream = self.api.create_handle(), self._device.create_stream()
+        self.api.set_stream(handle, self._device.stream_handle(stream))
+        return handle, stream
+
+    @contextlib.contextmanager
+    def handle(self) -> Iterator[Any]:
+        """Yield a handle that no other thread uses, with the device's context current.
+
+        The handle has its own stream, on which cuDNN works while it builds or deserialises an
+        execution plan.
+        """
+        with self._taken() as (handle, _):
+            yield handle
+
+    @contextlib.contextmanager
+    def handle_on(self, stream: Any) -> Iterator[Any]:
+        """Yield a handle as `handle` does, but with a given stream instead of its own."""
+        with self._taken() as (handle, own_stream):
+            self.api.set_stream(handle, self._device.stream_handle(stream))
+            try:
+                yield handle
+            finally:
+                # The handle gets its own stream back. To deserialise a plan, the frontend captures
+                # work on the handle's stream: the process would end if the given stream was
+                # destroyed by then, and work that another thread queues on the given stream would
+                # be captured instead of executed.
+                self.api.set_stream(handle, self._device.stream_handle(own_stream))
+
+    @contextlib.contextmanager
+    def _taken(self) -> Iterator[tuple[Any, Any]]:
+        with self._device.current():
+            try:
+                taken = self._free.pop()
+            except IndexError:
+                taken = self._created()
+            try:
+                yield taken
+            finally:
+                self._free.append(taken)
+
+
+def _started_cudnn(device: Device) -> CudnnLibrary | str:
+    api = _frontend()
+    if isinstance(api, str):
+        return api
+    try:
+        return CudnnLibrary(api, device)
+    except Exception as error:  # starting can fail in many ways
+        return f"cuDNN does not start: {first_line(error)}"
+
+
+@functools.cache
+def _frontend() -> Any:
+    """Return cuDNN's frontend, or why the frontend or cuDNN is missing, too old or broken.
+
+    The import of the frontend loads cuDNN.
+    """
+    try:
+        api = importlib.import_module("cudnn")
+    except ModuleNotFoundError as error:
+        if error.name == "cudnn":
+            return f"cuDNN is not installed: {_INSTALL}"
+        return f"cuDNN's frontend cannot be loaded: {first_line(error)}"
+    except Exception as error:  # the import opens the library, which can fail in many ways
+        return f"cuDNN cannot be loaded: {first_line(error)}"
+    version = str(getattr(api, "__version__", "0"))
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _OLDEST_FRONTEND:
+        oldest = ".".join(map(str, _OLDEST_FRONTEND))
+        return f"nvidia-cudnn-frontend {version} is older than {oldest}: {_INSTALL}"
+    try:
+        library = api.backend_version()
+    except RuntimeError:
+        return f"cuDNN's library (libcudnn.so.9) was not found: {_INSTALL}"
+    if library < _OLDEST_CUDNN:
+        return f"cuDNN {api.backend_version_string()} is older than 9.2: {_INSTALL}"
+    needed_libraries()
+    return api
+
+
+@functools.cache
+def needed_libraries() -> tuple[str, ...]:
+    """Load the libraries that cuDNN needs, and return the names of those that were found.
+
+    They are loaded from the folders where pip installs them, because cuDNN itself looks for them in
+    the system's folders.
+    """
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+    except ImportError:
+        return ()
+    found = []
+    for name in _NEEDED_BY_CUDNN:
+        # a cuDNN engine that needs a missing library fails later, with its own error
+        with contextlib.suppress(Exception):
+            load_nvidia_dynamic_lib(name)
+            found.append(name)
+    return tuple(found)
