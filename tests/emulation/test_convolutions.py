@@ -10,19 +10,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import tests.ops.conv2d.dense.test_depthwise_tiled as depthwise
-import tests.ops.conv2d.dense.test_few_channels as few
-import tests.ops.conv2d.dense.test_mma as mma
-import tests.ops.conv2d.shifted.test_shifted_gemm as shifted
-import tests.ops.conv2d.shifted.test_shifted_sparse as shifted_sparse
+import tests.ops.conv2d.dense.test_dense as depthwise
+import tests.ops.conv2d.shifted.test_windows_fp16 as shifted
+import tests.ops.conv2d.shifted.test_windows_fp16_sparse as shifted_sparse
 import tests.ops.conv2d.sparse.test_direct_sparse_pixels as sparse_pixels
+import tests.ops.conv2d.tensor_core.test_few_channels as few
+import tests.ops.conv2d.tensor_core.test_implicit_gemm as mma
 import tests.ops.fused.test_first_convolution as first_convolution
 from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.conv2d.common import config_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.shifted.product import config_of
-from gossamer.ops.conv2d.shifted.shifted_gemm_tiling import ShiftedTile
-from gossamer.ops.conv2d.shifted.shifted_sparse_tiling import SparseTile
-from gossamer.ops.conv2d.sparse.mma_pixels.direct_sparse_pixels import DirectSparsePixels
+from gossamer.ops.conv2d.shifted.windows_fp16 import ShiftedTile
+from gossamer.ops.conv2d.shifted.windows_fp16_sparse import SparseTile
+from gossamer.ops.conv2d.sparse.direct_sparse_pixels import DirectSparsePixels
 from gossamer.ops.weights import Weights
 from tests.emulation.device import Emulate, EmulatedDevice
 from tests.ops.conv2d.test_conv2d import BIAS_RESIDUAL_RELU

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-import tests.ops.matmul.test_mma as matmul
+import tests.ops.matmul.test_matmul as matmul
 import tests.ops.test_tf32_rounding as tf32
 from gossamer.ops.algorithm import Problem, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem

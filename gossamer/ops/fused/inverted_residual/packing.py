@@ -8,8 +8,8 @@ import numpy as np
 
 from gossamer.expression import Expression
 from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.conv2d.common import rounded_to_tf32
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.common.tensor_cores import rounded_to_tf32
 from gossamer.ops.epilogue import epilogue_macros
 from gossamer.ops.fused.inverted_residual.block import Block, epilogues
 from gossamer.ops.fused.inverted_residual.tiling import DEPTHS, BlockTiling
