@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from cuda.bindings import nvjitlink
 from gossamer.device.cuda.nvrtc import BuildInfo
 from gossamer.device.cuda.ptx import PtxProgram
 from gossamer.errors import CompileError
-from gossamer.io import process_pool
 
 
 def version() -> str:
@@ -93,9 +93,11 @@ def _log(handle: int, size: Callable[[int], int], get: Callable[[int, bytearray]
 
 
 def _link_in_a_process(text: str, options: Sequence[str]) -> tuple[bytes, str]:
+    # the process imports from the same folders as this one, but not from the working directory
+    folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     try:
-        run = subprocess.run(process_pool.command("gossamer.device.cuda.nvjitlink"),
-                             env=process_pool.environment(),
+        run = subprocess.run([sys.executable, "-P", "-m", "gossamer.device.cuda.nvjitlink"],
+                             env={**os.environ, "PYTHONPATH": folders},
                              input=pickle.dumps((text, options)), capture_output=True)
     except OSError as error:
         raise CompileError(f"cannot start a process that assembles PTX: {error}") from None
