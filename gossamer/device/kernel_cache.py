@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gossamer.errors import GossamerWarning
-from gossamer.io.atomic import replacing
+from gossamer.io.output_files import atomically_replacing
 
 MOST_BYTES = 2**30
 """The most bytes of compiled kernels on disk, approximately; the least recently used kernels are
@@ -63,7 +63,7 @@ def write_atomically(path: Path, data: bytes) -> bool:
     """
     try:
         make_private(path.parent)
-        with replacing(path, PRIVATE) as file:
+        with atomically_replacing(path, PRIVATE) as file:
             file.write(data)
     except OSError as error:
         warn_unwritable(path.parent, str(error.strerror))

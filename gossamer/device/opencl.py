@@ -18,16 +18,22 @@ import pyopencl as cl
 
 from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.checks import check_copy, check_transfer, out_of_memory
-from gossamer.device.opencl_kernel import (
+from gossamer.device.opencl_driver import (
     ENQUEUE,
     Command,
     LaunchError,
     LaunchWithoutEvent,
+    OpenCLBuffer,
     OpenCLGraph,
     OpenCLKernel,
+    OpenCLMemory,
+    Owner,
+    describe,
+    is_gpu,
+    is_simulator,
+    limits_of,
+    lock_of,
 )
-from gossamer.device.opencl_memory import OpenCLBuffer, OpenCLMemory, Owner
-from gossamer.device.opencl_platforms import describe, is_gpu, is_simulator, limits_of, lock_of
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError
 

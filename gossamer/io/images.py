@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from gossamer.errors import InputError, first_line, one_of
 
 if TYPE_CHECKING:
     from PIL import Image
+
 
 CHANNEL_ORDERS = ("rgb", "bgr", "grey")
 ROUNDINGS = ("none", "signed8", "sign")
@@ -280,3 +282,32 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         image = Image.new("RGB", rgba.size, (255, 255, 255))
         image.paste(rgba, mask=rgba)
     return image if image.mode == "RGB" else image.convert("RGB")
+
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".webp")
+"""Endings of the names of pictures in the formats that are read."""
+
+
+def pictures_in(folder: Path) -> tuple[list[Path], int]:
+    """Returns the pictures below a folder, sorted by their paths, and the number of other files.
+
+    Hidden files and folders (.name) are passed over, and links to folders are not followed. Raises
+    InputError where there is no picture, and for a folder that cannot be read.
+    """
+    def unreadable(error: OSError) -> None:
+        raise InputError(f"{error.filename}: cannot be read: {error.strerror}") from None
+
+    pictures, others = [], 0
+    for path, folders, names in os.walk(folder, onerror=unreadable):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if name.startswith("."):
+                continue
+            if name.lower().endswith(SUFFIXES):
+                pictures.append(Path(path, name))
+            else:
+                others += 1
+    if not pictures:
+        found = f"; it has {others} other file{'s' if others > 1 else ''}" if others else ""
+        raise InputError(f"{folder}: has no pictures ({', '.join(SUFFIXES)}){found}")
+    return sorted(pictures), others

@@ -4,9 +4,10 @@ or not at all."""
 from __future__ import annotations
 
 import os
+import secrets
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO
@@ -14,7 +15,6 @@ from typing import IO
 import numpy as np
 
 from gossamer.errors import InputError
-from gossamer.io import atomic
 
 
 def check(name: str, outputs: int, read: Sequence[str]) -> Path:
@@ -87,7 +87,7 @@ def replacing(path: Path, option_text: str = "") -> Iterator[IO[bytes]]:
     ends and is removed when the body fails. option_text: the option and its value, with which
     messages begin instead of the path. Raises InputError where the file cannot be written."""
     try:
-        with atomic.replacing(path) as file:
+        with atomically_replacing(path) as file:
             yield file
     except OSError as error:
         raise InputError(f"{option_text or path}: cannot be written: "
@@ -100,3 +100,25 @@ def _write_npz(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+PARTIAL = ".partial-"
+"""Beginning of the name of an incomplete file; a killed process may leave such a file."""
+
+
+@contextmanager
+def atomically_replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
+    """Yields a file open for writing. The file replaces `path` when the body of the with statement
+    ends, and is removed when the body or the writing fails. Raises OSError where a file operation
+    fails.
+
+    mode: the permissions of the file, less the process's umask.
+    """
+    partial = path.with_name(f"{PARTIAL}{secrets.token_hex(8)}")
+    try:
+        with open(partial, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            yield file
+        os.replace(partial, path)
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 Form = tuple[tuple[int, ...], np.dtype]
 """Shape and dtype of a picture."""
-Answer = tuple[list[str], Sequence[np.ndarray]]
+Answer = tuple[list[str], list[np.ndarray] | np.ndarray]
 """For each file of a group the reason why it cannot be read, "" where it can; and the pictures of
 the other files, in order."""
 _Block = tuple[np.ndarray | None, list[tuple[Sequence[str], Future[Any]]]]
@@ -82,6 +82,7 @@ def picture_batches(reader: PictureReader, files: Sequence[str], processors: int
     most = min(batch, len(files))
     errors: list[str] = []
     pictures: np.ndarray | None = None
+    whole: list[np.ndarray] | np.ndarray = []
     count = 0
     with closing(_by_processes(reader, files, processors, most) if by_processes else
                  _by_threads(reader, files, processors)) as answers:
@@ -96,14 +97,15 @@ def picture_batches(reader: PictureReader, files: Sequence[str], processors: int
                         # the memory of a batch must not be kept while others are waited for
                         errors, pictures, count = [], None, 0
                     if pictures is None:
-                        is_whole = isinstance(found, np.ndarray) and index + most <= len(found)
-                        pictures = found[index:index + most] if is_whole else np.empty(
-                            (most, *found[index].shape), found[index].dtype)
-                    if not is_whole:
+                        whole = found[index:index + most]
+                        is_copied = not isinstance(whole, np.ndarray) or len(whole) < most
+                        pictures = (np.empty((most, *found[index].shape), found[index].dtype)
+                                    if is_copied else np.asarray(whole))
+                    if is_copied:
                         pictures[count] = found[index]
                     count += 1
                 errors.append(error)
-            del found
+            found = whole = []
     if errors:
         yield PictureBatch(errors, None if pictures is None else pictures[:count])
 
@@ -163,9 +165,10 @@ def _answer_of(reader: PictureReader, memory: np.ndarray | None,
             found = memory[len(errors):len(errors) + len(group) - sum(map(bool, group_errors))]
         errors += group_errors
         pictures += list(found)
-    is_whole = (memory is not None and len(pictures) == len(memory)
-                and all(picture.base is memory for picture in pictures))
-    return errors, memory if is_whole else pictures
+    if (memory is not None and len(pictures) == len(memory)
+            and all(picture.base is memory for picture in pictures)):
+        return errors, memory
+    return errors, pictures
 
 
 class SharedBlocks:
@@ -219,19 +222,20 @@ def _ahead(futures: Iterator[T], count: int) -> Iterator[T]:
         waiting.extend(islice(futures, 1))
 
 
-def _read(reader: PictureReader, files: Sequence[str]) -> Answer:
+def _read(reader: PictureReader, files: Sequence[str]) -> tuple[list[str], list[np.ndarray]]:
     results = [reader(file) for file in files]
     return ([result if isinstance(result, str) else "" for result in results],
             [result for result in results if not isinstance(result, str)])
 
 
 def _read_into(path: str, offset: int, reader: PictureReader,
-               files: Sequence[str]) -> tuple[list[str], Sequence[np.ndarray] | None]:
+               files: Sequence[str]) -> tuple[list[str], list[np.ndarray] | None]:
     """Return the answer for a group of files, with None for pictures that were written to the file
     at `path` from a byte on."""
     errors, pictures = _read(reader, files)
     arrays = [np.ascontiguousarray(picture) for picture in pictures]
     with suppress(OSError), open(path, "r+b", buffering=0) as file:  # there may be no room
-        if os.pwritev(file.fileno(), arrays, offset) == sum(array.nbytes for array in arrays):
+        written = os.pwritev(file.fileno(), [array.data for array in arrays], offset)
+        if written == sum(array.nbytes for array in arrays):
             return errors, None
     return errors, pictures

@@ -22,12 +22,10 @@ from gossamer.errors import DeadlineError, GossamerError, InputError, QueueFullE
 from gossamer.io.images import ImageSizeError
 from gossamer.io.text import bytes_text
 from gossamer.serve import checks, protocol
-from gossamer.serve.checks import Refusal
-from gossamer.serve.description import BINARY, DEADLINE, INFERENCE, responses
-from gossamer.serve.exchange import Exchange
-from gossamer.serve.memory import Memory, MemoryFullError, Share
+from gossamer.serve.checks import Memory, MemoryFullError, Refusal, Share
+from gossamer.serve.connection import Exchange
 from gossamer.serve.metrics import Metrics
-from gossamer.serve.models import Models, ServedModel
+from gossamer.serve.models import BINARY, DEADLINE, INFERENCE, Models, ServedModel, responses
 from gossamer.serve.workers import Workers
 from gossamer.version import PACKAGE_VERSION
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-platforms = pytest.importorskip("gossamer.device.opencl_platforms")
+platforms = pytest.importorskip("gossamer.device.opencl_driver")
 
 
 def test_gpus_come_first_and_the_simulator_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def test_sub_buffers_are_released_the_latest_first_whoever_refers_to_them(
     """NVIDIA's driver reads memory that it has freed where an older one is released first, and
     crashes where another thread calls it meanwhile."""
     _only_opencl(compiled_device)
-    from gossamer.device.opencl_memory import OpenCLMemory
+    from gossamer.device.opencl_driver import OpenCLMemory
 
     released, lock = [], NotingLock()
 

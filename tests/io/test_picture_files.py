@@ -3,7 +3,7 @@ import os
 import pytest
 
 from gossamer.errors import InputError
-from gossamer.io.picture_files import pictures_in
+from gossamer.io.images import pictures_in
 
 
 def test_pictures_of_all_folders_in_the_order_of_their_paths(tmp_path):

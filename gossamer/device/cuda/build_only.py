@@ -10,12 +10,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gossamer.device import kernel_cache
-from gossamer.device.base import Argument, Buffer, Device, Kernel
+from gossamer.device.base import Argument, Buffer, Device, Kernel, NeedsDeviceError
 from gossamer.device.checks import check_transfer, check_view
 from gossamer.device.cuda import cubins, nvjitlink, nvrtc
 from gossamer.device.cuda.ptx import PtxProgram
 from gossamer.device.limits import Limits
-from gossamer.device.optional import NeedsDeviceError
 from gossamer.device.source import KernelSource
 
 

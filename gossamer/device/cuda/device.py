@@ -12,12 +12,13 @@ import numpy as np
 from cuda.bindings import driver
 
 from gossamer.device import kernel_cache
-from gossamer.device.base import Argument, Buffer, Device, Kernel
+from gossamer.device.base import Argument, Buffer, Kernel
 from gossamer.device.checks import check_copy, check_transfer, out_of_memory
 from gossamer.device.cuda import cubins, dlpack, memory, nvjitlink, nvrtc
 from gossamer.device.cuda.build_only import BuildOnlyMaker
 from gossamer.device.cuda.driver import (
     Current,
+    DriverDevice,
     DriverError,
     check,
     count,
@@ -25,14 +26,11 @@ from gossamer.device.cuda.driver import (
     driver_version,
     limits_of,
 )
-from gossamer.device.cuda.events import EventPair
-from gossamer.device.cuda.graph import CudaCopyingGraph, CudaGraph
-from gossamer.device.cuda.kernel import CudaKernel
-from gossamer.device.cuda.launch import check_fit, early_launch
+from gossamer.device.cuda.graph import CudaCopyingGraph, CudaGraph, Recorder
+from gossamer.device.cuda.kernel import CudaKernel, check_fit, early_launch
 from gossamer.device.cuda.memory import Allocation, CudaBuffer, MemoryPool, StreamAllocation
 from gossamer.device.cuda.ptx import PtxProgram
-from gossamer.device.cuda.recording import Recorder
-from gossamer.device.cuda.streams import CudaStream, SideStreams
+from gossamer.device.cuda.streams import CudaStream, EventPair, SideStreams
 from gossamer.device.other_libraries import DeviceArray
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompilerEndedError, DeviceError, InputError, OutOfMemoryError
@@ -48,7 +46,7 @@ milliseconds in which a kernel is compiled: sixteen threads of one process mostl
 another."""
 
 
-class CudaDevice(Device):
+class CudaDevice(DriverDevice):
     """One NVIDIA GPU, through its primary context, which torch, cupy and jax share.
 
     A stream is a CudaStream, an object with `__cuda_stream__`, a torch or cupy stream, or the
@@ -81,22 +79,6 @@ class CudaDevice(Device):
 
     def current(self) -> Current:
         return self._current
-
-    def checked(self, what: str, result: tuple[Any, ...]) -> Any:
-        """Returns the value of a driver call. Raises DeviceError, with `what`, where the call
-        failed."""
-        try:
-            return check(result)
-        except DriverError as error:
-            raise device_error(f"{self.name} failed {what}", error) from None
-
-    def call(self, what: str, call: Callable[..., tuple[Any, ...]], *arguments: Any) -> None:
-        """Makes a driver call on a stream. A call that fails is repeated with the device's context
-        current: the driver refuses calls of a thread whose current context is missing or belongs to
-        another device."""
-        if call(*arguments)[0] != driver.CUresult.CUDA_SUCCESS:
-            with self.current():
-                self.checked(what, call(*arguments))
 
     def stream_handle(self, stream: Any) -> int:
         if stream is None:

@@ -4,20 +4,17 @@ stream and without a copy."""
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from cuda.core import Buffer as CoreBuffer
 from cuda.core.utils import StridedMemoryView
 
 from gossamer.device.array_library import library
-from gossamer.device.cuda.driver import DriverError, device_of
+from gossamer.device.cuda.driver import DriverDevice, DriverError, device_of
 from gossamer.device.cuda.memory import CudaBuffer
 from gossamer.device.cuda.streams import LEGACY_STREAM
 from gossamer.errors import InputError
-
-if TYPE_CHECKING:
-    from gossamer.device.cuda.device import CudaDevice
 
 _CUDA, _CUDA_MANAGED = 2, 13
 """DLPack's numbers of the device types kDLCUDA and kDLCUDAManaged."""
@@ -143,7 +140,7 @@ def cuda_index(array: Any) -> int | None:
                          f"no CUDA device ({error})") from None
 
 
-def incoming(array: Any, device: CudaDevice, stream: Any = None, *,
+def incoming(array: Any, device: DriverDevice, stream: Any = None, *,
              name: str = "the input", dtype: np.typing.DTypeLike | None = None) -> CudaArray:
     """Returns an array of another library as a CudaArray that shares its memory and keeps it
     alive. Work that is pending on the array ends before later work of the stream begins.
@@ -180,7 +177,7 @@ def incoming(array: Any, device: CudaDevice, stream: Any = None, *,
         raise InputError(f"{name} is not contiguous (shape {shape}, strides {strides}); "
                          f"pass {remedy}")
     nbytes = math.prod(shape) * kind.itemsize
-    return CudaArray(device.wrap(view.ptr, nbytes, view), shape, kind, stream)
+    return CudaArray(CudaBuffer(device, view.ptr, nbytes, view), shape, kind, stream)
 
 
 def like(array: Any, result: CudaArray) -> Any:

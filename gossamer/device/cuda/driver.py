@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cuda.bindings import driver
 
+from gossamer.device.base import Device
 from gossamer.device.limits import Limits
 from gossamer.errors import DeviceError, DeviceLostError
-
-if TYPE_CHECKING:
-    from gossamer.device.cuda.device import CudaDevice
 
 
 class DriverError(DeviceError):
@@ -47,6 +45,26 @@ def check(result: tuple[Any, ...]) -> Any:
     return result[1] if len(result) == 2 else result[1:]
 
 
+class DriverDevice(Device):
+    """A device of the CUDA driver, as its memory, streams, kernels and graphs use it."""
+
+    def checked(self, what: str, result: tuple[Any, ...]) -> Any:
+        """Returns the value of a driver call. Raises DeviceError, with `what`, where the call
+        failed."""
+        try:
+            return check(result)
+        except DriverError as error:
+            raise device_error(f"{self.name} failed {what}", error) from None
+
+    def call(self, what: str, call: Callable[..., tuple[Any, ...]], *arguments: Any) -> None:
+        """Makes a driver call on a stream. A call that fails is repeated with the device's context
+        current: the driver refuses calls of a thread whose current context is missing or belongs to
+        another device."""
+        if call(*arguments)[0] != driver.CUresult.CUDA_SUCCESS:
+            with self.current():
+                self.checked(what, call(*arguments))
+
+
 class Current:
     """A context manager that makes a device's context current in the calling thread, and at its end
     restores the context that another library had set. Entering the same context again within the
@@ -73,7 +91,7 @@ class Current:
             driver.cuCtxPopCurrent()
 
 
-def quietly(device: CudaDevice, call: Callable[..., Any], *arguments: Any) -> None:
+def quietly(device: DriverDevice, call: Callable[..., Any], *arguments: Any) -> None:
     """Makes a driver call that frees a resource. Errors are ignored, since the call may follow a
     failure or happen at exit."""
     try:

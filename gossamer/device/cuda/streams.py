@@ -1,4 +1,4 @@
-"""CUDA streams, and side streams for work that runs in parallel to another stream."""
+"""CUDA streams, side streams for parallel work, and pairs of events, which measure time."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cuda.bindings import driver
 
-from gossamer.device.cuda.driver import check, quietly
-
-if TYPE_CHECKING:
-    from gossamer.device.cuda.device import CudaDevice
+from gossamer.device.cuda.driver import DriverDevice, check, quietly
 
 LEGACY_STREAM = 1
 """The handle of the legacy default stream, which the handle 0 also names."""
@@ -25,7 +22,7 @@ _MOST_BESIDE = 32
 class CudaStream:
     """A CUDA stream that is created and destroyed with this object."""
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: DriverDevice) -> None:
         self.device = device
         with device.current():
             self.handle = int(check(
@@ -57,3 +54,21 @@ class SideStreams:
                 # the driver destroys a stream only after its pending work
                 self._beside.popitem(last=False)
             return streams[:count]
+
+
+class EventPair:
+    """Two events, which are destroyed with this object. The object is made and used while the
+    device's context is current."""
+
+    def __init__(self, device: DriverDevice) -> None:
+        self._device = device
+        self.events = [device.checked("timing", driver.cuEventCreate(
+            driver.CUevent_flags.CU_EVENT_DEFAULT)) for _ in range(2)]
+        for event in self.events:
+            weakref.finalize(self, quietly, device, driver.cuEventDestroy, event)
+
+    def elapsed_us(self) -> float:
+        """Waits for the second event and returns the microseconds between the two events."""
+        self._device.checked("running kernels", driver.cuEventSynchronize(self.events[1]))
+        milliseconds = self._device.checked("timing", driver.cuEventElapsedTime(*self.events))
+        return float(milliseconds) * 1000

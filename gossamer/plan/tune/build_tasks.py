@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device
-from gossamer.device.optional import NeedsDeviceError
+from gossamer.device.base import Buffer, Device, NeedsDeviceError
 from gossamer.errors import GossamerError, first_line
 from gossamer.io.process_pool import NoProcessError
 from gossamer.ops.algorithm import Algorithm, Problem, Variant

@@ -9,7 +9,7 @@ def test_a_launch_says_that_it_may_begin_early() -> None:
     pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     from cuda.bindings import driver
 
-    from gossamer.device.cuda.launch import early_launch
+    from gossamer.device.cuda.kernel import early_launch
 
     config = early_launch((3, 2, 1), (64, 1, 1), 4096, 0)
     assert (config.gridDimX, config.gridDimY, config.gridDimZ) == (3, 2, 1)

@@ -20,7 +20,7 @@ from gossamer.device.source import KernelSource
 
 cuda_streams = pytest.importorskip("gossamer.device.cuda.streams", exc_type=ImportError)
 cuda = pytest.importorskip("gossamer.device.cuda.device", exc_type=ImportError)
-recording = pytest.importorskip("gossamer.device.cuda.recording", exc_type=ImportError)
+recording = pytest.importorskip("gossamer.device.cuda.graph", exc_type=ImportError)
 
 SELF_CHECK = KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check")
 
