@@ -34,12 +34,12 @@ class CopyingGraph(abc.ABC):
 
     @abc.abstractmethod
     def copy_to(self, addresses: tuple[int, ...]) -> None:
-        """Sets the addresses of the targets of later replays, one for each copy. The memory stays
+        """Set the addresses of the targets of later replays, one for each copy. The memory stays
         the caller's."""
 
     @abc.abstractmethod
     def on(self, stream: Any) -> Callable[[], None]:
-        """Returns a function that replays the work on a stream as quickly as possible."""
+        """Return a function that replays the work on a stream as quickly as possible."""
 
 
 class GraphThenCopies(CopyingGraph):

@@ -29,7 +29,7 @@ at a time, on one device or on several."""
 
 
 def handles() -> list[cl.Device]:
-    """Returns every OpenCL device of this machine: GPUs first, then other hardware, Oclgrind
+    """Return every OpenCL device of this machine: GPUs first, then other hardware, Oclgrind
     last."""
     def rank(device: cl.Device) -> int:
         if is_simulator(device):
@@ -44,7 +44,7 @@ def handles() -> list[cl.Device]:
 
 
 def drivers() -> list[str]:
-    """Returns the names of all installed OpenCL drivers, including those without a device."""
+    """Return the names of all installed OpenCL drivers, including those without a device."""
     try:
         return [platform.name.strip() for platform in cl.get_platforms()]
     except cl.Error:
@@ -52,28 +52,28 @@ def drivers() -> list[str]:
 
 
 def lock_of(handle: cl.Device) -> AbstractContextManager[Any]:
-    """Returns the lock to be held round all calls of a device's driver. The lock does nothing where
+    """Return the lock to be held round all calls of a device's driver. The lock does nothing where
     several threads may call the driver at the same time."""
     return _NVIDIA_CALLS if "NVIDIA" in handle.platform.name else nullcontext()
 
 
 def is_simulator(handle: cl.Device) -> bool:
-    """Returns whether a device is Oclgrind, which interprets kernels to find their faults."""
+    """Return whether a device is Oclgrind, which interprets kernels to find their faults."""
     return handle.platform.name.strip() == "Oclgrind"
 
 
 def is_gpu(handle: cl.Device) -> bool:
-    """Returns whether a device is a GPU; no other OpenCL device is selected by default."""
+    """Return whether a device is a GPU; no other OpenCL device is selected by default."""
     return bool(handle.type & cl.device_type.GPU) and not is_simulator(handle)
 
 
 def describe(handle: cl.Device) -> str:
-    """Returns the name of a device and of its driver."""
+    """Return the name of a device and of its driver."""
     return f"{handle.name.strip()} ({handle.platform.name.strip()})"
 
 
 def limits_of(handle: cl.Device) -> Limits:
-    """Returns the limits of a device by which kernels are selected."""
+    """Return the limits of a device by which kernels are selected."""
     extensions = handle.extensions.split()
     subgroup = 1
     if "cl_nv_device_attribute_query" in extensions:
@@ -124,7 +124,7 @@ class OpenCLMemory:
         self._lock = threading.Lock()
 
     def starting_at(self, offset: int) -> cl.Buffer:
-        """Returns the memory from a byte on: a sub-buffer up to the end of the allocation. All
+        """Return the memory from a byte on: a sub-buffer up to the end of the allocation. All
         buffers that begin at this byte share the sub-buffer."""
         if offset == 0:
             return self._whole
@@ -192,7 +192,7 @@ class OpenCLKernel(Kernel):
             return owner.objects[0]
 
     def create(self) -> cl.Kernel:
-        """Returns a kernel object with arguments of its own."""
+        """Return a kernel object with arguments of its own."""
         return cl.Kernel(self._program, self.name)
 
 
@@ -201,7 +201,7 @@ Command = Callable[[cl.CommandQueue], cl.Event | None]
 
 
 def _enqueue_function() -> Callable[..., int] | None:
-    """Returns clEnqueueNDRangeKernel of the library that PyOpenCL is linked with; None where the
+    """Return clEnqueueNDRangeKernel of the library that PyOpenCL is linked with; None where the
     function cannot be found."""
     try:
         return ctypes.CDLL(cl._cl.__file__).clEnqueueNDRangeKernel
@@ -237,7 +237,7 @@ class LaunchWithoutEvent:
         self._latest: tuple[cl.CommandQueue | None, Callable[[], int]] = (None, int)
 
     def __call__(self, queue: cl.CommandQueue) -> None:
-        """Queues the launch. Raises LaunchError where the driver refuses it."""
+        """Queue the launch. Raises LaunchError where the driver refuses it."""
         latest = self._latest
         if latest[0] is not queue:
             latest = self._latest = (queue, functools.partial(
@@ -263,5 +263,5 @@ class OpenCLGraph:
         self._repeats = repeats
 
     def __call__(self, stream: Any = None) -> None:
-        """Queues the commands on a stream; None means the stream for which they were recorded."""
+        """Queue the commands on a stream; None means the stream for which they were recorded."""
         self._replay(self._commands.objects * self._repeats, stream or self._stream)

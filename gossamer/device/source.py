@@ -224,7 +224,7 @@ _STRING = re.compile(r"""["']([\w.]+)["']""")
 
 
 def sources(module: str) -> tuple[list[Path], dict[str, str]]:
-    """Returns the files that decide what a module's algorithms do, and the versions of the packages
+    """Return the files that decide what a module's algorithms do, and the versions of the packages
     that these files call. The files are: the module; the modules of _FOLLOWED that the module
     imports, directly or through other modules; the kernels of all these modules, and the headers
     that the kernels include; the headers of the dialect."""
@@ -245,7 +245,7 @@ def sources(module: str) -> tuple[list[Path], dict[str, str]]:
 
 @functools.cache
 def source_hash(module: str) -> str:
-    """Returns a hash of the files and versions that decide what a module does; see `sources`. The
+    """Return a hash of the files and versions that decide what a module does; see `sources`. The
     hash is computed once in a process."""
     files, versions = sources(module)
     digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode())
@@ -256,7 +256,7 @@ def source_hash(module: str) -> str:
 
 @functools.cache
 def _named_in(path: Path) -> tuple[list[Path], list[Path], dict[str, str]]:
-    """Returns three things that a module names: kernels, with the headers that they include; the
+    """Return three things that a module names: kernels, with the headers that they include; the
     files of modules of _FOLLOWED; and the packages that it calls, with their versions."""
     kernels: list[Path] = []
     modules: list[Path] = []
@@ -273,7 +273,7 @@ def _named_in(path: Path) -> tuple[list[Path], list[Path], dict[str, str]]:
 
 
 def _names(path: Path) -> tuple[str, ...]:
-    """Returns the names that a module imports, and its strings that could name a file or module."""
+    """Return the names that a module imports, and its strings that could name a file or module."""
     text = path.read_text(encoding="utf-8")
     names: dict[str, None] = {}
     for module, imported, modules in _IMPORT.findall(text):

@@ -40,7 +40,7 @@ class PickledObjects(BadArray):
 
 
 def read_array(stream: IO[bytes], size: int) -> np.ndarray:
-    """Returns the array of a stream in NumPy's format. size: bytes of the whole stream. Raises
+    """Return the array of a stream in NumPy's format. size: bytes of the whole stream. Raises
     BadArray where the array cannot be read."""
     try:
         if stream.read(len(MAGIC)) != MAGIC:
@@ -71,7 +71,7 @@ def read_array(stream: IO[bytes], size: int) -> np.ndarray:
 
 
 def read_archive(file: Path | io.BytesIO, name: str) -> Archive:
-    """Opens a .npz file. Raises BadArray where the file is no .npz file, OSError where it cannot be
+    """Open a .npz file. Raises BadArray where the file is no .npz file, OSError where it cannot be
     read, and InputError, whose message begins with `name`, where its arrays unpack to more bytes
     than gossamer.io.limits allows."""
     try:
@@ -105,7 +105,7 @@ class Archive:
         self._archive.close()
 
     def read(self, name: str) -> np.ndarray:
-        """Returns an array by its name. Raises BadArray where the array cannot be read."""
+        """Return an array by its name. Raises BadArray where the array cannot be read."""
         try:
             info = self._archive.getinfo(name + SUFFIX)
             with self._archive.open(info) as stream:
@@ -117,12 +117,12 @@ class Archive:
 
 
 def reason(error: Exception) -> str:
-    """Returns the text of an error of Python or NumPy, cut to one short line."""
+    """Return the text of an error of Python or NumPy, cut to one short line."""
     return cut(one_line(" ".join(str(error).split()))) or type(error).__name__
 
 
 def _fill(stream: IO[bytes], flat: np.ndarray) -> None:
-    """Reads the bytes of an array. Raises BadArray where the stream ends too early."""
+    """Read the bytes of an array. Raises BadArray where the stream ends too early."""
     target = flat.view(np.uint8).data
     filled = 0
     while filled < len(target):
@@ -134,7 +134,7 @@ def _fill(stream: IO[bytes], flat: np.ndarray) -> None:
 
 
 def read_arrays(file: str, option: str) -> dict[str, np.ndarray]:
-    """Returns the one array of a .npy file under the name "", or the arrays of a .npz file by
+    """Return the one array of a .npy file under the name "", or the arrays of a .npz file by
     their names. option: the option that named the file, for messages. Raises InputError where the
     file cannot be read."""
     path = Path(file)

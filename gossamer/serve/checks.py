@@ -34,7 +34,7 @@ class Refusal(Exception):
 
 def check_head(version: str, fields: Collection[tuple[bytes, bytes]],
                hosts: Collection[str] | None) -> None:
-    """Raises Refusal where the head of a request is malformed, or names another host.
+    """Raise Refusal where the head of a request is malformed, or names another host.
 
     version: the version of HTTP, such as "1.1".
     fields: the header's fields, with their names in lower case.
@@ -64,7 +64,7 @@ def _is_address(name: str) -> bool:
 
 
 def media_type(headers: Mapping[str, str]) -> str:
-    """Returns the media type of a body: one of PICTURES, or "" for tensors. Raises Refusal for
+    """Return the media type of a body: one of PICTURES, or "" for tensors. Raises Refusal for
     other types."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind in PICTURES:
@@ -76,7 +76,7 @@ def media_type(headers: Mapping[str, str]) -> str:
 
 
 def content_encoding(headers: Mapping[str, str]) -> str:
-    """Returns how a body is packed; "" where it is not. Raises Refusal for encodings that are not
+    """Return how a body is packed; "" where it is not. Raises Refusal for encodings that are not
     read."""
     encoding = headers.get("content-encoding", "").strip().lower()
     if encoding in ("", "identity"):
@@ -87,7 +87,7 @@ def content_encoding(headers: Mapping[str, str]) -> str:
 
 
 def unpacked(body: bytes | bytearray, encoding: str, most: int) -> bytes:
-    """Returns the content of a packed body. Raises Refusal where it has more than `most` bytes, and
+    """Return the content of a packed body. Raises Refusal where it has more than `most` bytes, and
     InputError where it is damaged."""
     # gzip's header, or zlib's
     unpacker = zlib.decompressobj(15 + (0 if encoding == "deflate" else 16))
@@ -129,7 +129,7 @@ class Memory:
         self.held = 0
 
     def share(self) -> Share:
-        """Returns the share of a request, which is given back at the end of a `with` block."""
+        """Return the share of a request, which is given back at the end of a `with` block."""
         return Share(self)
 
 
@@ -141,7 +141,7 @@ class Share:
         self._held = 0
 
     def set(self, count: int) -> None:
-        """Changes how many bytes the request holds. Raises MemoryFullError where these are more
+        """Change how many bytes the request holds. Raises MemoryFullError where these are more
         than before, and more than there is room for."""
         more = count - self._held
         if more > 0 and self._memory.held + more > self._memory.most:

@@ -227,7 +227,7 @@ class Exchange:
 
     def submit(self, batcher: Batcher, arrays: Mapping[str, np.ndarray],
                deadline: float | None) -> asyncio.Future[Any]:
-        """Returns the future of a request's outputs, which a batcher computes. Cancelling the
+        """Return the future of a request's outputs, which a batcher computes. Cancelling the
         future gives up a request that is not being computed yet. deadline: seconds from now after
         which the outputs are of no use; None without a deadline."""
         loop = asyncio.get_running_loop()
@@ -239,7 +239,7 @@ class Exchange:
         return own
 
     def _gather(self, loop: asyncio.AbstractEventLoop, before: int, until: float) -> None:
-        """Hands all requests over, or looks again after the loop's next round.
+        """Hand all requests over, or looks again after the loop's next round.
 
         before: number of requests that had come at the last look.
         until: the loop's time after which requests are handed over in any case.
@@ -250,7 +250,7 @@ class Exchange:
             self.hand_over()
 
     def hand_over(self) -> None:
-        """Hands all requests to their batchers now, for example before a batcher is closed."""
+        """Hand all requests to their batchers now, for example before a batcher is closed."""
         loop = asyncio.get_running_loop()
         given, self._given = self._given, {}
         for batcher, entries in given.items():

@@ -74,7 +74,7 @@ class ServedModel:
         logger.info("%s: ready", name)
 
     def _stamps_now(self) -> list[tuple[int, int] | None]:
-        """Returns the time of change and the size of each file; None for a file that is gone."""
+        """Return the time of change and the size of each file; None for a file that is gone."""
         stamps: list[tuple[int, int] | None] = []
         for file in self._files:
             try:
@@ -85,7 +85,7 @@ class ServedModel:
         return stamps
 
     def renewed(self) -> ServedModel | None:
-        """Returns the network, read again from its changed files; None where they have not changed.
+        """Return the network, read again from its changed files; None where they have not changed.
         Raises GossamerError where the network cannot be read."""
         if self._stamps_now() == self._stamps:
             return None
@@ -97,13 +97,13 @@ class ServedModel:
         self.plan.close()
 
     def description(self) -> dict[str, Any]:
-        """Returns the protocol's description of the network."""
+        """Return the protocol's description of the network."""
         return {"name": self.name, "versions": [], "platform": "gossamer",
                 "inputs": [described(info) for info in self.plan.inputs],
                 "outputs": [described(info) for info in self.plan.outputs]}
 
     def config(self) -> dict[str, Any]:
-        """Returns the network's configuration as Triton's extension of the protocol has it."""
+        """Return the network's configuration as Triton's extension of the protocol has it."""
         infos = (self.plan.inputs, self.plan.outputs)
         # the sizes leave out a batch that is free
         is_free = all(info.shape[:1] == (None,) for group in infos for info in group)
@@ -116,7 +116,7 @@ class ServedModel:
                 "input": inputs, "output": outputs}
 
     def picture(self) -> Picture:
-        """Returns how the network's input is made of a picture. Raises InputError where no
+        """Return how the network's input is made of a picture. Raises InputError where no
         preparation is known."""
         if self._prepare is None:
             raise InputError(f"{self.name}: nothing is known of how pictures are prepared; send "
@@ -132,7 +132,7 @@ class Picture:
     prepare: Preprocessing
 
     def arrays(self, body: bytes, most_pixels: int) -> dict[str, np.ndarray]:
-        """Returns the input for the picture whose file has these bytes. Raises InputError where the
+        """Return the input for the picture whose file has these bytes. Raises InputError where the
         picture cannot be read, and ImageSizeError where it has more pixels than `most_pixels`."""
         photo = decode_image(body, most_pixels=most_pixels, longest=LONGEST)
         return {self.info.name: as_taken(self.prepare, self.info, photo)[None]}
@@ -145,7 +145,7 @@ class Models:
         self.by_name: dict[str, ServedModel] = {model.name: model for model in models}
 
     def renewals(self) -> Mapping[str, ServedModel]:
-        """Returns the networks whose files have changed, read again. A network that cannot be read
+        """Return the networks whose files have changed, read again. A network that cannot be read
         is left out, with a line in the log."""
         found = {}
         for name, model in self.by_name.items():
@@ -159,7 +159,7 @@ class Models:
         return found
 
     def close(self) -> None:
-        """Closes all networks."""
+        """Close all networks."""
         for model in self.by_name.values():
             model.close()
 
@@ -234,7 +234,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 
 
 def responses(schema: str = "", *errors: int) -> dict[int | str, Any]:
-    """Returns the answers of an address by their status. schema: a name of SCHEMAS; "" for an
+    """Return the answers of an address by their status. schema: a name of SCHEMAS; "" for an
     answer without content."""
     success = (_answer("Success.", SCHEMAS[schema]) if schema else {"description": "Success."})
     return {200: success, **{status: _answer(_WHY[status], _ERROR)

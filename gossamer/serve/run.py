@@ -114,7 +114,7 @@ class _Uvicorn(uvicorn.Server):
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Takes no further connections, and waits a moment for the requests of connections that
+        """Take no further connections, and wait a moment for the requests of connections that
         were made just before."""
         for server in self.servers:
             server.close()
@@ -125,14 +125,14 @@ class _Uvicorn(uvicorn.Server):
 
 
 def _return_memory() -> None:
-    """Has glibc give large blocks back to the system when they are freed, such as bodies."""
+    """Have glibc give large blocks back to the system when they are freed, such as bodies."""
     # other systems have no such function
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
 def _allow_connections() -> None:
-    """Raises the limit of open connections as far as the system lets a process do so."""
+    """Raise the limit of open connections as far as the system lets a process do so."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -144,7 +144,7 @@ def _allow_connections() -> None:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Returns a socket that is bound to an address; port 0 means any free port. Raises InputError
+    """Return a socket that is bound to an address; port 0 means any free port. Raises InputError
     where no socket can be bound to the address."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
@@ -159,11 +159,11 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(listener: socket.socket) -> bool:
-    """Returns whether only this machine can reach a socket."""
+    """Return whether only this machine can reach a socket."""
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def url_of(listener: socket.socket) -> str:
-    """Returns the URL of a socket for clients."""
+    """Return the URL of a socket for clients."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -36,7 +36,7 @@ class Workers:
         self._count = count
 
     def start(self) -> ProcessPool:
-        """Starts the processes where they do not run, and returns their pool."""
+        """Start the processes where they do not run, and return their pool."""
         if self._pool is None:
             self._pool = ProcessPool(self._count, "process that reads and writes requests", _begin,
                                      variables=_VARIABLES)
@@ -44,7 +44,7 @@ class Workers:
 
     async def call(self, function: Callable[..., Any], *arguments: Any, what: str,
                    is_large: bool = False) -> Any:
-        """Returns what a function gives in another process, and raises what it raises there.
+        """Return what a function gives in another process, and raise what it raises there.
 
         what: words for the work, such as "parsed JSON", for the error of a process that ended.
         is_large: whether the task may take much memory, and waits for other such tasks.
@@ -62,13 +62,13 @@ class Workers:
                     self.start().submit(function, *arguments, what=what))
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Returns what a function gives in another thread, which suits functions that release
+        """Return what a function gives in another thread, which suits functions that release
         Python's lock."""
         return await asyncio.get_running_loop().run_in_executor(
             self._threads, function, *arguments)
 
     def close(self) -> None:
-        """Ends the processes."""
+        """End the processes."""
         if self._pool is not None:
             self._pool.close()
         self._threads.shutdown()

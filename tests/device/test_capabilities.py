@@ -19,7 +19,7 @@ from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError, InputError
 from gossamer.tensor import TensorSpec, default_spec
 from tests.device.capability_scan import found
-from tests.device.reading import read
+from tests.device.helpers import read
 
 PACKAGE = Path(gossamer.__file__).parent
 SELF_CHECK = KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check")

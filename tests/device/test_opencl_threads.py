@@ -16,8 +16,7 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError, OutOfMemoryError
-from tests.device.noting_lock import NotingLock
-from tests.device.reading import read
+from tests.device.helpers import NotingLock, read
 from tests.device.test_launches import SELF_CHECK
 from tests.fixtures import is_slow
 

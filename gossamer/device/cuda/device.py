@@ -135,7 +135,7 @@ class CudaDevice(DriverDevice):
 
     def assemble(self, key: Sequence[str],
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[CudaKernel]:
-        """Returns the kernels, from the disk cache if possible. Otherwise assembles the programs at
+        """Return the kernels, from the disk cache if possible. Otherwise assembles the programs at
         the same time, each in its own process."""
         def build() -> bytes:
             programs = generate()
@@ -159,7 +159,7 @@ class CudaDevice(DriverDevice):
         return kernel
 
     def _compiled(self, source: KernelSource, architecture: str) -> bytes:
-        """Returns the cubin of a kernel. Where there are processes that compile, this process
+        """Return the cubin of a kernel. Where there are processes that compile, this process
         compiles only a few kernels while all of these processes are busy. Raises CompilerEndedError
         where the process that compiled the kernel has ended."""
         pool = self.compilers
@@ -181,7 +181,7 @@ class CudaDevice(DriverDevice):
 
     def _loaded(self, key: Sequence[str], build: Callable[[], bytes],
                 load: Callable[[bytes], list[CudaKernel]], what: str) -> list[CudaKernel]:
-        """Returns the kernels that `load` makes of an entry of the kernel cache. `build` makes the
+        """Return the kernels that `load` makes of an entry of the kernel cache. `build` makes the
         entry where it is missing or cannot be loaded. what: names the kernels, for the error."""
         def loaded() -> list[CudaKernel]:
             entry, from_cache = kernel_cache.cached(key, build)
@@ -332,7 +332,7 @@ class CudaDevice(DriverDevice):
         return CudaStream(self)
 
     def side_streams(self, stream: Any, count: int) -> list[CudaStream]:
-        """Returns the same side streams at each call with the same stream. A graph that this thread
+        """Return the same side streams at each call with the same stream. A graph that this thread
         captures has side streams of its own."""
         side = self._recorder.side_streams or self._side
         return side.beside(self.stream_handle(stream), count)
@@ -366,7 +366,7 @@ class CudaDevice(DriverDevice):
             return pair.elapsed_us()
 
     def _event_pair(self) -> EventPair:
-        """Returns two events that only the calling thread uses."""
+        """Return two events that only the calling thread uses."""
         pair: EventPair | None = getattr(self._of_thread, "events", None)
         if pair is None:
             pair = self._of_thread.events = EventPair(self)
@@ -374,7 +374,7 @@ class CudaDevice(DriverDevice):
 
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> CudaGraph:
-        """Returns work(stream) as a graph that keeps all used buffers and kernels alive. The work
+        """Return work(stream) as a graph that keeps all used buffers and kernels alive. The work
         is captured on this thread's own stream. stream: the stream of each replay that names no
         stream."""
         return self._recorder.graph(work, stream, repeats)
@@ -389,7 +389,7 @@ class CudaDevice(DriverDevice):
 
     def timed_graph(self, work: Callable[[Any], None], repeats: int, *,
                     as_in_plan: bool = False) -> Callable[[], float]:
-        """Returns a function that replays a graph whose first and last nodes record events."""
+        """Return a function that replays a graph whose first and last nodes record events."""
         with self.current():
             pair = EventPair(self)
         graph = self._recorder.graph(work, self._stream, repeats, pair.events,

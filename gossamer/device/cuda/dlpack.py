@@ -48,7 +48,7 @@ class CudaArray:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def numpy(self) -> np.ndarray:
-        """Returns a copy in host memory, which is complete on return."""
+        """Return a copy in host memory, which is complete on return."""
         array = np.empty(self.shape, self.dtype)
         self.buffer.device.read(self.buffer, array, self._open_stream())
         return array
@@ -92,7 +92,7 @@ class CudaArray:
         }
 
     def _open_stream(self) -> Any:
-        """Returns the stream whose work fills the array. Where its owner has closed it, waits for
+        """Return the stream whose work fills the array. Where its owner has closed it, waits for
         its work and returns the device's default stream."""
         device = self.buffer.device
         if not device.is_closed(self.stream):
@@ -120,7 +120,7 @@ class _DLPackOnly:
 
 
 def cuda_index(array: Any) -> int | None:
-    """Returns the index of the CUDA device that holds an array; None for an array in other memory.
+    """Return the index of the CUDA device that holds an array; None for an array in other memory.
 
     Raises InputError for a CUDA array interface whose address belongs to no device.
     """
@@ -142,7 +142,7 @@ def cuda_index(array: Any) -> int | None:
 
 def incoming(array: Any, device: DriverDevice, stream: Any = None, *,
              name: str = "the input", dtype: np.typing.DTypeLike | None = None) -> CudaArray:
-    """Returns an array of another library as a CudaArray that shares its memory and keeps it
+    """Return an array of another library as a CudaArray that shares its memory and keeps it
     alive. Work that is pending on the array ends before later work of the stream begins.
 
     dtype: the dtype that the array must have; None allows any.
@@ -181,7 +181,7 @@ def incoming(array: Any, device: DriverDevice, stream: Any = None, *,
 
 
 def like(array: Any, result: CudaArray) -> Any:
-    """Returns a result as an array of the library to which `array` belongs, if that is torch, cupy
+    """Return a result as an array of the library to which `array` belongs, if that is torch, cupy
     or jax; the array shares the result's memory. For another library returns the CudaArray itself,
     which the library can read by DLPack."""
     package = library(array)

@@ -39,7 +39,7 @@ class CudaGraph:
         self.launch(stream)
 
     def on(self, stream: Any) -> Callable[[], None]:
-        """Returns a function that replays the graph on a stream with one call of the driver."""
+        """Return a function that replays the graph on a stream with one call of the driver."""
         handle = driver.CUstream(self._device.stream_handle(stream))
         executable, launch, success = (
             self.executable, driver.cuGraphLaunch, driver.CUresult.CUDA_SUCCESS)
@@ -171,20 +171,20 @@ class Recorder:
         return None if self._capture is None else self._capture.side_streams
 
     def keep(self, *objects: Any) -> None:
-        """Keeps objects alive as long as the graph that the calling thread records. Does nothing
+        """Keep objects alive as long as the graph that the calling thread records. Does nothing
         where the thread records no graph."""
         if self._capture is not None:
             self._capture.used_objects.extend(objects)
 
     def note_early_begin(self) -> None:
-        """Notes that the calling thread's graph has a kernel that may begin early. Does nothing
+        """Note that the calling thread's graph has a kernel that may begin early. Does nothing
         where the thread records no graph."""
         if self._capture is not None:
             self._capture.begins_early = True
 
     def graph(self, work: Callable[[Any], None], stream: Any, repeats: int,
               events: Sequence[driver.CUevent] = (), *, as_in_plan: bool = False) -> CudaGraph:
-        """Returns a graph of repeated executions of some work.
+        """Return a graph of repeated executions of some work.
 
         stream: stream on which the graph is replayed where a call of the graph names no stream.
         events: none, or two events, recorded before the first execution and after the last one.
@@ -216,7 +216,7 @@ class Recorder:
 
     def copying_graph(self, work: Callable[[Any], None],
                       copies: Sequence[tuple[Buffer, int]]) -> CudaCopyingGraph:
-        """Returns a graph of some work and of copies of its results."""
+        """Return a graph of some work and of copies of its results."""
         device = self._device
         capture = _Capture(self._stream_of_thread(), SideStreams(device.create_stream))
         with device.current():
@@ -229,7 +229,7 @@ class Recorder:
                 driver.cuGraphDestroy(steps)
 
     def _stream_of_thread(self) -> CudaStream:
-        """Returns the stream on which the calling thread captures. A thread has the same stream as
+        """Return the stream on which the calling thread captures. A thread has the same stream as
         long as it lives, since vendors' libraries may keep the stream until their next call."""
         stream: CudaStream | None = getattr(self._of_thread, "stream", None)
         if stream is None:
@@ -238,7 +238,7 @@ class Recorder:
 
     def _captured(self, work: Callable[[Any], None], capture: _Capture,
                   repeats: int = 1) -> driver.CUgraph:
-        """Returns a graph of `repeats` executions of some work, launched one after another."""
+        """Return a graph of `repeats` executions of some work, launched one after another."""
         handle, checked = capture.stream.handle, self._device.checked
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         checked("recording a graph", driver.cuStreamBeginCapture(handle, mode))
@@ -259,7 +259,7 @@ class Recorder:
 
 def _repeat(graph: driver.CUgraph, parts: Sequence[tuple[driver.CUgraph, int]],
             events: Sequence[driver.CUevent]) -> None:
-    """Adds other graphs to a graph one after another.
+    """Add other graphs to a graph one after another.
 
     A graph that is added four times or more is added in groups, so that adding it N times takes
     about 2 sqrt(N) calls.
@@ -286,7 +286,7 @@ def _repeat(graph: driver.CUgraph, parts: Sequence[tuple[driver.CUgraph, int]],
 
 def _add_one_after_another(graph: driver.CUgraph, child: driver.CUgraph, count: int,
                            before: list[driver.CUgraphNode]) -> list[driver.CUgraphNode]:
-    """Adds child graph nodes to a graph `count` times, one after another, and returns a list with
+    """Add child graph nodes to a graph `count` times, one after another, and return a list with
     the last node. before: a list with the node that the first child follows, or an empty list."""
     for _ in range(count):
         before = [check(driver.cuGraphAddChildGraphNode(graph, before or None, len(before), child))]

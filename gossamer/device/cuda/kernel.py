@@ -92,7 +92,7 @@ class CudaKernel(Kernel):
         return int(check(driver.cuFuncGetAttribute(attribute, self.function)))
 
     def _known_parameters(self) -> list[tuple[int, int]]:
-        """Returns the offset and the size of each parameter.
+        """Return the offset and the size of each parameter.
 
         The driver reveals the number of parameters only by an error for the index after the last
         parameter. compute-sanitizer reports this error unless it has the option
@@ -106,7 +106,7 @@ class CudaKernel(Kernel):
             parameters.append((int(offset), int(size)))
 
     def check_parameters(self, arguments: Sequence[tuple[int, int]]) -> None:
-        """Raises DeviceError unless the kernel takes parameters with these offsets and sizes."""
+        """Raise DeviceError unless the kernel takes parameters with these offsets and sizes."""
         parameters = self._parameters
         if len(parameters) != len(arguments):
             raise DeviceError(f"{self.name} takes {len(parameters)} arguments, "
@@ -118,7 +118,7 @@ class CudaKernel(Kernel):
                                   f"got {argument[1]}")
 
     def packed(self, arguments: Sequence[Argument]) -> int:
-        """Returns the address of the parameter pointers for a launch by this thread."""
+        """Return the address of the parameter pointers for a launch by this thread."""
         types = tuple(map(type, arguments))
         packers: dict[tuple[type, ...], _Packer] | None = getattr(self._per_thread, "packers", None)
         if packers is None:
@@ -149,7 +149,7 @@ _LARGEST_GRID = (2**31 - 1, 65535, 65535)
 
 
 def check_fit(device: Device, kernel: CudaKernel, groups: Sequence[int], threads: int) -> None:
-    """Raises DeviceError where a grid or a work-group is larger than the device can run."""
+    """Raise DeviceError where a grid or a work-group is larger than the device can run."""
     if threads > kernel.work_group_size:
         raise DeviceError(f"{device.name} runs {kernel.name} with at most {kernel.work_group_size} "
                           f"work-items in a work-group, asked for {threads}")
@@ -161,7 +161,7 @@ def check_fit(device: Device, kernel: CudaKernel, groups: Sequence[int], threads
 
 def early_launch(groups: tuple[int, int, int], work_group_size: tuple[int, int, int],
                  shared_bytes: int, stream: int) -> driver.CUlaunchConfig:
-    """Returns the configuration of a launch that may begin before the previous launch has ended."""
+    """Return the configuration of a launch that may begin before the previous launch has ended."""
     attribute = driver.CUlaunchAttribute()
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1

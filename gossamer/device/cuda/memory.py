@@ -35,7 +35,7 @@ class CudaBuffer(Buffer):
         return CudaBuffer(self.device, self.address + offset, nbytes, self)
 
     def used_on(self, stream: Any) -> None:
-        """Records that later work of a stream may use the memory.
+        """Record that later work of a stream may use the memory.
 
         Memory that was allocated in a stream's order is freed after the work of all recorded
         streams. A stream object is kept alive; a stream given by its bare handle must live as long
@@ -83,7 +83,7 @@ class MemoryPool:
 
 
 def page_locked(device: DriverDevice, nbytes: int) -> np.ndarray:
-    """Returns page-locked host memory, which is freed with the last array over it. Raises
+    """Return page-locked host memory, which is freed with the last array over it. Raises
     DriverError where the driver locks no more memory."""
     with device.current():
         address = int(check(driver.cuMemHostAlloc(
@@ -94,7 +94,7 @@ def page_locked(device: DriverDevice, nbytes: int) -> np.ndarray:
 
 
 def is_page_locked(array: np.ndarray) -> bool:
-    """Returns whether the driver knows an array's memory as page-locked host memory."""
+    """Return whether the driver knows an array's memory as page-locked host memory."""
     attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     status, kind = driver.cuPointerGetAttribute(attribute, array.ctypes.data)
     return bool(status == driver.CUresult.CUDA_SUCCESS
@@ -118,7 +118,7 @@ class StreamAllocation:
 
 
 def _release(device: DriverDevice, address: int, streams: dict[int, Any]) -> None:
-    """Frees memory of the pool after the present work of the streams.
+    """Free memory of the pool after the present work of the streams.
 
     The events are recorded here, when the memory is freed. Events from the time when a library took
     an array would be too early, since the library queues its work on the array afterwards. The

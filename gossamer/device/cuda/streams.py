@@ -44,7 +44,7 @@ class SideStreams:
         self._beside: OrderedDict[int, list[Any]] = OrderedDict()
 
     def beside(self, handle: int, count: int) -> list[Any]:
-        """Returns `count` side streams of the main stream with this handle."""
+        """Return `count` side streams of the main stream with this handle."""
         with self._lock:
             streams = self._beside.setdefault(handle, [])
             self._beside.move_to_end(handle)
@@ -68,7 +68,7 @@ class EventPair:
             weakref.finalize(self, quietly, device, driver.cuEventDestroy, event)
 
     def elapsed_us(self) -> float:
-        """Waits for the second event and returns the microseconds between the two events."""
+        """Wait for the second event and return the microseconds between the two events."""
         self._device.checked("running kernels", driver.cuEventSynchronize(self.events[1]))
         milliseconds = self._device.checked("timing", driver.cuEventElapsedTime(*self.events))
         return float(milliseconds) * 1000
