@@ -335,7 +335,7 @@ class Device(CoreDevice, OtherLibraries):
 
     @property
     def locks_pages(self) -> bool:
-        """True if copies from and to page-locked memory run beside the host's own work."""
+        """True if copies from and to page-locked memory overlap the host's own work."""
         return False
 
     def page_locked(self, nbytes: int) -> np.ndarray:

@@ -388,9 +388,9 @@ class CoreDevice(abc.ABC):
 
     def __reduce__(self) -> Any:
         """Pickle the name only: another process opens the device itself."""
-        if self.reopen is None:
+        if type(self).reopen is None:
             raise TypeError(f"{self.name} cannot be pickled: import gossamer.device.registry first")
-        return self.reopen, (self.name,)
+        return type(self).reopen, (self.name,)
 
     def __repr__(self) -> str:
         """Return the name and the description."""

@@ -55,7 +55,7 @@ _LINGER_S = 2.0
 
 
 class _LargeResponse(Response):
-    """An answer that is written in pieces."""
+    """An answer that is written in parts."""
 
     def __init__(self, parts: Sequence[bytes | memoryview], media_type: str,
                  headers: Mapping[str, str]) -> None:

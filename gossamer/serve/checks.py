@@ -91,30 +91,30 @@ def unpacked(body: bytes | bytearray, encoding: str, most: int) -> bytes:
     InputError where it is damaged."""
     # gzip's header, or zlib's
     unpacker = zlib.decompressobj(15 + (0 if encoding == "deflate" else 16))
-    pieces: list[bytes] = []
+    parts: list[bytes] = []
     size = 0
     view = memoryview(body)
     try:
-        # in pieces, each of which keeps Python's lock for a moment only
+        # in parts, each of which keeps Python's lock for a moment only
         for start in range(0, len(body), _PACKED_PIECE):
             packed: bytes | memoryview = view[start:start + _PACKED_PIECE]
             is_whole = False
             while not is_whole:
-                piece = unpacker.decompress(packed, _PIECE)
-                pieces.append(piece)
-                size += len(piece)
+                part = unpacker.decompress(packed, _PIECE)
+                parts.append(part)
+                size += len(part)
                 if size > most:
                     raise Refusal(413, f"the body unpacks to more than {bytes_text(most)}; send "
                                        "fewer images at once")
                 packed = unpacker.unconsumed_tail
-                is_whole = not packed and len(piece) < _PIECE
+                is_whole = not packed and len(part) < _PIECE
             if unpacker.eof and (unpacker.unused_data or start + _PACKED_PIECE < len(body)):
                 raise InputError(f"the body is no valid {encoding}: it goes on after its end")
     except zlib.error as error:
         raise InputError(f"the body is no valid {encoding}: {error}") from None
     if not unpacker.eof:
         raise InputError(f"the body is no valid {encoding}: it ends too early")
-    return b"".join(pieces)
+    return b"".join(parts)
 
 
 class MemoryFullError(Exception):

@@ -1,4 +1,4 @@
-"""A connection of HTTP/1: what limits it in time and in bytes, beside what uvicorn does."""
+"""A connection of HTTP/1: what limits it in time and in bytes, in addition to uvicorn."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Metrics:
 
     def statistics(self, name: str, model: ServedModel) -> dict[str, Any]:
         """Return the statistics of a network as Triton's extension of the protocol has them. The
-        parts of a request's time are not measured apart, and are left out."""
+        parts of a request's time are not measured separately, and are left out."""
         succeeded, failed = (self._totals.get((name, ok), Total()) for ok in (True, False))
         batches = model.batcher.batches
         return {"name": name, "version": "", "last_inference": int(1e3 * self._last.get(name, 0)),

@@ -327,7 +327,7 @@ def written(model: str, request_id: str | None, tensors: Sequence[OutputTensor],
         if tensor.numbers is not None:
             add(',"data":[')
             flat = tensor.numbers.reshape(-1)
-            # in pieces, which take little memory beside the text
+            # in parts, which take little memory compared with the text
             for start in range(0, flat.size, _PIECE):
                 add("," * (start > 0) + _compact(flat[start:start + _PIECE].tolist())[1:-1])
             add("]")

@@ -335,7 +335,7 @@ class CudaDevice(DriverDevice):
         """Return the same side streams at each call with the same stream. A graph that this thread
         captures has side streams of its own."""
         side = self._recorder.side_streams or self._side
-        return side.beside(self.stream_handle(stream), count)
+        return side.side_streams_of(self.stream_handle(stream), count)
 
     def wait(self, waiting: Any, awaited: Any) -> None:
         if self.is_closed(awaited):

@@ -15,7 +15,7 @@ from gossamer.device.cuda.driver import DriverDevice, check, quietly
 LEGACY_STREAM = 1
 """The handle of the legacy default stream, which the handle 0 also names."""
 
-_MOST_BESIDE = 32
+_MOST_MAIN_STREAMS = 32
 """Largest number of main streams whose side streams are kept. A rule of thumb."""
 
 
@@ -41,18 +41,18 @@ class SideStreams:
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._beside: OrderedDict[int, list[Any]] = OrderedDict()
+        self._by_main_stream: OrderedDict[int, list[Any]] = OrderedDict()
 
-    def beside(self, handle: int, count: int) -> list[Any]:
+    def side_streams_of(self, handle: int, count: int) -> list[Any]:
         """Return `count` side streams of the main stream with this handle."""
         with self._lock:
-            streams = self._beside.setdefault(handle, [])
-            self._beside.move_to_end(handle)
+            streams = self._by_main_stream.setdefault(handle, [])
+            self._by_main_stream.move_to_end(handle)
             while len(streams) < count:
                 streams.append(self._make())
-            while len(self._beside) > _MOST_BESIDE:
+            while len(self._by_main_stream) > _MOST_MAIN_STREAMS:
                 # the driver destroys a stream only after its pending work
-                self._beside.popitem(last=False)
+                self._by_main_stream.popitem(last=False)
             return streams[:count]
 
 
