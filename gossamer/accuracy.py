@@ -14,7 +14,7 @@ the reference."""
 
 
 def normalised_error(y: np.ndarray, expected: np.ndarray, images: int | None = None) -> float:
-    """Returns the relative error of the worst image: |y - expected| / |expected| in 2-norms.
+    """Return the relative error of the worst image: |y - expected| / |expected| in 2-norms.
 
     The error of an image is |y| where the expected image is zero. The result is infinite where y
     and expected differ in a number that is not finite.

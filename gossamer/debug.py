@@ -24,7 +24,7 @@ logger.addHandler(logging.NullHandler())
 
 
 def level() -> int:
-    """Returns the level that the environment sets; a value that is not a number counts as 1. Where
+    """Return the level that the environment sets; a value that is not a number counts as 1. Where
     the logger accepts messages of level DEBUG, the level is at least 2."""
     text = os.environ.get("GOSSAMER_DEBUG", "").strip()
     try:
@@ -35,7 +35,7 @@ def level() -> int:
 
 
 def show(line: str) -> None:
-    """Logs a line, and prints it to standard error where GOSSAMER_DEBUG asks for it."""
+    """Log a line, and print it to standard error where GOSSAMER_DEBUG asks for it."""
     logger.debug("%s", line)
     if os.environ.get("GOSSAMER_DEBUG", "").strip():
         print(line, file=sys.stderr, flush=True)

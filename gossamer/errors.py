@@ -230,7 +230,7 @@ class CompileError(DeviceError):
 
 
 class CompilerEndedError(CompileError):
-    """A process that ended before it had compiled its kernel; another attempt may succeed."""
+    """A process that ended before it had compiled its kernel; another try may succeed."""
 
 
 class QueueFullError(GossamerError):

@@ -39,7 +39,7 @@ def _select(condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _truth(compare: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Returns a function that compares as `compare` does, but returns 1 or 0 in the dtype of its
+    """Return a function that compares as `compare` does, but returns 1 or 0 in the dtype of its
     arguments, as kernels do."""
     return lambda a, b: compare(a, b).astype(np.result_type(a))
 
@@ -58,7 +58,7 @@ def _erf(x: np.ndarray) -> np.ndarray:
 
 
 def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Returns a / b. A quotient of integers is rounded towards 0, and is the dividend where the
+    """Return a / b. A quotient of integers is rounded towards 0, and is the dividend where the
     divisor is 0, as in kernels."""
     if np.result_type(a, b).kind == "f":
         return np.divide(a, b)
@@ -69,7 +69,7 @@ def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Returns x to the power y. Of integers, a power below 0 is rounded towards 0; that of 0 is
+    """Return x to the power y. Of integers, a power below 0 is rounded towards 0; that of 0 is
     0."""
     if np.result_type(x, y).kind == "f":
         return np.power(x, y)
@@ -208,7 +208,7 @@ class Expression:
         return not self.steps and self.outputs == (0,)
 
     def evaluate(self, *values: np.ndarray) -> list[np.ndarray]:
-        """Returns the outputs, in the arrays' dtype, for arrays that broadcast against each
+        """Return the outputs, in the arrays' dtype, for arrays that broadcast against each
         other."""
         results: list[Any] = list(values)
         last_use = {argument: index for index, step in enumerate(self.steps)
@@ -229,7 +229,7 @@ class Expression:
     def c_statements(
         self, variables: Sequence[str], literal: Callable[[float], str], prefix: str
     ) -> tuple[list[str], list[str]]:
-        """Returns one assignment `VALUE <prefix>i = ...;` for each step and the names of the
+        """Return one assignment `VALUE <prefix>i = ...;` for each step and the names of the
         outputs. VALUE is the kernels' macro for the arithmetic type."""
         names = list(variables)
         lines = []
@@ -243,7 +243,7 @@ class Expression:
         return lines, [names[index] for index in self.outputs]
 
     def with_inputs(self, order: Sequence[int]) -> Expression:
-        """Returns this expression with its inputs in another order: input i of the new expression
+        """Return this expression with its inputs in another order: input i of the new expression
         is input order[i] of this expression."""
         places = {old: new for new, old in enumerate(order)}
 
@@ -255,7 +255,7 @@ class Expression:
             for step in self.steps), tuple(map(moved, self.outputs)))
 
     def then(self, other: Expression) -> Expression:
-        """Returns this expression followed by `other`. Input 0 of `other` is the single output of
+        """Return this expression followed by `other`. Input 0 of `other` is the single output of
         this expression; its further inputs come after the inputs of this expression."""
         extra = other.inputs - 1
         renumbered = {old: old if old < self.inputs else old + extra
@@ -274,11 +274,11 @@ class Expression:
 
 
 def apply(function: str, *constants: float) -> Expression:
-    """Returns the expression that applies one function to its inputs."""
+    """Return the expression that applies one function to its inputs."""
     arity = FUNCTIONS[function].arity
     return Expression(arity, (ExpressionStep(function, tuple(range(arity)), constants),))
 
 
 def identity() -> Expression:
-    """Returns the expression whose output is its only input."""
+    """Return the expression whose output is its only input."""
     return Expression(1)

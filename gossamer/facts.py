@@ -96,7 +96,7 @@ class ValueFacts:
         return self.step > 0 and self.count is not None and self.count <= 1 << 16
 
     def holds(self, array: np.ndarray) -> bool:
-        """Returns whether all values of an array that are not NaN are as the facts say."""
+        """Return whether all values of an array that are not NaN are as the facts say."""
         values = np.asarray(array, np.float64)
         values = values[~np.isnan(values)]
         if not ((values >= self.low) & (values <= self.high)).all():
@@ -106,14 +106,14 @@ class ValueFacts:
                                     == 0 for value in np.unique(finite).tolist())
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Returns random values in float32; all values that may occur are equally likely. Raises
+        """Return random values in float32; all values that may occur are equally likely. Raises
         ValueError where infinitely many values may occur."""
         if self.count is None:
             raise ValueError(f"cannot draw from {self}: expected finitely many values")
         return (self.low + self.step * rng.integers(0, self.count, shape)).astype(np.float32)
 
     def join(self, other: ValueFacts) -> ValueFacts:
-        """Returns facts that hold for all values of this tensor and all values of the other."""
+        """Return facts that hold for all values of this tensor and all values of the other."""
         if self == other:
             return self
         low, high = min(self.low, other.low), max(self.high, other.high)
@@ -124,7 +124,7 @@ class ValueFacts:
         return grid(Fraction(low), _exact(high), step)
 
     def parted(self, limits: Sequence[float]) -> list[ValueFacts]:
-        """Returns the facts of each part of the values: the values below the first limit, the first
+        """Return the facts of each part of the values: the values below the first limit, the first
         limit itself, the values between the first and the second limit, and so on. Parts without
         values are left out.
 
@@ -141,7 +141,7 @@ class ValueFacts:
         return [part for part in parts if part is not None]
 
     def _inside(self, lower: float, upper: float) -> ValueFacts | None:
-        """Returns the facts of the values above `lower` and below `upper`; None where no value lies
+        """Return the facts of the values above `lower` and below `upper`; None where no value lies
         between them. A limit that is infinite excludes nothing: infinite values are kept, too."""
         low, high = self.low, self.high
         if not self.step:
@@ -212,11 +212,11 @@ class ValueFacts:
         return self.maximum(point(0.0))
 
     def clip(self, low: float, high: float) -> ValueFacts:
-        """Returns the facts of min(max(x, low), high)."""
+        """Return the facts of min(max(x, low), high)."""
         return self.maximum(point(low)).minimum(point(high))
 
     def sign(self) -> ValueFacts:
-        """Returns the facts of the signs of the values: -1, 0 or 1."""
+        """Return the facts of the signs of the values: -1, 0 or 1."""
         low = -1 if self.low < 0 else 0 if self.low == 0 else 1
         high = 1 if self.high > 0 else 0 if self.high == 0 else -1
         passes_zero = low < 0 < high and self.step and Fraction(self.low) % Fraction(self.step)
@@ -227,21 +227,21 @@ class ValueFacts:
                                for x in (self.low, self.high)])
 
     def round(self) -> ValueFacts:
-        """Returns the facts of the values rounded to the nearest integer, halves to even."""
+        """Return the facts of the values rounded to the nearest integer, halves to even."""
         return self._rounded(*[x if math.isinf(x) else round(x) for x in (self.low, self.high)])
 
     def truncate(self) -> ValueFacts:
-        """Returns the facts of the values rounded towards 0."""
+        """Return the facts of the values rounded towards 0."""
         return self._rounded(*[x if math.isinf(x) else math.trunc(x)
                                for x in (self.low, self.high)])
 
     def same_sign(self) -> ValueFacts:
-        """Returns the facts of f(x) for these values x, where only this is known of the function f:
+        """Return the facts of f(x) for these values x, where only this is known of the function f:
         f(x) never has the opposite sign of x."""
         return ValueFacts(0.0 if self.low >= 0 else -math.inf, 0.0 if self.high <= 0 else math.inf)
 
     def sum_of(self, count: int) -> ValueFacts:
-        """Returns the facts of sums of `count` values, added in any order; REAL where a partial sum
+        """Return the facts of sums of `count` values, added in any order; REAL where a partial sum
         may be rounded."""
         if count == 1:
             return self
@@ -259,14 +259,14 @@ class ValueFacts:
         return self.step > 0 or self.count == 1
 
     def _between(self, low: Exact, high: float) -> ValueFacts:
-        """Returns these facts with other bounds. Where the values have a grid, the new bounds lie
+        """Return these facts with other bounds. Where the values have a grid, the new bounds lie
         on this grid."""
         if self.step and isinstance(low, Fraction):
             return grid(low, _exact(high), Fraction(self.step))
         return _range(low, _exact(high))
 
     def _rounded(self, low: float, high: float) -> ValueFacts:
-        """Returns the facts of these values rounded to integers from `low` to `high`."""
+        """Return the facts of these values rounded to integers from `low` to `high`."""
         if self.is_integer:
             return self
         if math.isinf(low):
@@ -282,20 +282,20 @@ class ValueFacts:
 
 
 def point(value: float) -> ValueFacts:
-    """Returns the facts of a number that is rounded to float32; for NaN, facts without bounds."""
+    """Return the facts of a number that is rounded to float32; for NaN, facts without bounds."""
     with np.errstate(over="ignore"):
         rounded = float(np.float32(value))
     return ValueFacts() if math.isnan(rounded) else ValueFacts(rounded, rounded)
 
 
 def integers(low: int, high: int) -> ValueFacts:
-    """Returns the facts of all integers from low to high; where float32 cannot represent all of
+    """Return the facts of all integers from low to high; where float32 cannot represent all of
     these integers, the facts of all real numbers from low to high."""
     return grid(Fraction(low), Fraction(high), Fraction(1))
 
 
 def of_array(array: np.ndarray) -> ValueFacts:
-    """Returns the facts of a constant, with the coarsest grid that holds all its values. Floats are
+    """Return the facts of a constant, with the coarsest grid that holds all its values. Floats are
     rounded to float32. An array that is empty or holds only NaN has the facts of 0."""
     array = np.asarray(array)
     values = np.asarray(array, np.float32 if array.dtype.kind == "f" else None).ravel("K")
@@ -323,7 +323,7 @@ def of_array(array: np.ndarray) -> ValueFacts:
 
 
 def _step(values: np.ndarray, low: Fraction, high: Fraction) -> Fraction | None:
-    """Returns the largest step of a grid that begins at `low` and has `high` and all values on it;
+    """Return the largest step of a grid that begins at `low` and has `high` and all values on it;
     None where float32 cannot represent every number of the grid."""
     wide = values.astype(np.float64)
     mantissas, exponents = np.frexp(wide[wide != 0])
@@ -339,32 +339,32 @@ def _step(values: np.ndarray, low: Fraction, high: Fraction) -> Fraction | None:
 
 
 def unit(*numbers: Fraction) -> Fraction:
-    """Returns the largest power of 2 that divides all numbers. The denominators of the numbers are
+    """Return the largest power of 2 that divides all numbers. The denominators of the numbers are
     powers of 2, and at least one number is not 0."""
     return min(Fraction(number.numerator & -number.numerator, number.denominator)
                for number in numbers if number)
 
 
 def common(*numbers: Fraction) -> Fraction:
-    """Returns the largest number that divides all numbers; 0 where all numbers are 0."""
+    """Return the largest number that divides all numbers; 0 where all numbers are 0."""
     scale = math.lcm(*[number.denominator for number in numbers])
     return Fraction(math.gcd(*[int(number * scale) for number in numbers]), scale)
 
 
 def fits_multiples(power: Fraction, largest: Fraction) -> bool:
-    """Returns whether float32 represents all multiples of `power`, a power of 2, up to the
+    """Return whether float32 represents all multiples of `power`, a power of 2, up to the
     magnitude `largest`, and no device rounds one of them to 0."""
     return power >= _SMALLEST and largest <= min(power * (1 << 24), _LARGEST)
 
 
 def _fits(value: Fraction) -> bool:
-    """Returns whether float32 represents a number exactly, and no device rounds it to 0."""
+    """Return whether float32 represents a number exactly, and no device rounds it to 0."""
     return not value or (_SMALLEST <= abs(value) <= _LARGEST and (
         Fraction(float(np.float32(float(value)))) == value))
 
 
 def _below(value: Exact) -> float:
-    """Returns the largest float32 number that is not above a value; 0 in place of a positive
+    """Return the largest float32 number that is not above a value; 0 in place of a positive
     subnormal number."""
     if not isinstance(value, Fraction):
         return value
@@ -381,14 +381,14 @@ def _exact(value: float) -> Exact:
 
 
 def _sum(x: float, y: float, otherwise: float) -> Exact:
-    """Returns x + y without rounding; `otherwise` for the sum of opposite infinities."""
+    """Return x + y without rounding; `otherwise` for the sum of opposite infinities."""
     if math.isinf(x) or math.isinf(y):
         return otherwise if math.isnan(x + y) else x + y
     return Fraction(x) + Fraction(y)
 
 
 def _product(x: float, y: float) -> Exact:
-    """Returns x * y without rounding. For 0 times infinity, which is NaN, it returns 0: facts say
+    """Return x * y without rounding. For 0 times infinity, which is NaN, it returns 0: facts say
     nothing of NaN."""
     if 0 in (x, y):
         return Fraction(0)
@@ -396,7 +396,7 @@ def _product(x: float, y: float) -> Exact:
 
 
 def _is_grid(low: Exact, high: Exact, step: Exact) -> bool:
-    """Returns whether float32 represents all values from low to high in these steps, and float64
+    """Return whether float32 represents all values from low to high in these steps, and float64
     represents the step."""
     assert isinstance(low, Fraction) and isinstance(step, Fraction)
     if Fraction(float(step)) != step or not _fits(low):
@@ -411,7 +411,7 @@ def _is_grid(low: Exact, high: Exact, step: Exact) -> bool:
 
 
 def grid(low: Exact, high: Exact, step: Fraction) -> ValueFacts:
-    """Returns the facts of values on a grid. Where float32 cannot represent all of these values, so
+    """Return the facts of values on a grid. Where float32 cannot represent all of these values, so
     that results are rounded, it returns the facts of all real numbers between the bounds."""
     if low != high and step and isinstance(low, Fraction) and _is_grid(low, high, step):
         return ValueFacts(float(low), float(high), float(step))
@@ -419,7 +419,7 @@ def grid(low: Exact, high: Exact, step: Fraction) -> ValueFacts:
 
 
 def _range(low: Exact, high: Exact) -> ValueFacts:
-    """Returns the facts of real numbers from low to high that are rounded to float32; subnormal
+    """Return the facts of real numbers from low to high that are rounded to float32; subnormal
     numbers may be rounded to 0."""
     return ValueFacts(_below(low), -_below(-high))
 

@@ -15,19 +15,19 @@ EXTRA = f"{installing('onnxruntime')}, so that ONNX Runtime computes it on the h
 
 
 def with_advice(text: str) -> str:
-    """Returns an error's message with the advice to install ONNX Runtime, once, where ONNX Runtime
+    """Return an error's message with the advice to install ONNX Runtime, once, where ONNX Runtime
     is not installed."""
     return text if EXTRA in text or is_installed() else f"{text}; {EXTRA}"
 
 
 def is_installed() -> bool:
-    """Returns whether ONNX Runtime can be imported."""
+    """Return whether ONNX Runtime can be imported."""
     return find_spec("onnxruntime") is not None
 
 
 @functools.cache
 def onnxruntime() -> Any:
-    """Returns the module of ONNX Runtime with telemetry disabled. Where no other code has imported
+    """Return the module of ONNX Runtime with telemetry disabled. Where no other code has imported
     the module before, telemetry writes no file either. Raises ImportError where the module cannot
     be imported."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -42,7 +42,7 @@ class Timing:
 
     @staticmethod
     def of(samples: Sequence[float]) -> Timing:
-        """Returns the timing of at least one sample, each in microseconds."""
+        """Return the timing of at least one sample, each in microseconds."""
         if len(samples) == 1:
             return Timing(samples[0], samples[0], samples[0], 1)
         low, median, high = statistics.quantiles(samples, n=4, method="inclusive")
@@ -50,7 +50,7 @@ class Timing:
 
 
 def scatter_notice(timings: Iterable[Timing], device: Device) -> str:
-    """Returns a notice if the samples of most timings scatter, as they do while another program
+    """Return a notice if the samples of most timings scatter, as they do while another program
     keeps the device or its processors busy. Otherwise returns an empty text."""
     spreads = [timing.p75_us / max(timing.p25_us, 1e-3) for timing in timings]
     if not spreads or (spread := statistics.median(spreads)) <= SCATTERED:
@@ -82,7 +82,7 @@ class Task:
 
 
 def called(call: Callable[[], object], *, repeats: int = 50, budget_us: float = 1e5) -> Timing:
-    """Returns the wall-clock time of a call that returns when its result is complete. Calls are
+    """Return the wall-clock time of a call that returns when its result is complete. Calls are
     made one after another, at least two. budget_us: microseconds after which no further call is
     made."""
     samples: list[float] = []
@@ -97,14 +97,14 @@ def called(call: Callable[[], object], *, repeats: int = 50, budget_us: float = 
 
 def measure(device: Device, works: Sequence[Work], *, repeats: int = 20,
             sample_us: float = 200.0, budget_us: float = 2e6) -> list[Timing]:
-    """Returns the times of each work on one device, in the order of `works`; see `interleave`."""
+    """Return the times of each work on one device, in the order of `works`; see `interleave`."""
     return interleave([Task(device, work) for work in works], repeats=repeats,
                       sample_us=sample_us, budget_us=budget_us)
 
 
 def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 200.0,
                budget_us: float = 2e6, apart: bool = False) -> list[Timing]:
-    """Returns the times of each task, whose samples are interleaved after a warm-up.
+    """Return the times of each task, whose samples are interleaved after a warm-up.
 
     A sample repeats short work until it lasts about `sample_us` microseconds, within one captured
     graph where the device has graphs, so that neither the resolution of events nor the launch from
@@ -138,7 +138,7 @@ class PreparedTask:
 
 
 def prepared(task: Task, sample_us: float) -> PreparedTask:
-    """Returns the task after its warm-up, captured as a graph where possible. Exceptions of its
+    """Return the task after its warm-up, captured as a graph where possible. Exceptions of its
     work pass through."""
     device, work = task.device, task.work
     in_graph = device.limits.graph and task.captured
@@ -148,7 +148,7 @@ def prepared(task: Task, sample_us: float) -> PreparedTask:
 
 
 def _prepared_apart(task: Task, sample_us: float) -> PreparedTask:
-    """Returns the task after its warm-up. On processors, its samples begin only when the threads of
+    """Return the task after its warm-up. On processors, its samples begin only when the threads of
     other tasks are at rest."""
     if not task.device.on_processors:
         return prepared(task, sample_us)
@@ -165,7 +165,7 @@ def _prepared_apart(task: Task, sample_us: float) -> PreparedTask:
 
 
 def wait_for_rest() -> None:
-    """Waits until the threads of this process compute nothing any more, 0.2 s at most."""
+    """Wait until the threads of this process compute nothing any more, 0.2 s at most."""
     for _ in range(_MOST_PAUSES):
         computed, started = time.process_time(), time.perf_counter()
         time.sleep(_PAUSE_S)
@@ -174,7 +174,7 @@ def wait_for_rest() -> None:
 
 
 def repeated(task: Task, sample_us: float, once_us: float) -> PreparedTask:
-    """Returns the task with samples of about `sample_us` microseconds. once_us: microseconds of one
+    """Return the task with samples of about `sample_us` microseconds. once_us: microseconds of one
     execution after the warm-up."""
     device, work = task.device, task.work
     count = max(1, min(100, round(sample_us / max(once_us, 0.1))))
@@ -192,7 +192,7 @@ def repeated(task: Task, sample_us: float, once_us: float) -> PreparedTask:
 
 def sampled(tasks: Sequence[PreparedTask], repeats: int,
             budget_us: float) -> list[Timing | Exception]:
-    """Returns the times of each task, or the exception that it raised. Samples are interleaved.
+    """Return the times of each task, or the exception that it raised. Samples are interleaved.
 
     An exception ends the sampling of its task only. Negative times are dropped; a task that has
     only negative times gets a DeviceError. Raises DeviceLostError where a task raises it.

@@ -7,7 +7,7 @@ import numpy as np
 
 def first_places(x: np.ndarray, axis: int, count: int, *, largest: bool, nan_first: bool,
                  last: bool = False) -> np.ndarray:
-    """Returns the indices along an axis of the `count` greatest elements in descending order, or of
+    """Return the indices along an axis of the `count` greatest elements in descending order, or of
     the smallest in ascending order, as int64.
 
     nan_first: whether NaN comes before all numbers, else after them.

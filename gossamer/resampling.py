@@ -15,7 +15,7 @@ NEAREST_MODES = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
 
 def nearest(size: int, length: int, scale: float, coordinates: str,
             nearest_mode: str) -> np.ndarray:
-    """Returns for each element of the resized axis the element before that it copies.
+    """Return for each element of the resized axis the element before that it copies.
 
     size, length: elements before and after.
     scale: ratio of length to size. Positions are exact where it is this ratio, as where a file
@@ -35,7 +35,7 @@ def nearest(size: int, length: int, scale: float, coordinates: str,
 
 def between(size: int, length: int, scale: float,
             coordinates: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns for each element of the resized axis the last element before that is not beyond its
+    """Return for each element of the resized axis the last element before that is not beyond its
     position, and the distance of the position from this element. Elements may lie outside of the
     axis. Arguments as for `nearest`."""
     position, unit = _positions(size, length, scale, coordinates)
@@ -45,7 +45,7 @@ def between(size: int, length: int, scale: float,
 
 def _positions(size: int, length: int, scale: float,
                coordinates: str) -> tuple[np.ndarray, int]:
-    """Returns the position of each element of the resized axis on the axis before, in units of
+    """Return the position of each element of the resized axis on the axis before, in units of
     1 / the returned number."""
     if coordinates == "pytorch_nearest":
         inverse = np.float32(1 / scale)

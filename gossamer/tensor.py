@@ -124,7 +124,7 @@ class Format(HashedOnce):
         return np.dtype("float32" if self.is_packed or self.dtype == BFLOAT16 else self.dtype)
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the shape in memory order with paddings and the channels of other tensors, in
+        """Return the shape in memory order with paddings and the channels of other tensors, in
         words for a packed layout."""
         if self.layout == ROW_MAJOR:
             return shape
@@ -140,12 +140,12 @@ class Format(HashedOnce):
         return tuple(padded[axis] for axis in AXES[self.layout])
 
     def holds(self, values: np.ndarray) -> bool:
-        """Returns whether the format's dtype can hold these values without changing them, other
+        """Return whether the format's dtype can hold these values without changing them, other
         than by rounding floats."""
         return not self.is_packed or bool(np.isin(values, PACKED_DTYPES[self.dtype].values).all())
 
     def differences(self, other: Format) -> list[str]:
-        """Returns the properties in which this format differs from another, as messages name
+        """Return the properties in which this format differs from another, as messages name
         them."""
         return [text for text, mine, theirs in (
             (self.layout, self.layout, other.layout),
@@ -202,7 +202,7 @@ class TensorSpec(HashedOnce):
         return math.prod(self.shape)
 
     def first(self, count: int) -> TensorSpec:
-        """Returns the spec of the first `count` images; images are along the first dimension."""
+        """Return the spec of the first `count` images; images are along the first dimension."""
         return replace(self, shape=(min(count, self.shape[0]), *self.shape[1:]))
 
     @functools.cached_property
@@ -252,11 +252,11 @@ class TensorSpec(HashedOnce):
         return before + top * strides[2] + left * strides[3]
 
     def with_format(self, **changes: object) -> TensorSpec:
-        """Returns the spec of the same tensor with some fields of its format changed."""
+        """Return the spec of the same tensor with some fields of its format changed."""
         return replace(self, format=replace(self.format, **changes))  # type: ignore[arg-type]
 
     def same_memory(self, other: TensorSpec) -> bool:
-        """Returns whether memory that holds a tensor of this spec can be read as the other spec
+        """Return whether memory that holds a tensor of this spec can be read as the other spec
         without moving a byte."""
         if self == other:
             return True
@@ -283,7 +283,7 @@ class TensorSpec(HashedOnce):
 
 
 def pack(array: np.ndarray, spec: TensorSpec, *, check: bool = True) -> np.ndarray:
-    """Returns the contiguous array that stores a logical array in the spec's format. Raises
+    """Return the contiguous array that stores a logical array in the spec's format. Raises
     ValueError where a packed dtype cannot hold a value; with check=False another value is stored
     in its place."""
     if spec.format.is_packed:
@@ -301,7 +301,7 @@ def pack(array: np.ndarray, spec: TensorSpec, *, check: bool = True) -> np.ndarr
 
 
 def unpack(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Returns the logical array that memory of this spec holds, as a view where possible; packed
+    """Return the logical array that memory of this spec holds, as a view where possible; packed
     values and bfloat16 values become float32."""
     stored = stored.reshape(spec.stored_shape)
     if spec.dtype == BFLOAT16:
@@ -310,7 +310,7 @@ def unpack(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
 
 
 def bfloat16_bits(array: np.ndarray) -> np.ndarray:
-    """Returns the nearest bfloat16 of each number, as bits in uint16; NaN stays NaN."""
+    """Return the nearest bfloat16 of each number, as bits in uint16; NaN stays NaN."""
     numbers = np.ascontiguousarray(array, np.float32).reshape(np.shape(array))
     bits = numbers.view(np.uint32)
     # round to nearest, ties to even: add just under half of the last kept bit's value, and 1 more
@@ -320,12 +320,12 @@ def bfloat16_bits(array: np.ndarray) -> np.ndarray:
 
 
 def of_bfloat16_bits(bits: np.ndarray) -> np.ndarray:
-    """Returns the float32 numbers that bits of bfloat16 stand for."""
+    """Return the float32 numbers that bits of bfloat16 stand for."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def held(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Returns a logical array of floats as memory of this spec holds it: rounded to the spec's
+    """Return a logical array of floats as memory of this spec holds it: rounded to the spec's
     dtype."""
     if spec.dtype == BFLOAT16:
         return of_bfloat16_bits(bfloat16_bits(array))
@@ -333,7 +333,7 @@ def held(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
 
 
 def logical_view(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Returns a writable view of memory of this spec as the logical array, without paddings;
+    """Return a writable view of memory of this spec as the logical array, without paddings;
     numbers of bfloat16 are bits.
     Raises ValueError for a packed layout, whose words are not elements."""
     if spec.format.is_packed:
@@ -383,19 +383,19 @@ def _word_shape(spec: TensorSpec) -> tuple[int, int, int, int, int]:
 
 
 def rounded_up(number: int, multiple: int) -> int:
-    """Returns the least multiple that is not below the number."""
+    """Return the least multiple that is not below the number."""
     return -(-number // multiple) * multiple
 
 
 def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """Returns the shape (N, C, H, W) that a packed tensor has in memory: a matrix is N images of
+    """Return the shape (N, C, H, W) that a packed tensor has in memory: a matrix is N images of
     one pixel."""
     n, c, h, w = shape if len(shape) == 4 else (*shape, 1, 1)
     return n, c, h, w
 
 
 def default_format(shape: tuple[int, ...], dtype: str = "float32") -> Format:
-    """Returns the format in which problems are stated: NCHW at rank 4, row-major otherwise."""
+    """Return the format in which problems are stated: NCHW at rank 4, row-major otherwise."""
     return _of_layout("NCHW" if len(shape) == 4 else ROW_MAJOR, dtype)
 
 
@@ -405,7 +405,7 @@ def _of_layout(layout: str, dtype: str) -> Format:
 
 
 def default_spec(shape: Sequence[int], dtype: str = "float32") -> TensorSpec:
-    """Returns the spec of a tensor in the default format."""
+    """Return the spec of a tensor in the default format."""
     return _default_spec(tuple(map(int, shape)), dtype)
 
 
@@ -432,7 +432,7 @@ def memory_format(spec: TensorSpec) -> Format:
 
 
 def _format_or_none(own: Format, layout: str, multiple: int) -> Format | None:
-    """Returns a format in another layout, with channels rounded up to another multiple; None where
+    """Return a format in another layout, with channels rounded up to another multiple; None where
     the format has channels of other tensors, and so cannot take another layout or multiple."""
     if any(own.other_channels) and (layout, multiple) != (own.layout, own.channel_multiple):
         return None

@@ -5,11 +5,21 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from gossamer import measure
 from gossamer.device.registry import find
-from gossamer.measure import Task, Timing, interleave, scatter_notice, wait_for_rest
+from gossamer.errors import DeviceError
+from gossamer.measure import (
+    PreparedTask,
+    Task,
+    Timing,
+    interleave,
+    sampled,
+    scatter_notice,
+    wait_for_rest,
+)
 
 
 def test_times_that_scatter_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,3 +66,14 @@ def test_calls_are_timed_until_the_budget_is_spent(monkeypatch: pytest.MonkeyPat
     assert timing.repeats == 8 and timing.median_us == pytest.approx(1000)
     assert measure.called(call, budget_us=1).repeats == 2
     assert measure.called(call, repeats=5).repeats == 5
+
+
+@pytest.mark.parametrize(("repeats", "budget_us", "rounds"), [
+    (9, 0, 3), (9, 15, 3), (9, 16, 4), (2, 0, 2)])
+def test_samples_end_with_the_budget(repeats: int, budget_us: float, rounds: int) -> None:
+    times = [8.0, 4.0, -1.0, 12.0, 6.0]
+    timing, *errors = sampled([PreparedTask(iter(times).__next__, 2), PreparedTask(lambda: -1, 1),
+                               PreparedTask(lambda: 1 / 0, 1)], repeats, budget_us)
+    taken = [time / 2 for time in times[:rounds] if time >= 0]
+    assert list(vars(timing).values()) == [*np.percentile(taken, [50, 25, 75]), len(taken)]
+    assert [type(error) for error in errors] == [DeviceError, ZeroDivisionError]

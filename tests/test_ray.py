@@ -24,7 +24,7 @@ from gossamer.errors import InputError
 from gossamer.io.images import Preprocessing
 from gossamer.ray import connect, map_batches, map_pictures
 from gossamer.ray.cluster import Workers
-from gossamer.ray.network import Measured, Shipped
+from gossamer.ray.data import Measured, Shipped
 from tests.cli.command_line import save_network, succeeds
 from tests.model.onnx_models import save
 from tests.plan.small import assert_close, compiled, expected, images, small
@@ -167,7 +167,7 @@ def test_one_worker_of_a_kind_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     measured.keep("h200", b"times")
     assert measured.ask("h200", "b") == (b"times", False)
     # a worker that was lost while it measured is taken the place of
-    monkeypatch.setattr("gossamer.ray.network._LEASE_S", -1.0)
+    monkeypatch.setattr("gossamer.ray.data._LEASE_S", -1.0)
     measured.ask("new", "a")
     assert measured.ask("new", "b") == (None, True)
 

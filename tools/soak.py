@@ -36,7 +36,7 @@ import numpy as np
 import gossamer
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError
-from gossamer.io.atomic import PARTIAL
+from gossamer.io.output_files import PARTIAL
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.onnx_writer import to_onnx
 from gossamer.plan.measurement import counted

@@ -14,7 +14,7 @@ import gossamer
 from gossamer.device.registry import names_several
 from gossamer.errors import GossamerWarning, InputError, quoted
 from gossamer.io import terminal
-from gossamer.io.arrays import read_arrays
+from gossamer.io.npy import read_arrays
 from gossamer.io.text import shape_text
 from gossamer.model import zoo
 from gossamer.model.graph import as_called

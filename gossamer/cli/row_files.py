@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 
 from gossamer.errors import InputError
-from gossamer.io import atomic, output_files
+from gossamer.io import output_files
 from gossamer.io.text import shape_text
 
 GROWING = (".jsonl", ".csv")
@@ -160,7 +160,7 @@ class _Lines(RowFile):
         whole = self._whole(text)
         self.done = self._names(whole)
         if whole != text:
-            with self._named_errors(), atomic.replacing(self._path) as file:
+            with self._named_errors(), output_files.atomically_replacing(self._path) as file:
                 file.write(whole.encode("utf-8", "surrogateescape"))
 
     def _append(self, text: str) -> None:

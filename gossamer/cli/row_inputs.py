@@ -18,8 +18,8 @@ from gossamer.cli.run_inputs import batch_size
 from gossamer.device.host import processors
 from gossamer.errors import InputError, quoted
 from gossamer.io import terminal
+from gossamer.io.images import pictures_in
 from gossamer.io.picture_batches import picture_batches
-from gossamer.io.picture_files import pictures_in
 from gossamer.io.text import shape_text
 from gossamer.model.infer.resolve import is_open
 from gossamer.model.photos import PhotoReader, taking_photos

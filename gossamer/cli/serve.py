@@ -25,8 +25,8 @@ from gossamer.io.limits import bytes_of
 from gossamer.model.graph import Graph
 from gossamer.model.photos import taking_photos
 from gossamer.serve import log
-from gossamer.serve.address import bound, is_loopback, url_of
 from gossamer.serve.models import BatchOptions, Loaded, Models, ServedModel
+from gossamer.serve.run import bound, is_loopback, url_of
 from gossamer.version import PACKAGE_VERSION
 
 logger = logging.getLogger("gossamer.serve")

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 
 def allowed() -> list[int]:
-    """Returns the processors that this thread may use; an empty list where the operating system
+    """Return the processors that this thread may use; an empty list where the operating system
     cannot bind threads to processors."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 @contextmanager
 def bound(processors: Sequence[int]) -> Iterator[None]:
-    """Binds this thread to these processors within a `with` block; an empty list changes nothing.
+    """Bind this thread to these processors within a `with` block; an empty list changes nothing.
     Unbound threads may share a processor. Work is several times slower where one thread spins while
     it waits for another thread that has to run on the same processor."""
     before = allowed()

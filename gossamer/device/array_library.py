@@ -6,6 +6,6 @@ from typing import Any
 
 
 def library(array: Any) -> str:
-    """Returns the name of the package that defines an array: numpy, torch, cupy, jax..."""
+    """Return the name of the package that defines an array: numpy, torch, cupy, jax..."""
     package = type(array).__module__.split(".")[0]
     return "jax" if package == "jaxlib" else package

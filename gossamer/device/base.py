@@ -1,244 +1,389 @@
-"""The interface that every device implements: Device, Buffer and Kernel."""
+"""The interface of devices: Device, with the capabilities that only some devices have."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossamer.device.limits import Limits
-from gossamer.device.optional import OptionalCapabilities
-from gossamer.device.rates import PeakRates
-from gossamer.device.source import KernelSource
-from gossamer.errors import DeviceError
+from gossamer.device.core import Argument, Buffer, CoreDevice, Kernel
+from gossamer.device.other_libraries import OtherLibraries
+from gossamer.errors import DeviceError, InputError
+
+if TYPE_CHECKING:
+    from gossamer.io.process_pool import ProcessPool
+
+__all__ = ["Argument", "Buffer", "CopyingGraph", "Device", "GraphThenCopies", "Kernel",
+           "NeedsDeviceError"]
 
 
-class Buffer(abc.ABC):
-    """Device memory, which is freed with the last reference to it.
+class NeedsDeviceError(DeviceError):
+    """A call that needs the device itself, in a process that only builds kernels for the device."""
 
-    Attributes
-    ----------
-    device : Device
-        The device that holds the memory.
-    nbytes : int
-        Size in bytes.
+
+class CopyingGraph(abc.ABC):
+    """Recorded work that ends with copies whose targets are set before a replay.
+
+    addresses: addresses of the targets that were set last, one for each copy.
     """
 
-    device: Device
-    nbytes: int
-
-    @property
-    def address(self) -> int:
-        """Address of the first byte, on devices that run libraries for CUDA.
-
-        Raises
-        ------
-        DeviceError
-            The device's memory has no addresses.
-        """
-        raise DeviceError(f"memory of {self.device.name} has no address, which libraries for CUDA "
-                          "need; use a CUDA device")
+    addresses: tuple[int, ...] = ()
 
     @abc.abstractmethod
-    def view(self, offset: int, nbytes: int) -> Buffer:
-        """Return a part of this buffer that keeps the full buffer alive.
+    def copy_to(self, addresses: tuple[int, ...]) -> None:
+        """Set the addresses of the targets of later replays, one for each copy. The memory stays
+        the caller's."""
 
-        Parameters
-        ----------
-        offset : int
-            First byte of the part, a multiple of `Device.alignment`.
-        nbytes : int
-            Size of the part in bytes.
-
-        Returns
-        -------
-        Buffer
-            The same memory from `offset` on.
-
-        Raises
-        ------
-        ValueError
-            The offset is not aligned, or the part leaves the buffer.
-        """
+    @abc.abstractmethod
+    def on(self, stream: Any) -> Callable[[], None]:
+        """Return a function that replays the work on a stream as quickly as possible."""
 
 
-class Kernel(abc.ABC):
-    """A compiled kernel function.
+class GraphThenCopies(CopyingGraph):
+    """A graph with copies, which the device queues one by one after each replay of the graph.
 
-    Attributes
-    ----------
-    name : str
-        Name of the function.
-    source : KernelSource
-        The source from which the kernel was built.
-    registers : int or None
-        Registers of each thread, where the compiler reports them.
-    spill_bytes : int or None
-        Bytes of each thread in CUDA's thread-local memory, registers that were spilled included,
-        where the compiler reports them.
-    code_bytes : int or None
-        Size of the binary, where it is known.
-    from_cache : bool
-        Whether the binary was read from the disk cache.
+    graph: the recorded work.
+    copies: pairs of a buffer that the work writes and the number of bytes to copy.
     """
 
-    name: str
-    source: KernelSource
-    registers: int | None = None
-    spill_bytes: int | None = None
-    code_bytes: int | None = None
-    from_cache: bool = False
+    def __init__(self, device: Device, graph: Callable[..., None],
+                 copies: Sequence[tuple[Buffer, int]]) -> None:
+        self._device = device
+        self._graph = graph
+        self._copies = copies
+        self._targets: Sequence[Buffer] = ()
+
+    def copy_to(self, addresses: tuple[int, ...]) -> None:
+        self.addresses = addresses
+        self._targets = [self._device.wrap(address, nbytes, None)
+                         for address, (_, nbytes) in zip(addresses, self._copies, strict=True)]
+
+    def on(self, stream: Any) -> Callable[[], None]:
+        def replay() -> None:
+            self._graph(stream)
+            for (source, nbytes), target in zip(self._copies, self._targets, strict=True):
+                self._device.copy(target, source, nbytes, stream)
+
+        return replay
 
 
-Argument = Buffer | int | float | np.generic | None
-"""A kernel argument: int means int32, float means float32, None a null pointer."""
-
-
-class Device(OptionalCapabilities):
+class Device(CoreDevice, OtherLibraries):
     """A device that runs plans; `gossamer.device.registry.find` returns instances.
 
-    A parameter `stream` takes None for the device's default stream. All arguments named `array`
-    must be C-contiguous. A copy of a device is the device itself, and pickling keeps its name only.
-    Capabilities that only some devices have are declared in OptionalCapabilities.
+    CoreDevice declares what every device implements. A device that has one of the other
+    capabilities overrides the flag and the methods of this capability. The inherited methods raise
+    a DeviceError, or do what is right for a device without the capability.
+    The numbers and flags by which kernels are selected are in `Device.limits`.
 
     Attributes
     ----------
-    api : str
-        "host", "opencl" or "cuda". The api is part of names and of keys. Other code decides by the
-        device's capabilities, never by its api.
-    index : int
-        Number of the device among the devices of its api.
-    description : str
-        Name of the hardware.
-    driver : str
-        Name and version of the driver.
-    limits : Limits
-        The capabilities of the device.
-    rates : PeakRates or None
-        The peak rates of the device; None until they were measured.
-    alignment : int
-        The offset of every view of a buffer must be a multiple of this number of bytes.
+    architecture : str
+        The CUDA architecture of the device, such as "sm_90"; empty for a device without one.
+    compilers : ProcessPool or None
+        Processes that compile kernels for this process, on devices where this makes builds faster;
+        None while there are no such processes.
     """
 
-    api: ClassVar[str]
-    index: int
-    description: str
-    driver: str
-    limits: Limits
-    rates: PeakRates | None = None
-    alignment: int = 256
-    unusable: str = ""
-    """Why the device cannot be used in this process any more; empty while it can be used."""
-    reopen: ClassVar[Callable[[str], Device] | None] = None
-    """Function that opens a device by its name in another process; the registry sets it."""
+    architecture: str = ""
+    compilers: ProcessPool | None = None
 
     @property
-    def name(self) -> str:
-        """The name that a user types: host, opencl:0, cuda:1."""
-        return self.api if self.api == "host" else f"{self.api}:{self.index}"
+    def compiles(self) -> bool:
+        """True if the device compiles and launches kernels; the host does not."""
+        return True
 
     @property
-    def kind(self) -> tuple[str, str, int]:
-        """The key of a kind of device: measurements hold for all devices of the same kind."""
-        return self.api, self.description, self.limits.compute_units
+    def on_processors(self) -> bool:
+        """True if work runs on the host's processors, which other programs use as well."""
+        return False
 
     @property
-    def chip(self) -> str:
-        """Name of the chip alone, without the driver's name that a description may contain."""
-        return self.description
+    def is_simulator(self) -> bool:
+        """True if kernels are interpreted to find faults, so that their times mean nothing."""
+        return False
 
-    def check_usable(self) -> None:
-        """Check that the driver works in this process.
+    @property
+    def queued_us(self) -> float:
+        """Microseconds that the host takes to queue a launch.
+
+        The number is 0 where queueing a launch takes less time than a short kernel, as in CUDA
+        graphs.
+        """
+        return 0.0
+
+    @property
+    def builds_side_by_side(self) -> bool:
+        """True if several threads build kernels in less time than one thread."""
+        return False
+
+    @property
+    def build_only(self) -> Callable[[], Device] | None:
+        """Function that another process calls to make a device that builds kernels for this device.
+
+        The function can be pickled; it is None where no other process can build. The new device has
+        the limits and names of this device. It puts the kernels that it compiles and assembles into
+        the disk cache, where this device finds them. The new device runs no kernel: its memory has
+        no content, and calls that need the GPU itself raise NeedsDeviceError.
+        """
+        return None
+
+    @property
+    def toolkit(self) -> str:
+        """Name and version of software, besides the driver, that influences the speed of kernels.
+
+        An example is a compiler. The text is part of the key of every stored time, and empty for a
+        device without such software.
+        """
+        return ""
+
+    def capture(self, work: Callable[[Any], None], stream: Any = None,
+                repeats: int = 1) -> Callable[..., None]:
+        """Record some work as a graph, where `limits.graph` is true.
+
+        Parameters
+        ----------
+        work : callable
+            Queues the work on the stream that it is called with.
+        stream : Any
+            The stream on which the graph is replayed where a replay names no other stream.
+        repeats : int
+            How often one replay executes the work, one execution after another; the work itself is
+            recorded once.
+
+        Returns
+        -------
+        callable
+            A function of an optional stream that replays the work in the stream's order.
 
         Raises
         ------
         DeviceError
-            The process was forked after the device was opened.
+            The device has no graphs, or the recording failed.
         """
-        if self.unusable:
-            raise DeviceError(f"device {self.name} {self.unusable}")
+        raise DeviceError(f"{self.name} records no graphs; check limits.graph before")
 
-    @abc.abstractmethod
-    def compile(self, source: KernelSource) -> Kernel:
-        """Return the kernel built for this device, from memory or the disk cache if possible.
+    def replayed(self, graph: Callable[..., None], stream: Any) -> Callable[[], None]:
+        """Return a function that replays a captured graph on one stream as quickly as possible.
 
         Parameters
         ----------
-        source : KernelSource
-            The kernel function.
+        graph : callable
+            A graph that `capture` returned.
+        stream : Any
+            The stream on which the graph is replayed.
 
         Returns
         -------
-        Kernel
-            The same object for the same source.
+        callable
+            A function without arguments.
+        """
+        return partial(graph, stream)
+
+    def capture_copying(self, work: Callable[[Any], None],
+                        copies: Sequence[tuple[Buffer, int]]) -> CopyingGraph:
+        """Record some work and copies of its results, where `limits.graph` is true.
+
+        Parameters
+        ----------
+        work : callable
+            Queues the work on the stream that it is called with.
+        copies : sequence of (Buffer, int)
+            Each buffer that is copied after the work, and the number of its bytes, at least 1.
+
+        Returns
+        -------
+        CopyingGraph
+            The graph, whose copies have no targets yet.
 
         Raises
         ------
-        CompileError
-            The compiler refused the source; the message has the compiler's log.
+        DeviceError
+            The device has no graphs, or the recording failed.
         """
+        return GraphThenCopies(self, self.capture(work), copies)
 
-    @abc.abstractmethod
-    def empty(self, nbytes: int, purpose: str, stream: Any = None) -> Buffer:
-        """Allocate uninitialised memory.
+    def is_idle(self, stream: Any) -> bool:
+        """Return whether a stream has no work left; True where the device cannot tell.
+
+        Parameters
+        ----------
+        stream : Any
+            The stream.
+
+        Returns
+        -------
+        bool
+            False while queued work runs or waits.
+        """
+        return True
+
+    def is_closed(self, stream: Any) -> bool:
+        """Return whether the object of a caller's stream says that the stream was closed.
+
+        A bare handle counts as open: using the handle of a destroyed stream may end the process.
+
+        Parameters
+        ----------
+        stream : Any
+            The stream.
+
+        Returns
+        -------
+        bool
+            True where the stream was closed.
+        """
+        return False
+
+    def check_stream(self, stream: Any) -> None:
+        """Raise where a caller's stream was closed.
+
+        Parameters
+        ----------
+        stream : Any
+            The stream.
+
+        Raises
+        ------
+        InputError
+            The stream was closed.
+        """
+        if self.is_closed(stream):
+            raise InputError(f"the stream {stream!r} was closed; give one that is in use, or leave "
+                             "stream away")
+
+    def timed_graph(self, work: Callable[[Any], None], repeats: int, *,
+                    as_in_plan: bool = False) -> Callable[[], float]:
+        """Record repeated executions of some work, where `limits.graph` is true, to time them.
+
+        Parameters
+        ----------
+        work : callable
+            Queues the work on the stream that it is called with.
+        repeats : int
+            How often one replay executes the work, one execution after another.
+        as_in_plan : bool, default False
+            Whether a kernel that may begin early begins before the previous execution has ended,
+            just as it begins in a plan before the previous step has ended. By default each
+            execution waits for the end of the previous execution.
+
+        Returns
+        -------
+        callable
+            A function that replays all executions and returns their time in microseconds. Where
+            the device measures the time itself, delays of the calling thread are no part of this
+            time.
+
+        Raises
+        ------
+        DeviceError
+            The device has no graphs, or the recording failed.
+        """
+        graph = self.capture(work, repeats=repeats)
+        return lambda: self.time(graph)
+
+    def side_streams(self, stream: Any, count: int) -> list[Any]:
+        """Return streams for work that forks from a stream and joins it again by `wait`.
+
+        Parameters
+        ----------
+        stream : Any
+            The stream from which the work forks.
+        count : int
+            Number of streams.
+
+        Returns
+        -------
+        list
+            The streams, the same at each call for the same stream. By default each item of the list
+            is `stream` itself, on which the parts of the work run one after another.
+        """
+        return [stream] * count
+
+    @property
+    def assembles_ptx(self) -> bool:
+        """True if the device runs programs in PTX, NVIDIA's assembly language."""
+        return False
+
+    def assemble(self, key: Sequence[str],
+                 generate: Callable[[], Sequence[Any]]) -> Sequence[Kernel]:
+        """Build programs in PTX, from the disk cache if possible, where `assembles_ptx` is true.
+
+        Parameters
+        ----------
+        key : sequence of str
+            Texts that identify the programs: all that their code depends on.
+        generate : callable
+            Returns the programs, of gossamer.device.cuda.ptx.PtxProgram. The function is not called
+            where the disk cache holds the kernels of the programs.
+
+        Returns
+        -------
+        sequence of Kernel
+            The kernel of each program.
+
+        Raises
+        ------
+        DeviceError
+            The device runs no PTX.
+        CompileError
+            The assembler refused a program; the message has the assembler's log.
+        """
+        raise DeviceError(f"{self.name} runs no PTX; use a CUDA device")
+
+    @property
+    def locks_pages(self) -> bool:
+        """True if copies from and to page-locked memory overlap the host's own work."""
+        return False
+
+    def page_locked(self, nbytes: int) -> np.ndarray:
+        """Allocate host memory that is page-locked where `locks_pages` is true.
 
         Parameters
         ----------
         nbytes : int
             Size in bytes.
-        purpose : str
-            Use of the memory, for the error's message.
-        stream : Any
-            The only stream whose work uses the memory. The buffer may then be dropped before that
-            work is done. On CUDA such memory comes from a pool, where allocations are faster.
 
         Returns
         -------
-        Buffer
-            The memory.
+        numpy.ndarray
+            Uninitialised memory of dtype uint8, which is freed with the last array over it.
 
         Raises
         ------
         OutOfMemoryError
-            The device has too little memory; the message names the purpose and the bytes.
+            The driver locks no more memory.
         """
+        return np.empty(nbytes, np.uint8)
 
-    @abc.abstractmethod
-    def upload(self, array: np.ndarray, purpose: str) -> Buffer:
-        """Copy an array into new memory; the copy is complete on return.
+    def is_page_locked(self, array: np.ndarray) -> bool:
+        """Return whether an array lies in page-locked memory, which any library may have allocated.
 
         Parameters
         ----------
         array : numpy.ndarray
-            Array of any shape and dtype.
-        purpose : str
-            Use of the memory, for the error's message.
+            Any array.
 
         Returns
         -------
-        Buffer
-            Memory of `array.nbytes` bytes.
-
-        Raises
-        ------
-        OutOfMemoryError
-            The device has too little memory.
+        bool
+            False where `locks_pages` is false.
         """
+        return False
 
-    @abc.abstractmethod
-    def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
-        """Copy an array's bytes to the start of a buffer, in the stream's order.
+    def queue_write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        """Copy a page-locked array to the start of a buffer, in the stream's order.
 
-        The array may be changed after the return.
+        The array must not be changed, nor freed, before the stream has made the copy.
 
         Parameters
         ----------
         buffer : Buffer
             The target, of at least `array.nbytes` bytes.
         array : numpy.ndarray
-            Array of any shape and dtype.
+            Contiguous array of any shape and dtype.
         stream : Any
             The stream that orders the copy.
 
@@ -249,17 +394,19 @@ class Device(OptionalCapabilities):
         DeviceError
             The driver failed.
         """
+        self.write(buffer, array, stream)
 
-    @abc.abstractmethod
-    def read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
-        """Fill an array from the start of a buffer; the copy is complete on return.
+    def queue_read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        """Fill a page-locked array from the start of a buffer, in the stream's order.
+
+        The array must not be read, nor freed, before the stream has made the copy.
 
         Parameters
         ----------
         buffer : Buffer
             The source, of at least `array.nbytes` bytes.
         array : numpy.ndarray
-            Array of any shape and dtype, which is overwritten.
+            Contiguous array of any shape and dtype, which is overwritten.
         stream : Any
             The stream that orders the copy.
 
@@ -268,132 +415,6 @@ class Device(OptionalCapabilities):
         ValueError
             The array is not contiguous or larger than the buffer.
         DeviceError
-            The driver failed, or a kernel that was queued before the copy failed.
+            The driver failed.
         """
-
-    @abc.abstractmethod
-    def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
-        """Copy bytes from one buffer to another of this device, in the stream's order.
-
-        Parameters
-        ----------
-        target, source : Buffer
-            Buffers of at least `nbytes` bytes.
-        nbytes : int
-            Number of bytes, from the start of both buffers.
-        stream : Any
-            The stream that orders the copy.
-
-        Raises
-        ------
-        ValueError
-            A buffer is smaller.
-        """
-
-    @abc.abstractmethod
-    def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
-               arguments: Sequence[Argument], *, shared_bytes: int = 0,
-               stream: Any = None) -> None:
-        """Queue a kernel; nothing is launched where a dimension of `groups` is 0.
-
-        Parameters
-        ----------
-        kernel : Kernel
-            A kernel that this device compiled.
-        groups, work_group_size : sequence of int
-            Number of work-groups, and of work-items in each, along one to three dimensions.
-        arguments : sequence of Argument
-            The kernel's arguments in order.
-        shared_bytes : int
-            Bytes of dynamic shared memory for each work-group.
-        stream : Any
-            The stream that orders the launch.
-
-        Raises
-        ------
-        DeviceError
-            The launch exceeds a limit of the device or the driver failed.
-        """
-
-    @abc.abstractmethod
-    def synchronize(self, stream: Any = None) -> None:
-        """Wait for all work of the stream.
-
-        Parameters
-        ----------
-        stream : Any
-            The stream.
-
-        Raises
-        ------
-        DeviceError
-            A kernel failed.
-        """
-
-    def wait(self, waiting: Any, awaited: Any) -> None:
-        """Make later work of one stream start after the present work of another stream.
-
-        Unless a device overrides this method, the calling thread waits for the present work. If
-        both streams are the same, it waits for nothing.
-
-        Parameters
-        ----------
-        waiting : Any
-            The stream whose later work waits.
-        awaited : Any
-            The stream whose present work is waited for.
-
-        Raises
-        ------
-        DeviceError
-            A kernel failed.
-        """
-        if waiting is not awaited:
-            self.synchronize(awaited)
-
-    @abc.abstractmethod
-    def create_stream(self) -> Any:
-        """Return a new stream of the device; None on the host, which has no streams."""
-
-    @abc.abstractmethod
-    def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
-        """Return the time that the device spends on some work.
-
-        The device's own events measure the time. Where events would make the work take longer, the
-        host's clock measures the time.
-
-        Parameters
-        ----------
-        work : callable
-            Queues the work on the stream that it is called with.
-        stream : Any
-            The stream on which the work is timed.
-
-        Returns
-        -------
-        float
-            Microseconds.
-
-        Raises
-        ------
-        DeviceError
-            A kernel failed.
-        """
-
-    def __copy__(self) -> Device:
-        """Return the device itself."""
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Device:
-        """Return the device itself."""
-        return self
-
-    def __reduce__(self) -> Any:
-        """Pickle the name only: another process opens the device itself."""
-        if Device.reopen is None:
-            raise TypeError(f"{self.name} cannot be pickled: import gossamer.device.registry first")
-        return Device.reopen, (self.name,)
-
-    def __repr__(self) -> str:
-        """Return the name and the description."""
-        return f"<{self.name}: {self.description}>"
+        self.read(buffer, array, stream)

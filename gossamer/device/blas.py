@@ -22,7 +22,7 @@ _limits = 0
 
 
 def threads() -> int:
-    """Returns the largest number of threads that BLAS takes where no limit of `limited` is in
+    """Return the largest number of threads that BLAS takes where no limit of `limited` is in
     force; 1 where no BLAS is found."""
     with _lock:
         return max((usual for _, usual in _usual or _numbers()), default=1)
@@ -55,14 +55,14 @@ def limited(most: int) -> Iterator[None]:
 
 
 def _libraries() -> tuple[LibController, ...]:
-    """Returns the BLAS libraries of NumPy, and of SciPy where a module that uses it was imported.
+    """Return the BLAS libraries of NumPy, and of SciPy where a module that uses it was imported.
     Each library has threads of its own."""
     return _loaded(sum(module in sys.modules for module in _OF_SCIPY))
 
 
 @functools.cache
 def _loaded(modules: int) -> tuple[LibController, ...]:
-    """Returns the BLAS libraries that are loaded. A library is the same object in every result.
+    """Return the BLAS libraries that are loaded. A library is the same object in every result.
     modules: number of SciPy's modules that are loaded."""
     known = {library.filepath: library for library in (_loaded(modules - 1) if modules else ())}
     found = ThreadpoolController().select(user_api="blas").lib_controllers

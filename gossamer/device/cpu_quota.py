@@ -11,7 +11,7 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 def cpu_quota() -> float:
-    """Returns the number of processors that the control groups of this process allow it, such as
+    """Return the number of processors that the control groups of this process allow it, such as
     1.5; infinite where no limit is set or known."""
     try:
         lines = _GROUPS.read_text().splitlines()
@@ -28,7 +28,7 @@ def cpu_quota() -> float:
 
 
 def _folders(root: Path, path: str) -> Iterator[Path]:
-    """Yields the folder of a control group, and the folders of the groups that contain it."""
+    """Yield the folder of a control group, and the folders of the groups that contain it."""
     # in a container the path may begin with "..": the group lies above the mounted folder
     names = [name for name in PurePosixPath(path).parts if name not in ("/", "..")]
     for count in range(len(names) + 1):
@@ -36,7 +36,7 @@ def _folders(root: Path, path: str) -> Iterator[Path]:
 
 
 def _version_2(folder: Path) -> float:
-    """Returns the limit of a control group of version 2. Its file holds the quota and the period:
+    """Return the limit of a control group of version 2. Its file holds the quota and the period:
     'max 100000' (no limit) or '150000 100000'."""
     try:
         quota, period = (folder / "cpu.max").read_text().split()
@@ -46,7 +46,7 @@ def _version_2(folder: Path) -> float:
 
 
 def _version_1(folder: Path) -> float:
-    """Returns the limit of a control group of version 1. One of its files holds the quota (-1 for
+    """Return the limit of a control group of version 1. One of its files holds the quota (-1 for
     no limit), and another file holds the period."""
     try:
         quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text())

@@ -28,7 +28,7 @@ _ALIGNMENT = 64
 
 
 def processors() -> int:
-    """Returns the number of processors that this process may use: the number of processors that it
+    """Return the number of processors that this process may use: the number of processors that it
     is bound to, or the limit of its container where the limit is lower."""
     if hasattr(os, "sched_getaffinity"):
         return min(len(os.sched_getaffinity(0)), _most_processors())
@@ -37,7 +37,7 @@ def processors() -> int:
 
 @functools.cache
 def _most_processors() -> int:
-    """Returns the limit of the container, which is read once."""
+    """Return the limit of the container, which is read once."""
     quota = cpu_quota()
     return sys.maxsize if quota == math.inf else max(1, math.ceil(quota))
 
@@ -62,7 +62,7 @@ class HostBuffer(Buffer):
 
 def host_array(buffer: Buffer, shape: TensorSpec | Sequence[int],
                dtype: np.typing.DTypeLike | None = None) -> np.ndarray:
-    """Returns the start of a host buffer as a C-contiguous array that shares its memory. The array
+    """Return the start of a host buffer as a C-contiguous array that shares its memory. The array
     has the given shape and dtype (default: float32), or a spec's stored shape and dtype.
 
     Raises DeviceError for memory of another device, and ValueError where the memory is too small.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gossamer.errors import GossamerWarning
-from gossamer.io.atomic import replacing
+from gossamer.io.output_files import atomically_replacing
 
 MOST_BYTES = 2**30
 """The most bytes of compiled kernels on disk, approximately; the least recently used kernels are
@@ -38,7 +38,7 @@ _lock = threading.Lock()
 
 
 def cache_folder() -> Path:
-    """Returns the cache folder: $GOSSAMER_CACHE, else $XDG_CACHE_HOME/gossamer, else
+    """Return the cache folder: $GOSSAMER_CACHE, else $XDG_CACHE_HOME/gossamer, else
     ~/.cache/gossamer."""
     if folder := os.environ.get("GOSSAMER_CACHE"):
         return Path(folder)
@@ -48,7 +48,7 @@ def cache_folder() -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Makes a folder that only its owner may enter, with the folders above it. Folders that are
+    """Make a folder that only its owner may enter, with the folders above it. Folders that are
     there keep their permissions. Raises OSError."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
@@ -58,12 +58,12 @@ def make_private(folder: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> bool:
-    """Replaces a file in the cache folder, or leaves it unchanged. Returns False where the folder
+    """Replace a file in the cache folder, or leave it unchanged. Returns False where the folder
     cannot be written; the first such failure in a process gives a warning that names the folder.
     """
     try:
         make_private(path.parent)
-        with replacing(path, PRIVATE) as file:
+        with atomically_replacing(path, PRIVATE) as file:
             file.write(data)
     except OSError as error:
         warn_unwritable(path.parent, str(error.strerror))
@@ -72,7 +72,7 @@ def write_atomically(path: Path, data: bytes) -> bool:
 
 
 def warn_unwritable(folder: Path, reason: str) -> None:
-    """Gives a warning, once in a process, that a folder of the cache cannot be written."""
+    """Give a warning, once in a process, that a folder of the cache cannot be written."""
     if folder not in _warned:
         _warned.add(folder)
         warnings.warn(
@@ -82,7 +82,7 @@ def warn_unwritable(folder: Path, reason: str) -> None:
 
 
 def cached(key: Sequence[str], build: Callable[[], bytes]) -> tuple[bytes, bool]:
-    """Returns the result of build() for a key, from the cache where any process stored it before,
+    """Return the result of build() for a key, from the cache where any process stored it before,
     and whether the result came from the cache.
 
     A missing or damaged entry is built again. An entry that cannot be written stays in the memory
@@ -98,20 +98,20 @@ def cached(key: Sequence[str], build: Callable[[], bytes]) -> tuple[bytes, bool]
 
 
 def has_unwritten() -> bool:
-    """Returns whether entries are in the memory of this process because they could not be written.
+    """Return whether entries are in the memory of this process because they could not be written.
     What other processes build is then lost to this process."""
     return bool(_unwritten)
 
 
 def stored(key: Sequence[str]) -> bytes | None:
-    """Returns the bytes that any process stored for a key; None where there is no entry."""
+    """Return the bytes that any process stored for a key; None where there is no entry."""
     name = _name(key)
     data = _intact(cache_folder() / "kernels" / name)
     return _unwritten_entry(name) if data is None else data
 
 
 def forget(key: Sequence[str]) -> None:
-    """Drops one entry, if it is there and the folder can be written."""
+    """Drop one entry, if it is there and the folder can be written."""
     name = _name(key)
     with _lock:
         _unwritten.pop(name, None)
@@ -160,7 +160,7 @@ def _intact(path: Path) -> bytes | None:
 
 
 def _bound(folder: Path, written: int) -> None:
-    """Removes the least recently used entries where the folder may exceed its bound.
+    """Remove the least recently used entries where the folder may exceed its bound.
 
     Other processes may read or remove entries meanwhile; a process builds a missing entry again.
     """
@@ -183,7 +183,7 @@ def _bound(folder: Path, written: int) -> None:
 
 
 def _entries(folder: Path) -> Iterator[tuple[int, int, Path]]:
-    """Yields the time of last use, the size and the path of each entry, and removes abandoned
+    """Yield the time of last use, the size and the path of each entry, and remove abandoned
     half-written files."""
     with contextlib.suppress(OSError):
         for path in list(folder.iterdir()):

@@ -1,4 +1,4 @@
-"""The capabilities of a device, and the facts with which devices are listed."""
+"""What a device can do, and its peak rates, by which algorithms order their configs."""
 
 from __future__ import annotations
 
@@ -84,3 +84,19 @@ class DeviceInfo:
     compute_units: int
     memory_bytes: int
     problem: str | None
+
+
+@dataclass(frozen=True)
+class PeakRates:
+    """The peak rates of a device, each per microsecond.
+
+    Attributes
+    ----------
+    multiply_adds : float
+        Multiply-adds in float32, on all compute units together.
+    nbytes : float
+        Bytes of a copy in the device's memory, read plus written.
+    """
+
+    multiply_adds: float
+    nbytes: float

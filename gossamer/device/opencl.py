@@ -18,16 +18,22 @@ import pyopencl as cl
 
 from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.checks import check_copy, check_transfer, out_of_memory
-from gossamer.device.opencl_kernel import (
+from gossamer.device.opencl_driver import (
     ENQUEUE,
     Command,
     LaunchError,
     LaunchWithoutEvent,
+    OpenCLBuffer,
     OpenCLGraph,
     OpenCLKernel,
+    OpenCLMemory,
+    Owner,
+    describe,
+    is_gpu,
+    is_simulator,
+    limits_of,
+    lock_of,
 )
-from gossamer.device.opencl_memory import OpenCLBuffer, OpenCLMemory, Owner
-from gossamer.device.opencl_platforms import describe, is_gpu, is_simulator, limits_of, lock_of
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError
 
@@ -124,7 +130,7 @@ class OpenCLDevice(Device):
                            f"{problem}")
 
     def _built(self, source: KernelSource, text: str) -> OpenCLKernel:
-        """Returns a source's kernel, built from the source's text. Raises cl.Error where the driver
+        """Return a source's kernel, built from the source's text. Raises cl.Error where the driver
         cannot build it."""
         program = cl.Program(self._context, text)
         # drivers cache builds themselves; PyOpenCL's cache fails in a read-only home
@@ -153,7 +159,7 @@ class OpenCLDevice(Device):
         return buffer
 
     def queue(self, stream: Any) -> cl.CommandQueue:
-        """Returns the queue of a stream, for libraries that add commands of their own to it."""
+        """Return the queue of a stream, for libraries that add commands of their own to it."""
         return stream or self._queue
 
     def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
@@ -199,7 +205,7 @@ class OpenCLDevice(Device):
 
     def _launch_command(self, kernel: cl.Kernel, global_size: tuple[int, ...],
                         local_size: tuple[int, ...]) -> Command:
-        """Returns a command that launches a kernel with its present arguments. On GPUs, recorded
+        """Return a command that launches a kernel with its present arguments. On GPUs, recorded
         launches make no event: with an event NVIDIA's driver takes 1.5 times as long to queue a
         launch, and plans consist of recorded launches."""
         if self._is_recording and self._is_gpu and ENQUEUE is not None:
@@ -232,7 +238,7 @@ class OpenCLDevice(Device):
             return cl.CommandQueue(self._context)
 
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
-        """Returns the time of some work, by the host's clock on GPUs, by events on other devices.
+        """Return the time of some work, by the host's clock on GPUs, by events on other devices.
 
         GPUs run short kernels faster than drivers queue them, so the time of short kernels depends
         on how fast they are queued. Events need a stream that records times. On such a stream
@@ -266,7 +272,7 @@ class OpenCLDevice(Device):
         return min(once() for _ in range(_WAITS))
 
     def _time_by_events(self, work: Callable[[Any], None]) -> float:
-        """Returns the time of work on a stream that records times: from the start of the work's
+        """Return the time of work on a stream that records times: from the start of the work's
         first command to the end of its last command. Where another library queues the commands, the
         result is the time between two markers."""
         queue = self._timing_queue
@@ -287,7 +293,7 @@ class OpenCLDevice(Device):
             return (after - before) / 1000
 
     def _mark(self, queue: cl.CommandQueue, markers: Owner) -> None:
-        """Queues a marker, which ends when all commands before it have ended, and adds its event to
+        """Queue a marker, which ends when all commands before it have ended, and add its event to
         `markers`."""
         try:
             with self._calls:
@@ -297,7 +303,7 @@ class OpenCLDevice(Device):
 
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> OpenCLGraph:
-        """Returns work(stream) as recorded launches and copies, each launch with a kernel object of
+        """Return work(stream) as recorded launches and copies, each launch with a kernel object of
         its own, whose arguments are set now."""
         commands: list[tuple[str, Command]] = []
         buffers: list[Buffer] = []
@@ -309,7 +315,7 @@ class OpenCLDevice(Device):
         return OpenCLGraph(self.replay, Owner(commands, self._calls), buffers, stream, repeats)
 
     def replay(self, commands: Sequence[tuple[str, Command]], stream: Any) -> None:
-        """Queues recorded commands. A thread that times the stream keeps the events of the first
+        """Queue recorded commands. A thread that times the stream keeps the events of the first
         and the last command."""
         last = len(commands) - 1
         timed = (0, last) if self._is_timed(stream) else ()
@@ -331,12 +337,12 @@ class OpenCLDevice(Device):
         return getattr(self._recording, "commands", None) is not None
 
     def _is_timed(self, stream: Any) -> bool:
-        """Returns whether the calling thread times the commands of a stream."""
+        """Return whether the calling thread times the commands of a stream."""
         return stream is self._timing_queue and getattr(self._timed, "events", None) is not None
 
     def _enqueue(self, what: str, command: Command, stream: Any,
                  buffers: Sequence[Buffer]) -> None:
-        """Queues a command that uses some buffers, or records it."""
+        """Queue a command that uses some buffers, or record it."""
         if self._is_recording:
             self._recording.commands.append((what, command))
             self._recording.buffers.extend(buffers)
@@ -344,7 +350,7 @@ class OpenCLDevice(Device):
             self.replay([(what, command)], stream)
 
     def _enqueue_now(self, what: str, command: Command, stream: Any) -> None:
-        """Queues a copy between host and device. Raises DeviceError while a graph is recorded,
+        """Queue a copy between host and device. Raises DeviceError while a graph is recorded,
         since memory of the host may be gone when the graph is replayed."""
         if self._is_recording:
             raise DeviceError(f"{self.name} failed {what}: a graph records launches and copies "

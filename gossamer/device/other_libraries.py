@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import abc
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from gossamer.device.core import Buffer
 from gossamer.errors import DeviceError
 from gossamer.tensor import TensorSpec
-
-if TYPE_CHECKING:
-    from gossamer.device.base import Buffer
 
 
 class DeviceArray(Protocol):

@@ -286,19 +286,19 @@ if hasattr(os, "register_at_fork"):
 
 def _opencl() -> Iterator[_DeviceProbe]:
     try:
-        from gossamer.device import opencl, opencl_platforms
+        from gossamer.device import opencl, opencl_driver
     except ImportError:
         yield _missing("opencl", "any OpenCL device",
                        f"PyOpenCL is not installed: {installing('opencl')}")
         return
-    handles = opencl_platforms.handles()
+    handles = opencl_driver.handles()
     if not handles:
-        yield _missing("opencl", "any OpenCL device", _no_opencl(opencl_platforms.drivers()))
+        yield _missing("opencl", "any OpenCL device", _no_opencl(opencl_driver.drivers()))
     for index, handle in enumerate(handles):
         yield _DeviceProbe(
-            f"opencl:{index}", opencl_platforms.describe(handle),
+            f"opencl:{index}", opencl_driver.describe(handle),
             lambda handle=handle, index=index: opencl.OpenCLDevice(handle, index),  # type: ignore[misc]
-            opencl_platforms.is_gpu(handle),
+            opencl_driver.is_gpu(handle),
         )
 
 

@@ -11,21 +11,21 @@ from gossamer.errors import InputError
 
 
 def missing() -> str | None:
-    """Returns the reason why no figure can be drawn; None where matplotlib is installed."""
+    """Return the reason why no figure can be drawn; None where matplotlib is installed."""
     if importlib.util.find_spec("matplotlib") is None:
         return "matplotlib is not installed: pip install matplotlib"
     return None
 
 
 def check_available(option: str) -> None:
-    """Raises InputError, which names the option that asks for a figure, where matplotlib is not
+    """Raise InputError, which names the option that asks for a figure, where matplotlib is not
     installed."""
     if reason := missing():
         raise InputError(f"{option}: {reason}")
 
 
 def new_figure(width: float, height: float, dots: float) -> Any:
-    """Returns an empty figure of matplotlib that is drawn without a window. width, height: size of
+    """Return an empty figure of matplotlib that is drawn without a window. width, height: size of
     the figure in inches. dots: number of dots per inch."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -36,7 +36,7 @@ def new_figure(width: float, height: float, dots: float) -> Any:
 
 
 def as_png(figure: Any) -> bytes:
-    """Returns a figure as the content of a PNG file. Equal figures give the same bytes."""
+    """Return a figure as the content of a PNG file. Equal figures give the same bytes."""
     picture = io.BytesIO()
     figure.savefig(picture, format="png", metadata={"Software": None})
     return picture.getvalue()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from gossamer.errors import InputError, first_line, one_of
 
 if TYPE_CHECKING:
     from PIL import Image
+
 
 CHANNEL_ORDERS = ("rgb", "bgr", "grey")
 ROUNDINGS = ("none", "signed8", "sign")
@@ -84,7 +86,7 @@ class Preprocessing:
             raise InputError(f"resize {self.resize} leaves less than size {size} to crop")
 
     def fitted(self, shape: Sequence[int | None]) -> Preprocessing:
-        """Returns this preprocessing with the size that a network's input shape asks for.
+        """Return this preprocessing with the size that a network's input shape asks for.
 
         shape: (N, C, H, W), or (N, C * H * W) for a network that takes a photo as one row of
         numbers. A photo in one row is taken as square, unless the present size already has as many
@@ -107,19 +109,19 @@ class Preprocessing:
         return replace(self, size=size, resize=resize)
 
     def __call__(self, image: np.ndarray | Image.Image) -> np.ndarray:
-        """Returns the network's input for one photo, (channels, height, width) float32. image: the
+        """Return the network's input for one photo, (channels, height, width) float32. image: the
         photo as open_image() or load_image() returns it, (height, width, 3) uint8."""
         return self.normalised(np.asarray(self._sized(image), dtype=np.float32))
 
     def pixels(self, image: np.ndarray | Image.Image) -> np.ndarray:
-        """Returns one photo scaled and cropped but not normalised, uint8 of (height, width,
+        """Return one photo scaled and cropped but not normalised, uint8 of (height, width,
         channels) in the order of `channels`. image: as for __call__()."""
         values = np.asarray(self._sized(image))
         values = values[:, :, None] if values.ndim == 2 else values
         return np.ascontiguousarray(values[:, :, ::-1] if self.channels == "bgr" else values)
 
     def normalised(self, values: np.ndarray) -> np.ndarray:
-        """Returns the network's input for a photo of the right size, (channels, height, width)
+        """Return the network's input for a photo of the right size, (channels, height, width)
         float32. values: the photo's numbers from 0 to 255, float32, (height, width, 3) in
         RGB, or (height, width) in grey."""
         if self.channels == "bgr":
@@ -135,17 +137,17 @@ class Preprocessing:
         return np.ascontiguousarray(values.transpose(2, 0, 1), dtype=np.float32)
 
     def batch(self, images: Sequence[np.ndarray | Image.Image]) -> np.ndarray:
-        """Returns the prepared photos, (N, channels, height, width). Raises InputError where the
+        """Return the prepared photos, (N, channels, height, width). Raises InputError where the
         photos have different sizes."""
         return _stacked([self(image) for image in images])
 
     def pixel_batch(self, images: Sequence[np.ndarray | Image.Image]) -> np.ndarray:
-        """Returns the photos as pixels() does, (N, height, width, channels). Raises InputError
+        """Return the photos as pixels() does, (N, height, width, channels). Raises InputError
         where the photos have different sizes."""
         return _stacked([self.pixels(image) for image in images])
 
     def _sized(self, photo: np.ndarray | Image.Image) -> Image.Image:
-        """Returns the photo scaled and cropped, in grey where `channels` is "grey"."""
+        """Return the photo scaled and cropped, in grey where `channels` is "grey"."""
         from PIL import Image
 
         image = Image.fromarray(photo) if isinstance(photo, np.ndarray) else photo
@@ -186,12 +188,12 @@ PRESETS = {
 
 
 def load_image(path: str | Path) -> np.ndarray:
-    """Returns a photo as (height, width, 3) uint8 in RGB. Raises the errors of open_image()."""
+    """Return a photo as (height, width, 3) uint8 in RGB. Raises the errors of open_image()."""
     return np.asarray(open_image(path))
 
 
 def open_image(path: str | Path) -> Image.Image:
-    """Returns a photo in RGB, turned upright as its EXIF orientation says. The result is an image
+    """Return a photo in RGB, turned upright as its EXIF orientation says. The result is an image
     of Pillow and no array: to scale an array, Pillow would have to copy it to an image again.
 
     Grey and palette images are expanded, transparency is laid on white, 16 bits are scaled to 8.
@@ -212,7 +214,7 @@ class ImageSizeError(InputError):
 
 def decode_image(data: bytes, name: str = "the picture", *,
                  most_pixels: int | None = None, longest: int | None = None) -> Image.Image:
-    """Returns the photo in the bytes of a file, as open_image() does. Raises InputError where the
+    """Return the photo in the bytes of a file, as open_image() does. Raises InputError where the
     bytes are no photo that can be read.
 
     name: the photo's name in messages.
@@ -280,3 +282,32 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         image = Image.new("RGB", rgba.size, (255, 255, 255))
         image.paste(rgba, mask=rgba)
     return image if image.mode == "RGB" else image.convert("RGB")
+
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".webp")
+"""Endings of the names of pictures in the formats that are read."""
+
+
+def pictures_in(folder: Path) -> tuple[list[Path], int]:
+    """Return the pictures below a folder, sorted by their paths, and the number of other files.
+
+    Hidden files and folders (.name) are passed over, and links to folders are not followed. Raises
+    InputError where there is no picture, and for a folder that cannot be read.
+    """
+    def unreadable(error: OSError) -> None:
+        raise InputError(f"{error.filename}: cannot be read: {error.strerror}") from None
+
+    pictures, others = [], 0
+    for path, folders, names in os.walk(folder, onerror=unreadable):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if name.startswith("."):
+                continue
+            if name.lower().endswith(SUFFIXES):
+                pictures.append(Path(path, name))
+            else:
+                others += 1
+    if not pictures:
+        found = f"; it has {others} other file{'s' if others > 1 else ''}" if others else ""
+        raise InputError(f"{folder}: has no pictures ({', '.join(SUFFIXES)}){found}")
+    return sorted(pictures), others

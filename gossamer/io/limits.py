@@ -26,7 +26,7 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def set_limit() -> int | None:
-    """Returns the number of bytes that the variable GOSSAMER_MAX_BYTES states, such as 2**33 for
+    """Return the number of bytes that the variable GOSSAMER_MAX_BYTES states, such as 2**33 for
     8G; None where the variable is not set. Raises InputError where the variable states no number of
     bytes."""
     text = os.environ.get(VARIABLE, "").strip()
@@ -34,7 +34,7 @@ def set_limit() -> int | None:
 
 
 def bytes_of(text: str, name: str, unit: str = "bytes") -> int:
-    """Returns the number of bytes that a text such as 8G states. Raises InputError where the text
+    """Return the number of bytes that a text such as 8G states. Raises InputError where the text
     states no number of bytes.
 
     name: the option or variable with the text, for the message.
@@ -48,12 +48,12 @@ def bytes_of(text: str, name: str, unit: str = "bytes") -> int:
 
 
 def most_unpacked(packed: int) -> int:
-    """Returns the most bytes that a packed file may unpack to. packed: size of the file."""
+    """Return the most bytes that a packed file may unpack to. packed: size of the file."""
     return set_limit() or max(LEAST, MOST_RATIO * packed)
 
 
 def check_unpacked(what: str, unpacked: int, packed: int) -> None:
-    """Raises InputError where a packed file unpacks to too many bytes. what: name of the file, for
+    """Raise InputError where a packed file unpacks to too many bytes. what: name of the file, for
     the message. unpacked, packed: bytes of the file's content and of the file itself."""
     limit = most_unpacked(packed)
     if unpacked > limit:
@@ -62,7 +62,7 @@ def check_unpacked(what: str, unpacked: int, packed: int) -> None:
 
 
 def most_value_bytes(inputs: int, batch: int = 0) -> int:
-    """Returns the most bytes that a value inside a network may have, and that all constants made by
+    """Return the most bytes that a value inside a network may have, and that all constants made by
     its nodes may have together.
 
     inputs: bytes of the network's inputs. batch: the number of images that the user asked for; 0
@@ -73,7 +73,7 @@ def most_value_bytes(inputs: int, batch: int = 0) -> int:
 
 
 def host_memory() -> int:
-    """Returns the bytes of the machine's memory; 16 GiB where the system does not report them."""
+    """Return the bytes of the machine's memory; 16 GiB where the system does not report them."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -81,5 +81,5 @@ def host_memory() -> int:
 
 
 def raised(needed: int) -> str:
-    """Returns a setting of GOSSAMER_MAX_BYTES that allows `needed` bytes, for messages."""
+    """Return a setting of GOSSAMER_MAX_BYTES that allows `needed` bytes, for messages."""
     return f"{VARIABLE}={max(-(-needed // 2**30), 1)}G"

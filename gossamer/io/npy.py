@@ -17,7 +17,7 @@ from typing import IO
 
 import numpy as np
 
-from gossamer.errors import cut, one_line
+from gossamer.errors import InputError, cut, one_line
 from gossamer.io.limits import check_unpacked
 
 SUFFIX = ".npy"
@@ -40,7 +40,7 @@ class PickledObjects(BadArray):
 
 
 def read_array(stream: IO[bytes], size: int) -> np.ndarray:
-    """Returns the array of a stream in NumPy's format. size: bytes of the whole stream. Raises
+    """Return the array of a stream in NumPy's format. size: bytes of the whole stream. Raises
     BadArray where the array cannot be read."""
     try:
         if stream.read(len(MAGIC)) != MAGIC:
@@ -71,7 +71,7 @@ def read_array(stream: IO[bytes], size: int) -> np.ndarray:
 
 
 def read_archive(file: Path | io.BytesIO, name: str) -> Archive:
-    """Opens a .npz file. Raises BadArray where the file is no .npz file, OSError where it cannot be
+    """Open a .npz file. Raises BadArray where the file is no .npz file, OSError where it cannot be
     read, and InputError, whose message begins with `name`, where its arrays unpack to more bytes
     than gossamer.io.limits allows."""
     try:
@@ -105,7 +105,7 @@ class Archive:
         self._archive.close()
 
     def read(self, name: str) -> np.ndarray:
-        """Returns an array by its name. Raises BadArray where the array cannot be read."""
+        """Return an array by its name. Raises BadArray where the array cannot be read."""
         try:
             info = self._archive.getinfo(name + SUFFIX)
             with self._archive.open(info) as stream:
@@ -117,12 +117,12 @@ class Archive:
 
 
 def reason(error: Exception) -> str:
-    """Returns the text of an error of Python or NumPy, cut to one short line."""
+    """Return the text of an error of Python or NumPy, cut to one short line."""
     return cut(one_line(" ".join(str(error).split()))) or type(error).__name__
 
 
 def _fill(stream: IO[bytes], flat: np.ndarray) -> None:
-    """Reads the bytes of an array. Raises BadArray where the stream ends too early."""
+    """Read the bytes of an array. Raises BadArray where the stream ends too early."""
     target = flat.view(np.uint8).data
     filled = 0
     while filled < len(target):
@@ -131,3 +131,24 @@ def _fill(stream: IO[bytes], flat: np.ndarray) -> None:
             raise BadArray(f"ends after {filled} of {len(target)} bytes")
         target[filled:filled + len(chunk)] = chunk
         filled += len(chunk)
+
+
+def read_arrays(file: str, option: str) -> dict[str, np.ndarray]:
+    """Return the one array of a .npy file under the name "", or the arrays of a .npz file by
+    their names. option: the option that named the file, for messages. Raises InputError where the
+    file cannot be read."""
+    path = Path(file)
+    try:
+        with path.open("rb") as stream:
+            if stream.read(2) != b"PK":
+                stream.seek(0)
+                return {"": read_array(stream, path.stat().st_size)}
+        with read_archive(path, f"{option} {file}") as archive:
+            return {name: archive.read(name) for name in archive.names}
+    except FileNotFoundError:
+        raise InputError(f"{option} {file}: no such file") from None
+    except OSError as error:
+        raise InputError(f"{option} {file}: {error.strerror or 'cannot be read as a .npy array'}"
+                         ) from None
+    except BadArray as error:
+        raise InputError(f"{option} {file}: cannot be read as a .npy array: {error}") from None

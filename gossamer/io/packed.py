@@ -23,7 +23,7 @@ _LONGEST_LINE = 2**24
 
 @contextmanager
 def opened(path: Path, damaged: type[GossamerError] = InputError) -> Iterator[IO[bytes]]:
-    """Opens a file for reading, and unpacks it where it begins with the bytes of gzip.
+    """Open a file for reading, and unpacks it where it begins with the bytes of gzip.
 
     damaged: class of the error for a file that is cut short or damaged. Raises InputError for a
     file that cannot be read, or that unpacks to more bytes than gossamer.io.limits allows.
@@ -46,7 +46,7 @@ def opened(path: Path, damaged: type[GossamerError] = InputError) -> Iterator[IO
 
 
 def unpacked(data: bytes, what: str, damaged: type[GossamerError] = InputError) -> bytes:
-    """Returns data, unpacked where they begin with the bytes of gzip. what: name of the data, for
+    """Return data, unpacked where they begin with the bytes of gzip. what: name of the data, for
     messages. Raises the errors of opened()."""
     if data[:2] != _GZIP:
         return data
@@ -58,7 +58,7 @@ def unpacked(data: bytes, what: str, damaged: type[GossamerError] = InputError) 
 
 
 def whole(path: Path) -> bytes:
-    """Returns the bytes of a file as they are. Raises InputError for a file that cannot be read,
+    """Return the bytes of a file as they are. Raises InputError for a file that cannot be read,
     and for a pipe or a device, which may never end."""
     try:
         if path.exists() and not path.is_file():
@@ -70,7 +70,7 @@ def whole(path: Path) -> bytes:
 
 @contextmanager
 def opened_lines(path: Path) -> Iterator[Iterator[str]]:
-    """Opens a file as opened() does, as lines of text in UTF-8 with their line ends."""
+    """Open a file as opened() does, as lines of text in UTF-8 with their line ends."""
     with opened(path) as content:
         try:
             yield _lines(path, io.TextIOWrapper(content, encoding="utf-8-sig", newline=""))
@@ -90,7 +90,7 @@ def _lines(path: Path, text: IO[str]) -> Iterator[str]:
 
 
 def _check(what: str, file: IO[bytes]) -> None:
-    """Raises InputError where a packed file unpacks to too many bytes. The file is unpacked once to
+    """Raise InputError where a packed file unpacks to too many bytes. The file is unpacked once to
     count the bytes, without keeping them, since the size that a file states may be wrong."""
     packed = file.seek(0, io.SEEK_END)
     limit, unpacked = most_unpacked(packed), 0

@@ -1,104 +1,90 @@
-"""ProcessPool: calls functions in a pool of other Python processes."""
+"""ProcessPool: calls functions in other Python processes.
+
+Each thread of a ThreadPoolExecutor has a process of its own: a process that ends fails the one
+task that it had, and is replaced. A ProcessPoolExecutor would fail all tasks, whichever of them
+ended a process, and may wait forever for the rest of a result. Its processes would import the
+user's program, which may have no guard, and modules that lie in the working directory.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
+import queue
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 from gossamer.errors import GossamerError, first_line
-from gossamer.io.pool_process import NoProcessError
-
-__all__ = ["NoProcessError", "ProcessEndedError", "ProcessPool", "command", "environment"]
 
 MOST_DEATHS = 3
-"""How often each thread of a pool replaces a process that has ended, before the thread gives up."""
+"""How often the processes of a pool are replaced, as a multiple of their number."""
 START_SECONDS = 30.0
 """Seconds after which a process that has not started is ended."""
 _ENDS_SECONDS = 5.0
 """Seconds that a process may take to end after its pipe was closed."""
+_OOM_SCORE = "500"
+"""Linux's oom_score_adj of the processes, on a scale that ends at 1000. Where memory runs out,
+Linux kills these processes before most others."""
+
+Call = Callable[..., Any]
+"""Calls a function in another process: its arguments are the function and those of the function."""
 
 
-def command(module: str) -> list[str]:
-    """Returns the command line that runs a module. -P keeps modules in the working directory from
-    being imported in place of installed ones."""
-    return [sys.executable, "-P", "-m", module]
-
-
-def environment() -> dict[str, str]:
-    """Returns an environment in which Python imports from the same folders as this process."""
-    folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
-    return {**os.environ, "PYTHONPATH": folders}
+class NoProcessError(GossamerError):
+    """No other process is left to do a task. The process that submitted the task can do the task
+    itself."""
 
 
 class ProcessEndedError(GossamerError):
-    """A process has ended before its task was done; the next attempt may succeed."""
-
-
-@dataclass(eq=False)
-class _Task:
-    """A function with its arguments, pickled, that waits for a process; see ProcessPool.submit."""
-
-    message: bytes
-    what: str = ""
-    on_demand: object = None
-    future: Future[Any] = field(default_factory=Future)
+    """A process has ended before its task was done. Another try may succeed."""
 
 
 class ProcessPool:
     """Processes that call functions, each one function at a time.
 
-    The processes start immediately, each served by a thread of this process. They end with `close`,
-    with the end of a `with` block, or with this process, even where this process is killed. A
-    process that has ended is replaced. The processes import the modules of the functions, never the
-    user's program. Their output goes to a file; the error of an ended process quotes the last line
-    of this file.
+    The processes start immediately. They end with `close`, with the end of a `with` block, or with
+    this process, even where this process is killed. The processes import the modules of the
+    functions, never the user's program. Their output goes to a file; the error of an ended process
+    quotes the last line of this file.
 
     count: number of processes.
     kind: words for one process, such as "process that builds candidates".
     initializer: function that each process calls first.
     variables: variables that are added to the environment of the processes.
-    descriptors: file descriptors of this process that all processes of the pool inherit, under the
-    same numbers.
     """
 
     def __init__(self, count: int, kind: str, initializer: Callable[[], object] = int, *,
-                 variables: Mapping[str, str] | None = None,
-                 descriptors: Sequence[int] = ()) -> None:
+                 variables: Mapping[str, str] | None = None) -> None:
+        self._count = count
         self._kind = kind
-        self._first = _Task(pickle.dumps((initializer, ())))
-        self._variables = variables or {}
-        self._descriptors = descriptors
-        self._condition = threading.Condition()
-        self._waiting: deque[_Task] = deque()
+        self._initializer = initializer
+        self._variables = dict(variables or {})
+        self._lock = threading.Lock()
         self._processes: list[_Process] = []
+        self._of_thread = threading.local()
         self._problem = ""
-        self._closed = False
-        self._idle, self._serving = 0, count
-        self._threads = [threading.Thread(target=self._serve, daemon=True, name=f"for a {kind}")
-                         for _ in range(count)]
-        for thread in self._threads:
-            thread.start()
+        self._is_closed = False
+        self._deaths = self._unfinished = 0
+        self._threads = ThreadPoolExecutor(count, f"for a {kind}")
+        for _ in range(count):
+            self._submit(self._process)
 
     @property
     def has_idle(self) -> bool:
         """Whether a process is free for another task."""
-        with self._condition:
-            return self._idle > len(self._waiting)
+        with self._lock:
+            return self._unfinished < self._count
 
-    def submit(self, function: Callable[..., Any], *arguments: Any, what: str,
-               on_demand: object = None) -> Future[Any]:
-        """Returns the future of a call in another process, which has to import the function.
+    def submit(self, function: Callable[..., Any], *arguments: Any, what: str) -> Future[Any]:
+        """Return the future of a call in another process, which has to import the function.
 
         Functions are called in the order in which they are submitted. A future can be cancelled
         while its function waits for a process. The exception of the future is the function's
@@ -106,42 +92,33 @@ class ProcessPool:
         the process ended during the call.
 
         what: words for the work, such as "compiled a kernel", for the error of an ended process.
-        on_demand: a value that takes long to send. Where it is given, the function gets one more
-        argument, the last: a function that fetches the value.
         """
-        task = _Task(b"", what, on_demand)
-        try:
-            task.message = pickle.dumps((function, arguments), protocol=5)
-        except Exception as error:
-            task.future.set_exception(NoProcessError(
-                f"a task cannot be sent to a {self._kind}: {first_line(error)}"))
-            return task.future
-        with self._condition:
-            if self._serving and not self._closed:
-                self._waiting.append(task)
-                self._condition.notify()
-            else:
-                task.future.set_exception(NoProcessError(self._problem))
-        return task.future
+        return self.submit_job(lambda call: call(function, *arguments), what=what)
+
+    def submit_job(self, job: Callable[[Call], Any], *, what: str) -> Future[Any]:
+        """Return the future of a job, whose calls run in one other process; see submit().
+
+        The job runs in a thread of this process. Its argument is the function that calls.
+        """
+        return self._submit(self._do, job, what)
 
     def end(self) -> None:
-        """Cancels the tasks that wait and ends the processes; returns before they have ended. Calls
+        """Cancel the tasks that wait and end the processes; return before they have ended. Calls
         that had begun fail with NoProcessError."""
-        with self._condition:
+        with self._lock:
+            self._is_closed = True
             self._problem = f"no {self._kind} is left: they were closed"
-            self._closed = True
-            waiting, self._waiting = self._waiting, deque()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
             for process in self._processes:
-                process.end()
-            self._condition.notify_all()
-        for task in waiting:
-            task.future.cancel()
+                process.kill()
 
     def close(self) -> None:
-        """Calls end(), and waits until the processes have ended."""
+        """Call end(), and wait until the processes have ended."""
         self.end()
-        for thread in self._threads:
-            thread.join()
+        self._threads.shutdown()
+        for process in self._processes:
+            process.close()
 
     def __enter__(self) -> ProcessPool:
         return self
@@ -149,133 +126,131 @@ class ProcessPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _serve(self) -> None:
-        """Gives tasks to a process until the pool is closed; replaces the process where it ends."""
-        problem = f"a {self._kind} has ended {1 + MOST_DEATHS} times"
+    def _submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        with self._lock:
+            self._unfinished += 1
+        future: Future[Any] = Future()
         try:
-            for _ in range(1 + MOST_DEATHS):
-                with contextlib.closing(_Process(self._kind, self._variables,
-                                                 self._descriptors)) as process:
-                    with self._condition:
-                        self._processes.append(process)
-                        if self._closed:
-                            return
-                    process.start(self._first)
-                    while (task := self._next(process)) is not None:
-                        self._do(process, task)
-                        # a thread that waits must not keep the objects of a task alive
-                        del task
-                if self._closed:
-                    return
-        except NoProcessError as error:
-            problem = str(error)
-        finally:
-            self._stop_serving(problem)
+            future = self._threads.submit(function, *arguments)
+        except RuntimeError:  # the threads were shut down
+            future.set_exception(NoProcessError(self._problem))
+        future.add_done_callback(self._count_finished)
+        return future
 
-    def _next(self, process: _Process) -> _Task | None:
-        """Waits for a task and returns it; None if the pool is closed or the process has ended."""
-        with self._condition:
-            self._idle += 1
-            self._condition.wait_for(lambda: self._waiting or self._closed)
-            self._idle -= 1
-            return None if self._closed or process.has_ended else self._waiting.popleft()
+    def _count_finished(self, _: Future[Any]) -> None:
+        with self._lock:
+            self._unfinished -= 1
 
-    def _do(self, process: _Process, task: _Task) -> None:
-        if not task.future.set_running_or_notify_cancel():
-            return
+    def _do(self, job: Callable[[Call], Any], what: str) -> Any:
+        process = self._process()
+
+        def call(function: Callable[..., Any], *arguments: Any) -> Any:
+            try:
+                task = pickle.dumps((function, arguments), protocol=5)
+            except Exception as error:
+                raise NoProcessError(
+                    f"a task cannot be sent to a {self._kind}: {first_line(error)}") from None
+            return process.call(task)
+
         try:
-            task.future.set_result(process.ask(task))
+            return job(call)
         except ProcessEndedError as ended:
-            task.future.set_exception(
-                NoProcessError(self._problem) if self._closed else
-                ProcessEndedError(f"the process that {task.what} {ended}"))
-        except Exception as error:
-            task.future.set_exception(error)
+            if self._is_closed:
+                raise NoProcessError(self._problem) from None
+            with self._lock:
+                self._deaths += 1
+                if self._deaths > MOST_DEATHS * self._count and not self._problem:
+                    self._problem = f"a {self._kind} has ended {self._deaths} times"
+            raise ProcessEndedError(f"the process that {what} {ended}") from None
 
-    def _stop_serving(self, problem: str) -> None:
-        """Notes that a thread ends. When the last thread ends, all tasks that wait fail."""
-        with self._condition:
-            self._serving -= 1
-            self._problem = self._problem or problem
-            # this thread may have been woken for a task that another thread has to do now
-            self._condition.notify_all()
-            if self._serving:
-                return
-            waiting, self._waiting = self._waiting, deque()
-        for task in waiting:
-            if task.future.set_running_or_notify_cancel():
-                task.future.set_exception(NoProcessError(self._problem))
+    def _process(self) -> _Process:
+        """Return the process of this thread, which is started where it does not run."""
+        process: _Process | None = getattr(self._of_thread, "process", None)
+        if process is not None and not process.has_ended and not self._problem:
+            return process
+        with self._lock:
+            if self._problem:
+                raise NoProcessError(self._problem)
+            if process is not None:
+                self._processes.remove(process)
+                process.close()
+            try:
+                process = _Process(self._variables)
+            except OSError as error:
+                self._problem = f"cannot start a {self._kind}: {error}"
+                raise NoProcessError(self._problem) from None
+            self._processes.append(process)
+        self._of_thread.process = process
+        try:
+            process.initialize(self._initializer)
+        except Exception as error:
+            said = "" if isinstance(error, ProcessEndedError) else "does not start: "
+            with self._lock:
+                self._problem = self._problem or f"a {self._kind} {said}{first_line(error)}"
+            raise NoProcessError(self._problem) from None
+        return process
 
 
 class _Process:
-    """A process of a pool. Raises NoProcessError where it cannot be started."""
+    """A process that calls functions, one after another. Raises OSError where it cannot start."""
 
-    def __init__(self, kind: str, variables: Mapping[str, str],
-                 descriptors: Sequence[int]) -> None:
-        self._kind = kind
-        with contextlib.ExitStack() as resources:
-            try:
-                if not sys.executable:
-                    raise OSError("Python does not say where it lies (sys.executable is empty)")
-                self._errors = resources.enter_context(tempfile.TemporaryFile())
-                # in a group of its own the process gets no interrupt from the keyboard
-                self._process = subprocess.Popen(
-                    command("gossamer.io.pool_process"), env={**environment(), **variables},
-                    process_group=0, pass_fds=descriptors, stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE, stderr=self._errors)
-            except OSError as error:
-                raise NoProcessError(f"cannot start a {kind}: {error}") from None
-            resources.pop_all()
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        if not sys.executable:
+            raise OSError("Python does not say where it lies (sys.executable is empty)")
+        # it imports what this process imports, and nothing from its working directory (-P)
+        folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
+        with ExitStack() as stack:
+            self._errors = stack.enter_context(tempfile.TemporaryFile())
+            # in a group of its own the process gets no interrupt from the keyboard
+            self._popen = subprocess.Popen(
+                [sys.executable, "-P", "-c", f"from {__name__} import work; work()"],
+                env={**os.environ, "PYTHONPATH": folders, **variables}, process_group=0,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
+            stack.pop_all()
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._popen.pid
 
     @property
     def has_ended(self) -> bool:
         """Whether the process has ended."""
-        return self._process.poll() is not None
+        return self._popen.poll() is not None
 
-    def start(self, first: _Task) -> None:
-        """Waits until the process has done its first task. Raises NoProcessError where the task
-        fails or takes too long."""
-        impatient = threading.Timer(START_SECONDS, self.end)
-        impatient.daemon = True
-        impatient.start()
+    def initialize(self, initializer: Callable[[], object]) -> None:
+        """Call the initializer in the process. Raises ProcessEndedError where this takes more than
+        START_SECONDS."""
+        timer = threading.Timer(START_SECONDS, self.kill)
+        timer.daemon = True
+        timer.start()
         try:
-            self.ask(first)
-        except ProcessEndedError as ended:
-            raise NoProcessError(f"a {self._kind} {ended}") from None
-        except Exception as error:
-            raise NoProcessError(f"a {self._kind} does not start: {first_line(error)}") from None
+            self.call(pickle.dumps((initializer, ())))
         finally:
-            impatient.cancel()
+            timer.cancel()
 
-    def ask(self, task: _Task) -> Any:
-        """Returns the result of a task's function, called in the process. Raises the exception of
-        the function, and ProcessEndedError where the process ends."""
+    def call(self, task: bytes) -> Any:
+        """Return the result of a pickled function with its arguments. Raises the exception of the
+        function, and ProcessEndedError where the process ends."""
+        assert self._popen.stdin is not None and self._popen.stdout is not None
         try:
-            kind, value = self._answer((task.message, task.on_demand is not None))
-            while kind == "demands":
-                kind, value = self._answer(task.on_demand)
+            pickle.dump(task, self._popen.stdin, protocol=5)
+            self._popen.stdin.flush()
+            is_done, value = pickle.load(self._popen.stdout)
         except Exception:
-            # the process has ended, or has written something that is no reply
+            # the process has ended, or has written something that is no result
             raise ProcessEndedError(self._ending()) from None
-        if kind == "failed":
+        if not is_done:
             raise value
         return value
 
-    def _answer(self, message: object) -> tuple[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        # arrays are written from their own memory, without a copy of all bytes of the message
-        pickle.dump(message, self._process.stdin, protocol=5)
-        self._process.stdin.flush()
-        answer: tuple[str, Any] = pickle.load(self._process.stdout)
-        return answer
-
     def _ending(self) -> str:
-        """Waits for a process whose pipe does not work any more, and returns how it ended."""
+        """Wait for a process whose pipe does not work any more, and return how it ended."""
         try:
-            status = self._process.wait(_ENDS_SECONDS)
+            status = self._popen.wait(_ENDS_SECONDS)
         except subprocess.TimeoutExpired:
-            self.end()
-            self._process.wait()
+            self.kill()
+            self._popen.wait()
             return "does not answer"
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
@@ -284,18 +259,70 @@ class _Process:
             return f"was ended by signal {-status}{said or '; is there too little memory?'}"
         return f"ended with status {status}{said}"
 
-    def end(self) -> None:
-        """Kills the process and the processes that it started, even in the middle of a task for
-        which another thread waits."""
+    def kill(self) -> None:
+        """Kill the process and the processes that it started, even in the middle of a call."""
         if not self.has_ended:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Ends the process, and closes its pipes and its file of errors."""
-        self.end()
-        self._process.wait()
-        for stream in (self._errors, self._process.stdin, self._process.stdout):
+        """Kill the process, wait until it has ended, and close its pipes and its file of errors."""
+        self.kill()
+        self._popen.wait()
+        for stream in (self._errors, self._popen.stdin, self._popen.stdout):
             # closing fails where a buffer holds data that the ended process has not read
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 stream.close()  # type: ignore[union-attr]
+
+
+def work() -> None:
+    """Do one task after another, in the other process, until the process that started it ends or
+    closes the pipe."""
+    # an interrupt from the keyboard is for the process that started this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what functions print must not come between the results
+    tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(tasks,), daemon=True).start()
+    while True:
+        pickle.dump(_result(tasks.get()), results, protocol=5)
+        results.flush()
+
+
+def _receive(tasks: queue.SimpleQueue[bytes]) -> None:
+    """Receive tasks in a thread of its own, so that even in the middle of a task this process ends
+    when the process that started it ends."""
+    try:
+        while True:
+            tasks.put(pickle.load(sys.stdin.buffer))
+    except EOFError:
+        if os.getpgrp() == os.getpid():
+            # processes that this one started end with it
+            os.killpg(0, signal.SIGKILL)
+        os._exit(0)
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _result(task: bytes) -> tuple[bool, Any]:
+    """Return whether a task is done, and its result or exception."""
+    try:
+        function, arguments = pickle.loads(task)
+    except Exception as error:
+        return False, NoProcessError(f"another process cannot import a task: {error}")
+    try:
+        return True, function(*arguments)
+    except Exception as error:
+        return False, _portable(error)
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an error that can be pickled: the error itself, or a GossamerError with its text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return GossamerError(f"{type(error).__name__}: {error}")
+    return error

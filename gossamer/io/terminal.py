@@ -30,7 +30,7 @@ _said: set[str] = set()
 
 
 def notice(message: object, kind: str = "notice") -> None:
-    """Prints one line on stderr. A notice or warning is printed once, an error each time."""
+    """Print one line on stderr. A notice or warning is printed once, an error each time."""
     line = one_line(f"{kind}: {' '.join(str(message).split())}")
     if line not in _said:
         print(line, file=sys.stderr)
@@ -44,19 +44,19 @@ def forget_notices() -> None:
 
 
 def print_line(text: str) -> None:
-    """Prints one line on stdout. Names in it may come from strangers, so that characters which
+    """Print one line on stdout. Names in it may come from strangers, so that characters which
     control a terminal or the direction of a text are written as their codes."""
     print(one_line(text))
 
 
 def print_json(value: Any) -> None:
-    """Prints one JSON document; numbers that JSON lacks (NaN, infinity) become null."""
+    """Print one JSON document; numbers that JSON lacks (NaN, infinity) become null."""
     print(json.dumps(plain(value), indent=2, allow_nan=False))
 
 
 def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
                 spare: Sequence[str] = (), below: str = "") -> None:
-    """Prints a table. `columns` has the heading of each column by the column's key, and `rows` has
+    """Print a table. `columns` has the heading of each column by the column's key, and `rows` has
     the cells of each row by the same keys. A column in which every cell is a number is
     right-aligned.
 
@@ -94,7 +94,7 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
 
 
 def _fitted(text: str, width: int, right: bool) -> str:
-    """Returns a text that is padded or cut to this width."""
+    """Return a text that is padded or cut to this width."""
     if cell_len(text) > width:
         text = f"{set_cell_size(text, width - 1)}\N{HORIZONTAL ELLIPSIS}"
     padding = " " * (width - cell_len(text))
@@ -103,7 +103,7 @@ def _fitted(text: str, width: int, right: bool) -> str:
 
 def _widths(full_widths: Mapping[str, int], may_cut: Collection[str], spare: Sequence[str],
             available: int) -> dict[str, int]:
-    """Returns the widths of the columns that are shown, which have two characters between them.
+    """Return the widths of the columns that are shown, which have two characters between them.
 
     The widest column that may be cut is cut first: among the spare columns, or among all columns
     where no spare column is left. (rich would cut all columns by the same number of characters.)
@@ -138,7 +138,7 @@ def _cell(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Returns the value in types that JSON has."""
+    """Return the value in types that JSON has."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def human(count: float) -> str:
-    """Returns a count in thousands, millions or billions, in three digits: 3.5 M."""
+    """Return a count in thousands, millions or billions, in three digits: 3.5 M."""
     rounded = float(f"{count:.3g}")
     for size, unit in ((1e18, " E"), (1e15, " P"), (1e12, " T"), (1e9, " G"), (1e6, " M"),
                        (1e3, " k")):
@@ -17,7 +17,7 @@ def human(count: float) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """Returns a number of bytes in binary units: 13.5 MiB."""
+    """Return a number of bytes in binary units: 13.5 MiB."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
         if float(f"{value:.4g}") < 1024:
@@ -27,7 +27,7 @@ def bytes_text(count: int) -> str:
 
 
 def duration_text(microseconds: float) -> str:
-    """Returns a time with its unit, from 1,000 us on in three digits: 8.3 us, 1.50 ms, 12.3 s."""
+    """Return a time with its unit, from 1,000 us on in three digits: 8.3 us, 1.50 ms, 12.3 s."""
     if round(microseconds, 1) < 1e3:
         return f"{microseconds:.1f} us"
     value, unit = microseconds / 1e3, "ms"
@@ -37,12 +37,12 @@ def duration_text(microseconds: float) -> str:
 
 
 def shape_text(shape: Iterable[int | str | None]) -> str:
-    """Returns a shape as 1x3x224x224, with N for an open dimension."""
+    """Return a shape as 1x3x224x224, with N for an open dimension."""
     return "x".join("N" if size is None else str(size) for size in shape) or "scalar"
 
 
 def share_text(share: float) -> str:
-    """Returns a share from 0 to 1, such as a density, in percent. Only shares of exactly 0 and 1
+    """Return a share from 0 to 1, such as a density, in percent. Only shares of exactly 0 and 1
     become 0% and 100%. A share below 1% or above 99% has a decimal (0.3%). A share below 0.05%, or
     of 99.95% and more, is given as a bound (<0.1%, >99.9%)."""
     if share in (0, 1):

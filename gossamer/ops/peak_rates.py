@@ -7,7 +7,7 @@ of a product on tensor cores.
 from __future__ import annotations
 
 from gossamer.device.base import Device
-from gossamer.device.rates import PeakRates
+from gossamer.device.limits import PeakRates
 
 H200_UNIT = PeakRates(238_600.0, 32_300.0)
 """Rates of one of the 132 multiprocessors of an H200. All multiprocessors together reach 63 TFLOP/s

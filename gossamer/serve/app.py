@@ -22,12 +22,10 @@ from gossamer.errors import DeadlineError, GossamerError, InputError, QueueFullE
 from gossamer.io.images import ImageSizeError
 from gossamer.io.text import bytes_text
 from gossamer.serve import checks, protocol
-from gossamer.serve.checks import Refusal
-from gossamer.serve.description import BINARY, DEADLINE, INFERENCE, responses
-from gossamer.serve.exchange import Exchange
-from gossamer.serve.memory import Memory, MemoryFullError, Share
+from gossamer.serve.checks import Memory, MemoryFullError, Refusal, Share
+from gossamer.serve.connection import Exchange
 from gossamer.serve.metrics import Metrics
-from gossamer.serve.models import Models, ServedModel
+from gossamer.serve.models import BINARY, DEADLINE, INFERENCE, Models, ServedModel, responses
 from gossamer.serve.workers import Workers
 from gossamer.version import PACKAGE_VERSION
 
@@ -57,7 +55,7 @@ _LINGER_S = 2.0
 
 
 class _LargeResponse(Response):
-    """An answer that is written in pieces."""
+    """An answer that is written in parts."""
 
     def __init__(self, parts: Sequence[bytes | memoryview], media_type: str,
                  headers: Mapping[str, str]) -> None:
@@ -88,7 +86,7 @@ class _Receive:
         return message
 
     async def respond(self, response: Response, scope: Scope, send: Send) -> None:
-        """Sends a response. Where the connection is closed before its body was read, the body is
+        """Send a response. Where the connection is closed before its body was read, the body is
         read and dropped for a moment: bytes that come to a closed connection would make the
         client's system throw the answer away."""
         if self.is_whole or response.headers.get("connection") != "close":
@@ -131,7 +129,7 @@ class Server:
         self._exchange = Exchange()
 
     async def renew(self) -> None:
-        """Reads again the networks whose files have changed. The old plan of such a network
+        """Read again the networks whose files have changed. The old plan of such a network
         computes the requests that wait, and the new plan computes later requests."""
         loop = asyncio.get_running_loop()
         for name, model in (await loop.run_in_executor(None, self.models.renewals)).items():
@@ -148,7 +146,7 @@ class Server:
 
     async def _infer(self, name: str, headers: Mapping[str, str], receive: Receive,
                      share: Share) -> Response:
-        """Returns the answer to a request for inference. Raises errors, which answer() catches."""
+        """Return the answer to a request for inference. Raises errors, which answer() catches."""
         if name not in self.models.by_name:
             raise Refusal(404, f"there is no model {quoted(name)}")
         deadline = self._deadline(headers)
@@ -177,7 +175,7 @@ class Server:
 
     async def _body(self, headers: Mapping[str, str], receive: Receive, encoding: str,
                     share: Share) -> bytes | bytearray:
-        """Returns the body of a request, unpacked."""
+        """Return the body of a request, unpacked."""
         body = bytearray()
         self._check_size(int(headers.get("content-length", 0)))
         try:
@@ -207,7 +205,7 @@ class Server:
 
     @staticmethod
     def _deadline(headers: Mapping[str, str]) -> float | None:
-        """Returns the time of the monotonic clock after which the answer is of no use; None where
+        """Return the time of the monotonic clock after which the answer is of no use; None where
         the request states no deadline."""
         text = headers.get(DEADLINE.lower())
         if text is None:
@@ -222,7 +220,7 @@ class Server:
 
     async def _wanted(self, name: str, kind: str, headers: Mapping[str, str], share: Share,
                       body: bytes | bytearray) -> protocol.InferRequest:
-        """Returns the request in a body. kind: the body's media type, "" for tensors."""
+        """Return the request in a body. kind: the body's media type, "" for tensors."""
         if kind:
             arrays = await self._picture(self.models.by_name[name], bytes(body))
             return protocol.InferRequest(arrays, binary=BINARY in headers.get("accept", ""))
@@ -249,7 +247,7 @@ class Server:
 
     async def _response(self, name: str, wanted: protocol.InferRequest,
                         outputs: Mapping[str, np.ndarray], share: Share) -> Response:
-        """Returns the answer with the outputs that a request wants."""
+        """Return the answer with the outputs that a request wants."""
         tensors = protocol.wanted_outputs(wanted, outputs)
         protocol.check_json(tensors, self._most_json)
         numbers = sum(each.numbers.size for each in tensors if each.numbers is not None)
@@ -272,7 +270,7 @@ class Server:
 
     async def answer(self, name: str, headers: Mapping[str, str], receive: Receive,
                      share: Share) -> Response:
-        """Returns the answer to a request for inference, whether the request succeeds or fails, and
+        """Return the answer to a request for inference, whether the request succeeds or fails, and
         counts the answer.
 
         headers: values of the headers, by their names in lower case.
@@ -294,7 +292,7 @@ class Server:
 
 
 def _error_response(name: str, error: Exception) -> Response:
-    """Returns the answer for an error of a request for inference."""
+    """Return the answer for an error of a request for inference."""
     if isinstance(error, Refusal):
         return _error(error.status, str(error))
     if isinstance(error, QueueFullError | MemoryFullError):
@@ -315,7 +313,7 @@ def _error_response(name: str, error: Exception) -> Response:
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Drops the frames in the tracebacks of an error and of the errors before it. These frames hold
+    """Drop the frames in the tracebacks of an error and of the errors before it. These frames hold
     the request's body, and the future that holds the error: a cycle that only the next garbage
     collection would free."""
     while error is not None:
@@ -334,7 +332,7 @@ class _App(FastAPI):
     server: Server
 
     def openapi(self) -> dict[str, Any]:
-        """Returns the description of the application, which names the networks."""
+        """Return the description of the application, which names the networks."""
         if self.openapi_schema is None:
             for path in super().openapi()["paths"].values():
                 for operation in path.values():
@@ -372,7 +370,7 @@ class _App(FastAPI):
 
 
 def make_app(server: Server) -> FastAPI:
-    """Returns the application of a server."""
+    """Return the application of a server."""
     app = _App(title="gossamer", version=PACKAGE_VERSION, docs_url=None, redoc_url=None,
                redirect_slashes=False, default_response_class=Response,
                description="Networks by the Open Inference Protocol, version 2.")

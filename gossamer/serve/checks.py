@@ -6,6 +6,7 @@ import ipaddress
 import re
 import zlib
 from collections.abc import Collection, Mapping
+from types import TracebackType
 
 from gossamer.errors import InputError, quoted
 from gossamer.io.text import bytes_text
@@ -33,7 +34,7 @@ class Refusal(Exception):
 
 def check_head(version: str, fields: Collection[tuple[bytes, bytes]],
                hosts: Collection[str] | None) -> None:
-    """Raises Refusal where the head of a request is malformed, or names another host.
+    """Raise Refusal where the head of a request is malformed, or names another host.
 
     version: the version of HTTP, such as "1.1".
     fields: the header's fields, with their names in lower case.
@@ -63,7 +64,7 @@ def _is_address(name: str) -> bool:
 
 
 def media_type(headers: Mapping[str, str]) -> str:
-    """Returns the media type of a body: one of PICTURES, or "" for tensors. Raises Refusal for
+    """Return the media type of a body: one of PICTURES, or "" for tensors. Raises Refusal for
     other types."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind in PICTURES:
@@ -75,7 +76,7 @@ def media_type(headers: Mapping[str, str]) -> str:
 
 
 def content_encoding(headers: Mapping[str, str]) -> str:
-    """Returns how a body is packed; "" where it is not. Raises Refusal for encodings that are not
+    """Return how a body is packed; "" where it is not. Raises Refusal for encodings that are not
     read."""
     encoding = headers.get("content-encoding", "").strip().lower()
     if encoding in ("", "identity"):
@@ -86,31 +87,71 @@ def content_encoding(headers: Mapping[str, str]) -> str:
 
 
 def unpacked(body: bytes | bytearray, encoding: str, most: int) -> bytes:
-    """Returns the content of a packed body. Raises Refusal where it has more than `most` bytes, and
+    """Return the content of a packed body. Raises Refusal where it has more than `most` bytes, and
     InputError where it is damaged."""
     # gzip's header, or zlib's
     unpacker = zlib.decompressobj(15 + (0 if encoding == "deflate" else 16))
-    pieces: list[bytes] = []
+    parts: list[bytes] = []
     size = 0
     view = memoryview(body)
     try:
-        # in pieces, each of which keeps Python's lock for a moment only
+        # in parts, each of which keeps Python's lock for a moment only
         for start in range(0, len(body), _PACKED_PIECE):
             packed: bytes | memoryview = view[start:start + _PACKED_PIECE]
             is_whole = False
             while not is_whole:
-                piece = unpacker.decompress(packed, _PIECE)
-                pieces.append(piece)
-                size += len(piece)
+                part = unpacker.decompress(packed, _PIECE)
+                parts.append(part)
+                size += len(part)
                 if size > most:
                     raise Refusal(413, f"the body unpacks to more than {bytes_text(most)}; send "
                                        "fewer images at once")
                 packed = unpacker.unconsumed_tail
-                is_whole = not packed and len(piece) < _PIECE
+                is_whole = not packed and len(part) < _PIECE
             if unpacker.eof and (unpacker.unused_data or start + _PACKED_PIECE < len(body)):
                 raise InputError(f"the body is no valid {encoding}: it goes on after its end")
     except zlib.error as error:
         raise InputError(f"the body is no valid {encoding}: {error}") from None
     if not unpacker.eof:
         raise InputError(f"the body is no valid {encoding}: it ends too early")
-    return b"".join(pieces)
+    return b"".join(parts)
+
+
+class MemoryFullError(Exception):
+    """The requests in memory have no room for another one."""
+
+
+class Memory:
+    """Counts the bytes that requests hold. most: the most bytes that all of them may hold."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held = 0
+
+    def share(self) -> Share:
+        """Return the share of a request, which is given back at the end of a `with` block."""
+        return Share(self)
+
+
+class Share:
+    """The bytes that one request holds."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._held = 0
+
+    def set(self, count: int) -> None:
+        """Change how many bytes the request holds. Raises MemoryFullError where these are more
+        than before, and more than there is room for."""
+        more = count - self._held
+        if more > 0 and self._memory.held + more > self._memory.most:
+            raise MemoryFullError
+        self._memory.held += more
+        self._held = count
+
+    def __enter__(self) -> Share:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.set(0)

@@ -27,7 +27,7 @@ class _Json(logging.Formatter):
 
 @contextmanager
 def written(form: str, *, requests: bool) -> Iterator[None]:
-    """Writes the log, and warnings, while the body of the with statement runs.
+    """Write the log, and warnings, while the body of the with statement runs.
 
     form: one of FORMATS.
     requests: whether each request is written.

@@ -25,7 +25,7 @@ class Total:
     seconds: float = 0.0
 
     def described(self) -> dict[str, int]:
-        """Returns the total as Triton writes it."""
+        """Return the total as Triton writes it."""
         return {"count": self.count, "ns": int(1e9 * self.seconds)}
 
 
@@ -46,8 +46,8 @@ class Metrics:
         self._last: dict[str, float] = {}
 
     def statistics(self, name: str, model: ServedModel) -> dict[str, Any]:
-        """Returns the statistics of a network as Triton's extension of the protocol has them. The
-        parts of a request's time are not measured apart, and are left out."""
+        """Return the statistics of a network as Triton's extension of the protocol has them. The
+        parts of a request's time are not measured separately, and are left out."""
         succeeded, failed = (self._totals.get((name, ok), Total()) for ok in (True, False))
         batches = model.batcher.batches
         return {"name": name, "version": "", "last_inference": int(1e3 * self._last.get(name, 0)),
@@ -60,7 +60,7 @@ class Metrics:
                     for size, count in sorted(batches.items())]}
 
     def count(self, model: str, status: int, seconds: float) -> None:
-        """Counts an answer of a network by its HTTP status, and adds its seconds."""
+        """Count an answer of a network by its HTTP status, and add its seconds."""
         if (model, status) not in self._labelled:
             self._labelled[model, status] = (
                 self._requests.labels(model, str(status)), self._seconds.labels(model))
@@ -80,7 +80,7 @@ class _Batches(Collector):
         self._models = models
 
     def collect(self) -> Iterator[Any]:
-        """Yields the batches by size, the waiting images, and the measured times."""
+        """Yield the batches by size, the waiting images, and the measured times."""
         batches = CounterMetricFamily("gossamer_batches", "Batches since the network was read.",
                                       labels=["model", "size"])
         waiting = GaugeMetricFamily("gossamer_waiting_images", "Images that wait for a device.",

@@ -17,7 +17,8 @@ from gossamer.model.photos import as_taken
 from gossamer.plan.batcher import Batcher
 from gossamer.plan.plan import Plan
 from gossamer.plan.plan_group import PlanGroup
-from gossamer.serve.protocol import described
+from gossamer.serve.checks import PICTURES
+from gossamer.serve.protocol import DATATYPES, HEADER_LENGTH, described
 
 logger = logging.getLogger("gossamer.serve")
 
@@ -73,7 +74,7 @@ class ServedModel:
         logger.info("%s: ready", name)
 
     def _stamps_now(self) -> list[tuple[int, int] | None]:
-        """Returns the time of change and the size of each file; None for a file that is gone."""
+        """Return the time of change and the size of each file; None for a file that is gone."""
         stamps: list[tuple[int, int] | None] = []
         for file in self._files:
             try:
@@ -84,7 +85,7 @@ class ServedModel:
         return stamps
 
     def renewed(self) -> ServedModel | None:
-        """Returns the network, read again from its changed files; None where they have not changed.
+        """Return the network, read again from its changed files; None where they have not changed.
         Raises GossamerError where the network cannot be read."""
         if self._stamps_now() == self._stamps:
             return None
@@ -96,13 +97,13 @@ class ServedModel:
         self.plan.close()
 
     def description(self) -> dict[str, Any]:
-        """Returns the protocol's description of the network."""
+        """Return the protocol's description of the network."""
         return {"name": self.name, "versions": [], "platform": "gossamer",
                 "inputs": [described(info) for info in self.plan.inputs],
                 "outputs": [described(info) for info in self.plan.outputs]}
 
     def config(self) -> dict[str, Any]:
-        """Returns the network's configuration as Triton's extension of the protocol has it."""
+        """Return the network's configuration as Triton's extension of the protocol has it."""
         infos = (self.plan.inputs, self.plan.outputs)
         # the sizes leave out a batch that is free
         is_free = all(info.shape[:1] == (None,) for group in infos for info in group)
@@ -115,7 +116,7 @@ class ServedModel:
                 "input": inputs, "output": outputs}
 
     def picture(self) -> Picture:
-        """Returns how the network's input is made of a picture. Raises InputError where no
+        """Return how the network's input is made of a picture. Raises InputError where no
         preparation is known."""
         if self._prepare is None:
             raise InputError(f"{self.name}: nothing is known of how pictures are prepared; send "
@@ -131,7 +132,7 @@ class Picture:
     prepare: Preprocessing
 
     def arrays(self, body: bytes, most_pixels: int) -> dict[str, np.ndarray]:
-        """Returns the input for the picture whose file has these bytes. Raises InputError where the
+        """Return the input for the picture whose file has these bytes. Raises InputError where the
         picture cannot be read, and ImageSizeError where it has more pixels than `most_pixels`."""
         photo = decode_image(body, most_pixels=most_pixels, longest=LONGEST)
         return {self.info.name: as_taken(self.prepare, self.info, photo)[None]}
@@ -144,7 +145,7 @@ class Models:
         self.by_name: dict[str, ServedModel] = {model.name: model for model in models}
 
     def renewals(self) -> Mapping[str, ServedModel]:
-        """Returns the networks whose files have changed, read again. A network that cannot be read
+        """Return the networks whose files have changed, read again. A network that cannot be read
         is left out, with a line in the log."""
         found = {}
         for name, model in self.by_name.items():
@@ -158,6 +159,103 @@ class Models:
         return found
 
     def close(self) -> None:
-        """Closes all networks."""
+        """Close all networks."""
         for model in self.by_name.values():
             model.close()
+
+
+DEADLINE = "Deadline-Ms"
+"""The header with the milliseconds after which an answer is of no use."""
+BINARY = "application/octet-stream"
+"""The media type of tensors in binary."""
+
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+_TEXT = {"type": "string"}
+_SIZES = {"type": "array", "items": {"type": "integer"}}
+
+
+def _object(required: str = "", **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required.split()}
+
+
+def _list(of: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": of}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _answer(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": description, "content": _json(schema)}
+
+
+_ERROR = _object("error", error=_TEXT)
+_WHY = {
+    400: "The request is wrong; the answer says what was expected.",
+    403: "Host is not a name of this server.",
+    404: "There is no such network.",
+    405: "The address takes another method.",
+    408: "The body did not come in time.",
+    413: "The body is too large.",
+    415: "Bodies of this type are not read.",
+    429: "The queue or the memory for requests is full; try again later.",
+    431: "The head is too long.",
+    500: "A fault of the server.",
+    503: "The device failed, or the server is ending.",
+    504: "The deadline passed.",
+}
+_TENSOR = _object("name datatype shape", name=_TEXT, shape=_SIZES,
+                  datatype={"type": "string", "enum": list(DATATYPES.values())})
+_DESCRIBED = _object("name versions platform inputs outputs", name=_TEXT, versions=_list(_TEXT),
+                     platform=_TEXT, inputs=_list(_TENSOR), outputs=_list(_TENSOR))
+_PARAMETERS = {"type": "object"}
+_INPUT = _object("name datatype shape", **_TENSOR["properties"], parameters=_PARAMETERS,
+                 data={"type": "array", "items": {}})
+_REQUEST = _object(
+    "inputs", id=_TEXT, parameters=_PARAMETERS, inputs=_list(_INPUT),
+    outputs=_list(_object("name", name=_TEXT, parameters=_PARAMETERS)))
+_STATISTICS = _object("model_stats", model_stats=_list(_object(
+    "name version inference_count execution_count", name=_TEXT, version=_TEXT,
+    inference_count={"type": "integer"}, execution_count={"type": "integer"})))
+
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "server": _object("name version extensions", name=_TEXT, version=_TEXT,
+                      extensions=_list(_TEXT)),
+    "model": _DESCRIBED,
+    "config": _object("name platform max_batch_size input output", name=_TEXT, platform=_TEXT,
+                      max_batch_size={"type": "integer"}, input=_list({"type": "object"}),
+                      output=_list({"type": "object"})),
+    "statistics": _STATISTICS,
+    "index": _list(_object("name version state reason", name=_TEXT, version=_TEXT, state=_TEXT,
+                           reason=_TEXT)),
+}
+"""The schemas of answers in JSON."""
+
+
+def responses(schema: str = "", *errors: int) -> dict[int | str, Any]:
+    """Return the answers of an address by their status. schema: a name of SCHEMAS; "" for an
+    answer without content."""
+    success = (_answer("Success.", SCHEMAS[schema]) if schema else {"description": "Success."})
+    return {200: success, **{status: _answer(_WHY[status], _ERROR)
+                             for status in sorted({400, 403, 431, *errors})}}
+
+
+INFERENCE: dict[str, Any] = {
+    # no parameter: programs that try described requests would take 504 for a fault
+    "description": f"The header {DEADLINE} may state the milliseconds after which the answer is of "
+                   "no use.",
+    "parameters": [{
+        "name": HEADER_LENGTH, "in": "header", "required": False,
+        "description": "Bytes of the JSON, where binary tensors follow it.",
+        "schema": {"type": "integer", "minimum": 0}}],
+    "requestBody": {"required": True, "content": {
+        **_json(_REQUEST), BINARY: _BYTES, **dict.fromkeys(PICTURES, _BYTES)}},
+    "responses": {
+        **{str(status): answer for status, answer in responses(
+            "", 404, 408, 413, 415, 429, 500, 503, 504).items()},
+        "200": {"description": "The outputs.", "content": {
+            **_json(_object("model_name outputs", model_name=_TEXT, id=_TEXT,
+                            outputs=_list(_INPUT))), BINARY: _BYTES}}},
+}
+"""The operation of inference."""

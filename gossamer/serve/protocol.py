@@ -76,7 +76,7 @@ class BinaryTensor:
     dtype: np.dtype
 
     def array(self, binary: memoryview) -> np.ndarray:
-        """Returns the input. binary: all bytes behind the JSON."""
+        """Return the input. binary: all bytes behind the JSON."""
         size = math.prod(self.shape) * self.dtype.itemsize
         data = np.frombuffer(binary[self.place:self.place + size], self.dtype.newbyteorder("<"))
         if self.dtype == np.bool_:
@@ -97,25 +97,25 @@ class OutputTensor:
 
 
 def parsed(text: bytes, binary: memoryview) -> InferRequest:
-    """Returns the request that consists of JSON and of the binary tensors after it. Raises
+    """Return the request that consists of JSON and of the binary tensors after it. Raises
     InputError where the two make no valid request."""
     return with_binary(parsed_json(text, len(binary)), binary)
 
 
 def without_arrays(request: InferRequest) -> InferRequest:
-    """Returns a request without its inputs, so that their memory may be freed."""
+    """Return a request without its inputs, so that their memory may be freed."""
     return replace(request, arrays={})
 
 
 def with_binary(request: InferRequest, binary: memoryview) -> InferRequest:
-    """Returns a request of parsed_json() with arrays in the places of its BinaryTensors."""
+    """Return a request of parsed_json() with arrays in the places of its BinaryTensors."""
     return replace(request, arrays={
         name: value.array(binary) if isinstance(value, BinaryTensor) else value
         for name, value in request.arrays.items()})
 
 
 def parsed_json(text: bytes, binary_bytes: int) -> InferRequest:
-    """Returns the request in JSON, in which a BinaryTensor stands for each binary input.
+    """Return the request in JSON, in which a BinaryTensor stands for each binary input.
     binary_bytes: number of bytes after the JSON. Raises InputError where the JSON is no valid
     request."""
     _check_length(len(text))
@@ -150,7 +150,7 @@ def parsed_json(text: bytes, binary_bytes: int) -> InferRequest:
 
 
 def split(body: bytes | bytearray, header_length: str | None) -> tuple[bytes, memoryview]:
-    """Returns the JSON of a body, and the binary tensors after it.
+    """Return the JSON of a body, and the binary tensors after it.
 
     header_length: the value of the header HEADER_LENGTH; None where the request lacks the header.
     Raises InputError where the value does not fit the body, or where the JSON is too long.
@@ -227,7 +227,7 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
 
 def _array(tensor: Mapping[str, Any], what: str, binary_bytes: int,
            place: int) -> tuple[np.ndarray | BinaryTensor, int]:
-    """Returns the array of a tensor, and the byte at which the next tensor's binary data begin."""
+    """Return the array of a tensor, and the byte at which the next tensor's binary data begin."""
     shape = _shape(tensor.get("shape"), what)
     datatype = tensor.get("datatype")
     dtype = _DTYPES.get(datatype) if isinstance(datatype, str) else None
@@ -260,7 +260,7 @@ def _shape(value: Any, what: str) -> tuple[int, ...]:
 
 
 def _from_json(data: Any, shape: tuple[int, ...], dtype: np.dtype, what: str) -> np.ndarray:
-    """Returns the array of numbers in JSON, which are in one list or in nested lists."""
+    """Return the array of numbers in JSON, which are in one list or in nested lists."""
     if not isinstance(data, list):
         raise InputError(f"{what}: data is {quoted(data)}, expected a list of numbers")
     try:
@@ -287,7 +287,7 @@ def _from_json(data: Any, shape: tuple[int, ...], dtype: np.dtype, what: str) ->
 
 def wanted_outputs(request: InferRequest,
                    outputs: Mapping[str, np.ndarray]) -> list[OutputTensor]:
-    """Returns the outputs that a request wants. Raises InputError where the network does not have
+    """Return the outputs that a request wants. Raises InputError where the network does not have
     one of them."""
     wanted = request.outputs or dict.fromkeys(outputs, request.binary)
     tensors = []
@@ -303,7 +303,7 @@ def wanted_outputs(request: InferRequest,
 
 def written(model: str, request_id: str | None, tensors: Sequence[OutputTensor],
             most: int) -> bytes:
-    """Returns the JSON of an answer. Raises InputError where it would have more than `most`
+    """Return the JSON of an answer. Raises InputError where it would have more than `most`
     bytes."""
     parts: list[str] = []
     size = 0
@@ -327,7 +327,7 @@ def written(model: str, request_id: str | None, tensors: Sequence[OutputTensor],
         if tensor.numbers is not None:
             add(',"data":[')
             flat = tensor.numbers.reshape(-1)
-            # in pieces, which take little memory beside the text
+            # in parts, which take little memory compared with the text
             for start in range(0, flat.size, _PIECE):
                 add("," * (start > 0) + _compact(flat[start:start + _PIECE].tolist())[1:-1])
             add("]")
@@ -338,7 +338,7 @@ def written(model: str, request_id: str | None, tensors: Sequence[OutputTensor],
 
 
 def check_json(tensors: Sequence[OutputTensor], most: int) -> None:
-    """Raises InputError where the JSON of an answer certainly has more than `most` bytes."""
+    """Raise InputError where the JSON of an answer certainly has more than `most` bytes."""
     _check_json_bytes(sum(each.numbers.size * _LEAST_CHARACTERS.get(each.numbers.dtype.kind, 2)
                           for each in tensors if each.numbers is not None), most)
 
@@ -354,13 +354,13 @@ def _compact(value: Any) -> str:
 
 
 def binary_data(array: np.ndarray) -> memoryview:
-    """Returns the bytes of an output as they follow the JSON, without a copy where they lie in
+    """Return the bytes of an output as they follow the JSON, without a copy where they lie in
     memory so."""
     flat = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1)
     return flat.view(np.uint8).data
 
 
 def described(info: ValueInfo) -> dict[str, Any]:
-    """Returns an input or output as the protocol describes it; -1 stands for an open size."""
+    """Return an input or output as the protocol describes it; -1 stands for an open size."""
     return {"name": info.name, "datatype": DATATYPES.get(info.dtype, info.dtype.upper()),
             "shape": [-1 if size is None else size for size in info.shape]}

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import ipaddress
 import logging
 import signal
 import socket
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 import uvicorn
 
+from gossamer.errors import InputError
 from gossamer.serve.app import Server, make_app
 from gossamer.serve.connection import IDLE_S, Connection
 
@@ -112,7 +114,7 @@ class _Uvicorn(uvicorn.Server):
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Takes no further connections, and waits a moment for the requests of connections that
+        """Take no further connections, and wait a moment for the requests of connections that
         were made just before."""
         for server in self.servers:
             server.close()
@@ -123,14 +125,14 @@ class _Uvicorn(uvicorn.Server):
 
 
 def _return_memory() -> None:
-    """Has glibc give large blocks back to the system when they are freed, such as bodies."""
+    """Have glibc give large blocks back to the system when they are freed, such as bodies."""
     # other systems have no such function
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
 def _allow_connections() -> None:
-    """Raises the limit of open connections as far as the system lets a process do so."""
+    """Raise the limit of open connections as far as the system lets a process do so."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -139,3 +141,29 @@ def _allow_connections() -> None:
     wanted = _CONNECTIONS if hard == resource.RLIM_INFINITY else min(hard, _CONNECTIONS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to an address; port 0 means any free port. Raises InputError
+    where no socket can be bound to the address."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
+                                                         flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise InputError(f"--host {host}, --port {port}: cannot listen there: "
+                         f"{error.strerror}") from None
+    return listener
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    """Return whether only this machine can reach a socket."""
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the URL of a socket for clients."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

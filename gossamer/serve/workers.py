@@ -11,12 +11,10 @@ import contextlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 from gossamer.device.host import processors
-from gossamer.io.pool_process import NoProcessError
-from gossamer.io.process_pool import ProcessPool
+from gossamer.io.process_pool import NoProcessError, ProcessPool
 
 _MOST_PROCESSES = 8
 _LARGE_AT_ONCE = 2
@@ -38,7 +36,7 @@ class Workers:
         self._count = count
 
     def start(self) -> ProcessPool:
-        """Starts the processes where they do not run, and returns their pool."""
+        """Start the processes where they do not run, and return their pool."""
         if self._pool is None:
             self._pool = ProcessPool(self._count, "process that reads and writes requests", _begin,
                                      variables=_VARIABLES)
@@ -46,7 +44,7 @@ class Workers:
 
     async def call(self, function: Callable[..., Any], *arguments: Any, what: str,
                    is_large: bool = False) -> Any:
-        """Returns what a function gives in another process, and raises what it raises there.
+        """Return what a function gives in another process, and raise what it raises there.
 
         what: words for the work, such as "parsed JSON", for the error of a process that ended.
         is_large: whether the task may take much memory, and waits for other such tasks.
@@ -54,28 +52,23 @@ class Workers:
         async with self._large if is_large else contextlib.nullcontext():
             pool = self.start()
             try:
-                return await self._called(pool, function, arguments, what)
+                return await asyncio.wrap_future(pool.submit(function, *arguments, what=what))
             except NoProcessError:
                 # too many processes of this pool have ended, for example for want of memory
                 if self._pool is pool:
                     self._pool = None
                     pool.end()
-                return await self._called(self.start(), function, arguments, what)
-
-    async def _called(self, pool: ProcessPool, function: Callable[..., Any],
-                      arguments: tuple[Any, ...], what: str) -> Any:
-        # a thread copies the arguments
-        return await asyncio.wrap_future(await self.in_thread(
-            partial(pool.submit, function, *arguments, what=what)))
+                return await asyncio.wrap_future(
+                    self.start().submit(function, *arguments, what=what))
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Returns what a function gives in another thread, which suits functions that release
+        """Return what a function gives in another thread, which suits functions that release
         Python's lock."""
         return await asyncio.get_running_loop().run_in_executor(
             self._threads, function, *arguments)
 
     def close(self) -> None:
-        """Ends the processes."""
+        """End the processes."""
         if self._pool is not None:
             self._pool.close()
         self._threads.shutdown()

@@ -32,10 +32,9 @@ import gossamer
 from gossamer.device.base import Buffer
 from gossamer.plan.run.host_transfers import HostTransfers
 from gossamer.plan.run.lanes import PlanParts
-from gossamer.serve.address import bound
 from gossamer.serve.app import Server
 from gossamer.serve.models import BatchOptions, Loaded, Models, ServedModel
-from gossamer.serve.run import serve
+from gossamer.serve.run import bound, serve
 from gossamer_bench.load_client import Request, run
 from tests.bulk.stand_in_device import StandInDevice, wait_until
 

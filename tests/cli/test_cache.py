@@ -234,7 +234,7 @@ def test_a_full_disk_is_named(full, folder, tmp_path, monkeypatch):
     def fill_up(*paths):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("gossamer.io.atomic.os.replace", fill_up)
+    monkeypatch.setattr("gossamer.io.output_files.os.replace", fill_up)
     assert fails("export", file, "--device", "host").endswith(
         f"export {file}: cannot be written: No space left on device")
     assert file.read_bytes() == before

@@ -14,13 +14,12 @@ import gossamer
 from gossamer.device import base, blas
 from gossamer.device.base import Device
 from gossamer.device.host import HostDevice, host_array
-from gossamer.device.optional import OptionalCapabilities
 from gossamer.device.registry import find
 from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError, InputError
 from gossamer.tensor import TensorSpec, default_spec
 from tests.device.capability_scan import found
-from tests.device.reading import read
+from tests.device.helpers import read
 
 PACKAGE = Path(gossamer.__file__).parent
 SELF_CHECK = KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check")
@@ -78,9 +77,9 @@ def test_a_flag_and_its_methods_are_declared_together(kind: str) -> None:
     device = object.__new__(cls)
     for flag, methods in METHODS.items():
         for method in methods:
-            overridden = getattr(cls, method) is not getattr(OptionalCapabilities, method)
+            overridden = getattr(cls, method) is not getattr(Device, method)
             assert overridden == getattr(device, flag), f"{kind}: {flag} and {method}"
-    exchanged = {getattr(cls, method) is not getattr(OptionalCapabilities, method)
+    exchanged = {getattr(cls, method) is not getattr(Device, method)
                  for method in EXCHANGE}
     assert len(exchanged) == 1, f"{kind} overrides a part of {', '.join(EXCHANGE)}"
 
@@ -89,7 +88,7 @@ def _has(device: Device, method: str) -> bool:
     if method == "capture":
         return device.limits.graph
     if method in EXCHANGE:
-        return type(device).holds is not OptionalCapabilities.holds
+        return type(device).holds is not Device.holds
     return device.assembles_ptx if method == "assemble" else device.runs_cuda_libraries
 
 
@@ -248,5 +247,5 @@ def test_code_asks_for_capabilities_and_not_for_kinds_of_devices() -> None:
                 lines.append(f"gossamer/{name}:{number}: {line}")
             else:
                 used.add(place)
-    assert not lines, "ask for a capability (gossamer/device/optional.py) in:\n" + "\n".join(lines)
+    assert not lines, "ask for a capability (gossamer/device/base.py) in:\n" + "\n".join(lines)
     assert used == set(ALLOWED), "a line that the scan may find is gone: remove it from ALLOWED"

@@ -7,7 +7,7 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
-from tests.device.reading import read
+from tests.device.helpers import read
 
 SOURCE = KernelSource.of(
     Path(__file__).with_name("dialect.cl"), "every_word", dynamic_shared=True)

@@ -10,7 +10,7 @@ from gossamer.device.checks import self_check
 from gossamer.device.host import HostDevice
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError, GossamerError
-from tests.device.reading import read
+from tests.device.helpers import read
 
 SELF_CHECK = KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check")
 KERNELS = Path(__file__).with_name("kernels.cl")

@@ -16,8 +16,7 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError, OutOfMemoryError
-from tests.device.noting_lock import NotingLock
-from tests.device.reading import read
+from tests.device.helpers import NotingLock, read
 from tests.device.test_launches import SELF_CHECK
 from tests.fixtures import is_slow
 
@@ -116,7 +115,7 @@ def test_gpus_launch_recorded_kernels_without_events_under_the_lock(
         gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyopencl as cl
 
-    from gossamer.device import opencl_kernel
+    from gossamer.device import opencl_driver
 
     held: list[bool] = []
 
@@ -124,9 +123,9 @@ def test_gpus_launch_recorded_kernels_without_events_under_the_lock(
         held.append(gpu._calls.is_held)
         return opencl_enqueue(*arguments)
 
-    opencl_enqueue = opencl_kernel.ENQUEUE
+    opencl_enqueue = opencl_driver.ENQUEUE
     assert opencl_enqueue is not None
-    monkeypatch.setattr(opencl_kernel, "ENQUEUE", enqueue)
+    monkeypatch.setattr(opencl_driver, "ENQUEUE", enqueue)
     kernel = gpu.compile(SELF_CHECK)
     buffer = gpu.upload(np.zeros(8, np.float32), "a test")
     graph = gpu.capture(lambda stream: gpu.launch(
@@ -139,7 +138,7 @@ def test_gpus_launch_recorded_kernels_without_events_under_the_lock(
 
 
 def test_a_launch_without_event_that_the_driver_refuses_is_named(gpu: Any) -> None:
-    from gossamer.device.opencl_kernel import LaunchWithoutEvent
+    from gossamer.device.opencl_driver import LaunchWithoutEvent
 
     kernel = gpu.compile(SELF_CHECK)
     command = LaunchWithoutEvent(kernel.create(), (8,), (8,))
@@ -150,9 +149,9 @@ def test_a_launch_without_event_that_the_driver_refuses_is_named(gpu: Any) -> No
 
 def test_a_status_without_a_name_is_told_by_its_number(
         gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gossamer.device import opencl_kernel
+    from gossamer.device import opencl_driver
 
-    monkeypatch.setattr(opencl_kernel, "ENQUEUE", lambda *arguments: -9999)
+    monkeypatch.setattr(opencl_driver, "ENQUEUE", lambda *arguments: -9999)
     kernel, buffer = gpu.compile(SELF_CHECK), gpu.upload(np.zeros(8, np.float32), "a test")
     graph = gpu.capture(lambda stream: gpu.launch(kernel, (1,), (8,), (buffer, 8), stream=stream))
     with pytest.raises(DeviceError, match=r"clEnqueueNDRangeKernel: .*-9999"):
@@ -266,7 +265,7 @@ def test_memory_that_a_driver_cannot_give_is_released_under_the_lock(
 
 def test_all_devices_of_a_driver_share_its_lock() -> None:
     pytest.importorskip("pyopencl")
-    from gossamer.device.opencl_platforms import lock_of
+    from gossamer.device.opencl_driver import lock_of
 
     def device(driver: str) -> Any:
         return SimpleNamespace(platform=SimpleNamespace(name=driver))
@@ -277,7 +276,7 @@ def test_all_devices_of_a_driver_share_its_lock() -> None:
 
 def test_what_an_owner_drops_is_released_under_the_lock() -> None:
     pytest.importorskip("pyopencl")
-    from gossamer.device.opencl_memory import Owner
+    from gossamer.device.opencl_driver import Owner
 
     lock, held = NotingLock(), []
 

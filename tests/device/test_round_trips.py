@@ -3,7 +3,7 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.errors import OutOfMemoryError
-from tests.device.reading import read
+from tests.device.helpers import read
 
 
 def test_bytes_come_back(device: Device) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+import gossamer
 from gossamer.device.base import Device
 from gossamer.device.source import DIALECT, KernelSource, files_of
 from gossamer.errors import CompileError
@@ -78,3 +80,22 @@ def test_nvrtc_reports_an_error_in_a_header_with_its_line(planted: Path) -> None
     nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     with pytest.raises(CompileError, match=r'inner\.h\(2\): error: .*"undeclared"'):
         nvrtc.compile_cubin(KernelSource.of(planted, "a"), "sm_90")
+
+
+_FILES = [path for pattern in ("*.cl", "*.cu")
+          for path in sorted(Path(gossamer.__file__).parent.rglob(pattern))]
+_EARLY = [path for path in _FILES if KernelSource(path, "any").begins_early]
+
+
+def test_most_kernels_of_plans_begin_early():
+    assert len(_EARLY) > len(_FILES) / 2
+
+
+@pytest.mark.parametrize("path", _EARLY, ids=lambda path: path.stem)
+def test_each_kernel_of_the_file_lets_the_next_begin_and_waits(path):
+    kernels = re.split(r"^KERNEL ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    assert kernels
+    for kernel in kernels:
+        calls = re.findall(r"pdl_(trigger_and_wait|trigger|wait)\(\);", kernel)
+        assert calls[0].startswith("trigger"), calls
+        assert calls[-1].endswith("wait"), calls

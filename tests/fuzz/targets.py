@@ -22,9 +22,9 @@ import gossamer
 from gossamer.cli.prune import read_shares
 from gossamer.device import kernel_cache
 from gossamer.errors import GossamerError, ModelError
-from gossamer.io.arrays import read_arrays
 from gossamer.io.images import load_image
 from gossamer.io.labels.reader import read_names
+from gossamer.io.npy import read_arrays
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.prune import prune
 from gossamer.model.readers.onnx.reader import read_model

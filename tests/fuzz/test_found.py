@@ -20,8 +20,8 @@ from PIL import Image
 
 import gossamer
 from gossamer.errors import InputError
-from gossamer.io.arrays import read_arrays
 from gossamer.io.images import load_image
+from gossamer.io.npy import read_arrays
 from gossamer.plan.plan import Plan
 from gossamer.plan.store import tuning_file
 from gossamer.train.data import sources

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 
@@ -53,11 +52,6 @@ def die() -> None:
 def fail(oddly: bool = False) -> None:
     """Raises an error."""
     raise OddError("one", "two") if oddly else ValueError("no such kernel")
-
-
-def doubled(wanted: bool, demand: Callable[[], int]) -> int:
-    """Returns twice the value that it asks for; 0 where it does not ask."""
-    return 2 * demand() if wanted else 0
 
 
 def variable(name: str) -> str | None:

@@ -1,11 +1,13 @@
 import io
+import os
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from gossamer.errors import InputError
 from gossamer.io import images
-from gossamer.io.images import PRESETS, Preprocessing, load_image
+from gossamer.io.images import PRESETS, Preprocessing, load_image, pictures_in
 
 RGB = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
 GREY = RGB[:, :, 0]
@@ -191,3 +193,24 @@ def test_impossible_preprocessing_is_refused(golden):
         **{str(options): lambda options=options: Preprocessing(**options) for options in WRONG},
         "sizes of their own": lambda: PRESETS["none"].batch([RGB, RGB[:4]]),
         "long and narrow": lambda: Preprocessing(size=(8, 8), resize=9)(narrow)})
+
+
+def test_pictures_of_all_folders_in_the_order_of_their_paths(tmp_path):
+    for name in ("b/1.png", "a/2.JPG", "a/10.jpeg", "c.webp", "a/d/1.ppm", "notes.txt", "a/x.npy",
+                 ".git/1.png", "a/.cache.png"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    os.symlink(tmp_path, tmp_path / "a" / "loop")
+    pictures, others = pictures_in(tmp_path)
+    assert [str(path.relative_to(tmp_path)) for path in pictures] == [
+        "a/10.jpeg", "a/2.JPG", "a/d/1.ppm", "b/1.png", "c.webp"]
+    assert others == 2
+
+
+def test_a_folder_without_pictures(tmp_path):
+    (tmp_path / "x.txt").write_bytes(b"")
+    with pytest.raises(InputError, match=r"has no pictures \(\.bmp, .*\); it has 1 other file$"):
+        pictures_in(tmp_path)
+    with pytest.raises(InputError, match="absent: cannot be read: No such file"):
+        pictures_in(tmp_path / "absent")

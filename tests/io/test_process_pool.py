@@ -17,7 +17,13 @@ import pytest
 
 from gossamer.errors import GossamerError
 from gossamer.io import process_pool
-from gossamer.io.process_pool import MOST_DEATHS, NoProcessError, ProcessEndedError, ProcessPool
+from gossamer.io.process_pool import (
+    MOST_DEATHS,
+    Call,
+    NoProcessError,
+    ProcessEndedError,
+    ProcessPool,
+)
 from tests.io import pool_tasks
 from tests.processes import SECONDS, runs, until
 
@@ -30,9 +36,8 @@ def shared_pool() -> Iterator[ProcessPool]:
         yield pool
 
 
-def asked(pool: ProcessPool, function: Callable[..., Any], *arguments: Any,
-          **options: Any) -> Future[Any]:
-    return pool.submit(function, *arguments, what="was asked", **options)
+def asked(pool: ProcessPool, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    return pool.submit(function, *arguments, what="was asked")
 
 
 def lines(path: Path) -> list[str]:
@@ -55,18 +60,14 @@ def test_processes_begin_with_the_initializer_and_variables() -> None:
         asked(pool, os.getpid).result(SECONDS)
 
 
-def test_a_value_is_sent_when_the_function_asks_for_it(shared_pool: ProcessPool) -> None:
-    class Sent:
-        count = 0
+def test_the_calls_of_a_job_are_made_by_one_process() -> None:
+    def job(call: Call) -> tuple[int, int]:
+        return call(os.getpid), call(os.getpid)
 
-        def __reduce__(self) -> Any:
-            Sent.count += 1
-            return int, ("21",)
-
-    for wanted, result in ((False, 0), (True, 42), (False, 0)):
-        future = asked(shared_pool, pool_tasks.doubled, wanted, on_demand=Sent())
-        assert future.result(SECONDS) == result
-    assert Sent.count == 1
+    with ProcessPool(2, KIND) as pool:
+        until(lambda: pool._unfinished == 0)
+        pids = [pool.submit_job(job, what="was asked").result(SECONDS) for _ in "ab"]
+    assert all(first == second != os.getpid() for first, second in pids)
 
 
 def test_errors_come_back(shared_pool: ProcessPool) -> None:
@@ -208,8 +209,9 @@ def running(folder: Path, program: str) -> Iterator[subprocess.Popen[str]]:
         futures = [asked(pool, pool_tasks.wait, folder / "log", folder / "gate") for _ in "ab"]
         {program}
     """)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen([sys.executable, str(script)], text=True, stdout=subprocess.PIPE,
-                          process_group=0, env=process_pool.environment()) as process:
+                          process_group=0, env=environment) as process:
         try:
             yield process
         finally:

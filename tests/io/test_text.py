@@ -1,7 +1,8 @@
-"""Tests of counts and shares as text."""
+"""Tests of counts and shares as text, and of the names of classes."""
 
 import pytest
 
+from gossamer.io.labels.reader import class_names, without_blanks
 from gossamer.io.text import bytes_text, human, share_text
 
 
@@ -23,3 +24,22 @@ def test_counts_are_rounded_before_their_unit_is_chosen():
     (0.997, "99.7%"), (0.9996, ">99.9%"), (1.0, "100%")])
 def test_only_nothing_is_0_and_only_all_is_100_percent(share: float, text: str) -> None:
     assert share_text(share) == text
+
+
+def test_imagenet_names_ship_with_the_package():
+    names = class_names(None, 1000)
+    assert names[285] == "Egyptian cat" and names[0] == "tench" and names[999] == "toilet tissue"
+    assert class_names(None, 10) is None and class_names(None, 2, ["own"]) is None
+    assert class_names(None, 2, ["own"] * 2) == ["own"] * 2
+
+
+def test_empty_names_count_where_the_number_of_classes_says_so() -> None:
+    assert without_blanks(["cat", "", "dog"], 2) == ["cat", "dog"]
+    assert without_blanks(["cat", "", "dog"], 3) == ["cat", "", "dog"]
+    assert without_blanks(["cat", ""], 5) == ["cat", ""]
+
+
+def test_a_file_names_every_class(tmp_path):
+    path = tmp_path / "names"
+    path.write_bytes(b"\xef\xbb\xbfa \n\n b\n\n\n")
+    assert class_names(path, 3, ["own"] * 3) == ["a", "", "b"]

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gossamer.device.host import HostDevice
-from gossamer.device.limits import Limits
-from gossamer.device.rates import PeakRates
+from gossamer.device.limits import Limits, PeakRates
 from gossamer.ops.algorithm import Algorithm
 from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
 from gossamer.ops.conv2d.dense.wide_gemm import WideGemm

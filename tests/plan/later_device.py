@@ -10,7 +10,7 @@ import numpy as np
 
 from gossamer.device.base import Buffer
 from gossamer.device.opencl import OpenCLDevice
-from gossamer.device.opencl_kernel import Command
+from gossamer.device.opencl_driver import Command
 
 
 class LaterDevice(OpenCLDevice):

@@ -10,7 +10,7 @@ import pytest
 
 import gossamer
 from gossamer.errors import InputError
-from gossamer.serve.exchange import Exchange
+from gossamer.serve.connection import Exchange
 from tests.model.onnx_models import save
 from tests.plan.small import assert_close, images, small
 

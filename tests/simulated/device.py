@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from gossamer.device.host import HostDevice
-from gossamer.device.limits import Limits
-from gossamer.device.rates import PeakRates
+from gossamer.device.limits import Limits, PeakRates
 from gossamer.device.source import KernelSource
 
 _LIMITS = Limits(compute_units=132, memory_bytes=2**37, shared_bytes=48 * 1024,

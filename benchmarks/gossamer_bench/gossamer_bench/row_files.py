@@ -14,7 +14,7 @@ from typing import Any
 
 from gossamer.bench.rows import ResultRow
 from gossamer.errors import InputError, quoted
-from gossamer.io.atomic import replacing
+from gossamer.io.output_files import atomically_replacing as replacing
 from gossamer.model.metadata import is_number
 
 KEYS = tuple(member.name for member in fields(ResultRow))

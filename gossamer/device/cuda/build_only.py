@@ -10,12 +10,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gossamer.device import kernel_cache
-from gossamer.device.base import Argument, Buffer, Device, Kernel
+from gossamer.device.base import Argument, Buffer, Device, Kernel, NeedsDeviceError
 from gossamer.device.checks import check_transfer, check_view
 from gossamer.device.cuda import cubins, nvjitlink, nvrtc
 from gossamer.device.cuda.ptx import PtxProgram
 from gossamer.device.limits import Limits
-from gossamer.device.optional import NeedsDeviceError
 from gossamer.device.source import KernelSource
 
 
@@ -84,7 +83,7 @@ class BuildOnlyDevice(Device):
 
     def assemble(self, key: Sequence[str],
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[BuiltKernel]:
-        """Assembles the first program in this process, and at the same time each other program in a
+        """Assemble the first program in this process, and at the same time each other program in a
         new process. Programs that share a key are so long that starting a process for each of them
         saves time."""
         def build() -> bytes:
@@ -111,7 +110,7 @@ class BuildOnlyDevice(Device):
     def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
                arguments: Sequence[Argument], *, shared_bytes: int = 0,
                stream: Any = None) -> None:
-        """Does nothing, since nobody can read the kernel's results."""
+        """Do nothing, since nobody can read the kernel's results."""
 
     def synchronize(self, stream: Any = None) -> None:
         pass

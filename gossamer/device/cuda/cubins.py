@@ -10,19 +10,19 @@ from gossamer.device.source import KernelSource
 
 
 def joined(names: Sequence[str], cubins: Sequence[bytes]) -> bytes:
-    """Returns the cubins of named kernels as one entry: a line of JSON with their names and sizes,
+    """Return the cubins of named kernels as one entry: a line of JSON with their names and sizes,
     then their bytes."""
     heading = json.dumps([[name, len(cubin)] for name, cubin in zip(names, cubins, strict=True)])
     return b"".join([heading.encode(), b"\n", *cubins])
 
 
 def source(name: str) -> KernelSource:
-    """Returns a stand-in for the source of a generated kernel, which has no file."""
+    """Return a stand-in for the source of a generated kernel, which has no file."""
     return KernelSource(Path(f"{name}.ptx"), name)
 
 
 def separated(entry: bytes) -> list[tuple[str, bytes]]:
-    """Returns the names and cubins of an entry in their order."""
+    """Return the names and cubins of an entry in their order."""
     heading, _, rest = entry.partition(b"\n")
     cubins = []
     start = 0

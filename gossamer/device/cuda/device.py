@@ -12,12 +12,13 @@ import numpy as np
 from cuda.bindings import driver
 
 from gossamer.device import kernel_cache
-from gossamer.device.base import Argument, Buffer, Device, Kernel
+from gossamer.device.base import Argument, Buffer, Kernel
 from gossamer.device.checks import check_copy, check_transfer, out_of_memory
 from gossamer.device.cuda import cubins, dlpack, memory, nvjitlink, nvrtc
 from gossamer.device.cuda.build_only import BuildOnlyMaker
 from gossamer.device.cuda.driver import (
     Current,
+    DriverDevice,
     DriverError,
     check,
     count,
@@ -25,14 +26,11 @@ from gossamer.device.cuda.driver import (
     driver_version,
     limits_of,
 )
-from gossamer.device.cuda.events import EventPair
-from gossamer.device.cuda.graph import CudaCopyingGraph, CudaGraph
-from gossamer.device.cuda.kernel import CudaKernel
-from gossamer.device.cuda.launch import check_fit, early_launch
+from gossamer.device.cuda.graph import CudaCopyingGraph, CudaGraph, Recorder
+from gossamer.device.cuda.kernel import CudaKernel, check_fit, early_launch
 from gossamer.device.cuda.memory import Allocation, CudaBuffer, MemoryPool, StreamAllocation
 from gossamer.device.cuda.ptx import PtxProgram
-from gossamer.device.cuda.recording import Recorder
-from gossamer.device.cuda.streams import CudaStream, SideStreams
+from gossamer.device.cuda.streams import CudaStream, EventPair, SideStreams
 from gossamer.device.other_libraries import DeviceArray
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompilerEndedError, DeviceError, InputError, OutOfMemoryError
@@ -48,7 +46,7 @@ milliseconds in which a kernel is compiled: sixteen threads of one process mostl
 another."""
 
 
-class CudaDevice(Device):
+class CudaDevice(DriverDevice):
     """One NVIDIA GPU, through its primary context, which torch, cupy and jax share.
 
     A stream is a CudaStream, an object with `__cuda_stream__`, a torch or cupy stream, or the
@@ -81,22 +79,6 @@ class CudaDevice(Device):
 
     def current(self) -> Current:
         return self._current
-
-    def checked(self, what: str, result: tuple[Any, ...]) -> Any:
-        """Returns the value of a driver call. Raises DeviceError, with `what`, where the call
-        failed."""
-        try:
-            return check(result)
-        except DriverError as error:
-            raise device_error(f"{self.name} failed {what}", error) from None
-
-    def call(self, what: str, call: Callable[..., tuple[Any, ...]], *arguments: Any) -> None:
-        """Makes a driver call on a stream. A call that fails is repeated with the device's context
-        current: the driver refuses calls of a thread whose current context is missing or belongs to
-        another device."""
-        if call(*arguments)[0] != driver.CUresult.CUDA_SUCCESS:
-            with self.current():
-                self.checked(what, call(*arguments))
 
     def stream_handle(self, stream: Any) -> int:
         if stream is None:
@@ -153,7 +135,7 @@ class CudaDevice(Device):
 
     def assemble(self, key: Sequence[str],
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[CudaKernel]:
-        """Returns the kernels, from the disk cache if possible. Otherwise assembles the programs at
+        """Return the kernels, from the disk cache if possible. Otherwise assembles the programs at
         the same time, each in its own process."""
         def build() -> bytes:
             programs = generate()
@@ -177,7 +159,7 @@ class CudaDevice(Device):
         return kernel
 
     def _compiled(self, source: KernelSource, architecture: str) -> bytes:
-        """Returns the cubin of a kernel. Where there are processes that compile, this process
+        """Return the cubin of a kernel. Where there are processes that compile, this process
         compiles only a few kernels while all of these processes are busy. Raises CompilerEndedError
         where the process that compiled the kernel has ended."""
         pool = self.compilers
@@ -199,7 +181,7 @@ class CudaDevice(Device):
 
     def _loaded(self, key: Sequence[str], build: Callable[[], bytes],
                 load: Callable[[bytes], list[CudaKernel]], what: str) -> list[CudaKernel]:
-        """Returns the kernels that `load` makes of an entry of the kernel cache. `build` makes the
+        """Return the kernels that `load` makes of an entry of the kernel cache. `build` makes the
         entry where it is missing or cannot be loaded. what: names the kernels, for the error."""
         def loaded() -> list[CudaKernel]:
             entry, from_cache = kernel_cache.cached(key, build)
@@ -350,10 +332,10 @@ class CudaDevice(Device):
         return CudaStream(self)
 
     def side_streams(self, stream: Any, count: int) -> list[CudaStream]:
-        """Returns the same side streams at each call with the same stream. A graph that this thread
+        """Return the same side streams at each call with the same stream. A graph that this thread
         captures has side streams of its own."""
         side = self._recorder.side_streams or self._side
-        return side.beside(self.stream_handle(stream), count)
+        return side.side_streams_of(self.stream_handle(stream), count)
 
     def wait(self, waiting: Any, awaited: Any) -> None:
         if self.is_closed(awaited):
@@ -384,7 +366,7 @@ class CudaDevice(Device):
             return pair.elapsed_us()
 
     def _event_pair(self) -> EventPair:
-        """Returns two events that only the calling thread uses."""
+        """Return two events that only the calling thread uses."""
         pair: EventPair | None = getattr(self._of_thread, "events", None)
         if pair is None:
             pair = self._of_thread.events = EventPair(self)
@@ -392,7 +374,7 @@ class CudaDevice(Device):
 
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> CudaGraph:
-        """Returns work(stream) as a graph that keeps all used buffers and kernels alive. The work
+        """Return work(stream) as a graph that keeps all used buffers and kernels alive. The work
         is captured on this thread's own stream. stream: the stream of each replay that names no
         stream."""
         return self._recorder.graph(work, stream, repeats)
@@ -407,7 +389,7 @@ class CudaDevice(Device):
 
     def timed_graph(self, work: Callable[[Any], None], repeats: int, *,
                     as_in_plan: bool = False) -> Callable[[], float]:
-        """Returns a function that replays a graph whose first and last nodes record events."""
+        """Return a function that replays a graph whose first and last nodes record events."""
         with self.current():
             pair = EventPair(self)
         graph = self._recorder.graph(work, self._stream, repeats, pair.events,

@@ -4,20 +4,17 @@ stream and without a copy."""
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from cuda.core import Buffer as CoreBuffer
 from cuda.core.utils import StridedMemoryView
 
 from gossamer.device.array_library import library
-from gossamer.device.cuda.driver import DriverError, device_of
+from gossamer.device.cuda.driver import DriverDevice, DriverError, device_of
 from gossamer.device.cuda.memory import CudaBuffer
 from gossamer.device.cuda.streams import LEGACY_STREAM
 from gossamer.errors import InputError
-
-if TYPE_CHECKING:
-    from gossamer.device.cuda.device import CudaDevice
 
 _CUDA, _CUDA_MANAGED = 2, 13
 """DLPack's numbers of the device types kDLCUDA and kDLCUDAManaged."""
@@ -51,7 +48,7 @@ class CudaArray:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def numpy(self) -> np.ndarray:
-        """Returns a copy in host memory, which is complete on return."""
+        """Return a copy in host memory, which is complete on return."""
         array = np.empty(self.shape, self.dtype)
         self.buffer.device.read(self.buffer, array, self._open_stream())
         return array
@@ -95,7 +92,7 @@ class CudaArray:
         }
 
     def _open_stream(self) -> Any:
-        """Returns the stream whose work fills the array. Where its owner has closed it, waits for
+        """Return the stream whose work fills the array. Where its owner has closed it, waits for
         its work and returns the device's default stream."""
         device = self.buffer.device
         if not device.is_closed(self.stream):
@@ -123,7 +120,7 @@ class _DLPackOnly:
 
 
 def cuda_index(array: Any) -> int | None:
-    """Returns the index of the CUDA device that holds an array; None for an array in other memory.
+    """Return the index of the CUDA device that holds an array; None for an array in other memory.
 
     Raises InputError for a CUDA array interface whose address belongs to no device.
     """
@@ -143,9 +140,9 @@ def cuda_index(array: Any) -> int | None:
                          f"no CUDA device ({error})") from None
 
 
-def incoming(array: Any, device: CudaDevice, stream: Any = None, *,
+def incoming(array: Any, device: DriverDevice, stream: Any = None, *,
              name: str = "the input", dtype: np.typing.DTypeLike | None = None) -> CudaArray:
-    """Returns an array of another library as a CudaArray that shares its memory and keeps it
+    """Return an array of another library as a CudaArray that shares its memory and keeps it
     alive. Work that is pending on the array ends before later work of the stream begins.
 
     dtype: the dtype that the array must have; None allows any.
@@ -180,11 +177,11 @@ def incoming(array: Any, device: CudaDevice, stream: Any = None, *,
         raise InputError(f"{name} is not contiguous (shape {shape}, strides {strides}); "
                          f"pass {remedy}")
     nbytes = math.prod(shape) * kind.itemsize
-    return CudaArray(device.wrap(view.ptr, nbytes, view), shape, kind, stream)
+    return CudaArray(CudaBuffer(device, view.ptr, nbytes, view), shape, kind, stream)
 
 
 def like(array: Any, result: CudaArray) -> Any:
-    """Returns a result as an array of the library to which `array` belongs, if that is torch, cupy
+    """Return a result as an array of the library to which `array` belongs, if that is torch, cupy
     or jax; the array shares the result's memory. For another library returns the CudaArray itself,
     which the library can read by DLPack."""
     package = library(array)

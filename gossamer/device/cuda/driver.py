@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cuda.bindings import driver
 
+from gossamer.device.base import Device
 from gossamer.device.limits import Limits
 from gossamer.errors import DeviceError, DeviceLostError
-
-if TYPE_CHECKING:
-    from gossamer.device.cuda.device import CudaDevice
 
 
 class DriverError(DeviceError):
@@ -33,7 +31,7 @@ _FINAL = {getattr(driver.CUresult, f"CUDA_ERROR_{name}") for name in (
 
 
 def device_error(what: str, error: DriverError) -> DeviceError:
-    """Returns the error of a failed driver call. what: the work that failed, for the message."""
+    """Return the error of a failed driver call. what: the work that failed, for the message."""
     if error.code not in _FINAL:
         return DeviceError(f"{what}: {error}")
     return DeviceLostError(f"{what}: {error}; this process can compute nothing further on the "
@@ -41,10 +39,30 @@ def device_error(what: str, error: DriverError) -> DeviceError:
 
 
 def check(result: tuple[Any, ...]) -> Any:
-    """Returns the results of a driver call without its status. Raises DriverError on failure."""
+    """Return the results of a driver call without its status. Raises DriverError on failure."""
     if result[0] != driver.CUresult.CUDA_SUCCESS:
         raise DriverError(result[0])
     return result[1] if len(result) == 2 else result[1:]
+
+
+class DriverDevice(Device):
+    """A device of the CUDA driver, as its memory, streams, kernels and graphs use it."""
+
+    def checked(self, what: str, result: tuple[Any, ...]) -> Any:
+        """Return the value of a driver call. Raises DeviceError, with `what`, where the call
+        failed."""
+        try:
+            return check(result)
+        except DriverError as error:
+            raise device_error(f"{self.name} failed {what}", error) from None
+
+    def call(self, what: str, call: Callable[..., tuple[Any, ...]], *arguments: Any) -> None:
+        """Make a driver call on a stream. A call that fails is repeated with the device's context
+        current: the driver refuses calls of a thread whose current context is missing or belongs to
+        another device."""
+        if call(*arguments)[0] != driver.CUresult.CUDA_SUCCESS:
+            with self.current():
+                self.checked(what, call(*arguments))
 
 
 class Current:
@@ -73,8 +91,8 @@ class Current:
             driver.cuCtxPopCurrent()
 
 
-def quietly(device: CudaDevice, call: Callable[..., Any], *arguments: Any) -> None:
-    """Makes a driver call that frees a resource. Errors are ignored, since the call may follow a
+def quietly(device: DriverDevice, call: Callable[..., Any], *arguments: Any) -> None:
+    """Make a driver call that frees a resource. Errors are ignored, since the call may follow a
     failure or happen at exit."""
     try:
         with device.current():
@@ -84,7 +102,7 @@ def quietly(device: CudaDevice, call: Callable[..., Any], *arguments: Any) -> No
 
 
 def count() -> int:
-    """Returns the number of NVIDIA devices. Raises DeviceError, with the reason, where no device
+    """Return the number of NVIDIA devices. Raises DeviceError, with the reason, where no device
     can be used."""
     try:
         check(driver.cuInit(0))
@@ -100,14 +118,14 @@ def count() -> int:
 
 
 def device_of(pointer: int) -> int:
-    """Returns the index of the device whose memory contains an address. Raises DriverError for an
+    """Return the index of the device whose memory contains an address. Raises DriverError for an
     address that is in no device's memory."""
     attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     return int(check(driver.cuPointerGetAttribute(attribute, pointer)))
 
 
 def driver_version() -> str:
-    """Returns the CUDA version that the driver supports, and the driver's version where known."""
+    """Return the CUDA version that the driver supports, and the driver's version where known."""
     version = int(check(driver.cuDriverGetVersion()))
     text = f"CUDA {version // 1000}.{version % 1000 // 10}"
     try:
@@ -119,7 +137,7 @@ def driver_version() -> str:
 
 
 def limits_of(device: driver.CUdevice) -> tuple[Limits, tuple[int, int]]:
-    """Returns the limits of a device and its compute capability (major, minor)."""
+    """Return the limits of a device and its compute capability (major, minor)."""
     def attribute(name: str) -> int:
         member = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(check(driver.cuDeviceGetAttribute(member, device)))

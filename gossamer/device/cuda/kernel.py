@@ -1,4 +1,4 @@
-"""CUDA kernels: the loading of a cubin and the packing of a kernel's parameters."""
+"""CUDA kernels, the check of a launch's size, and launches that may begin early."""
 
 from __future__ import annotations
 
@@ -7,19 +7,15 @@ import struct
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from cuda.bindings import driver
 
-from gossamer.device.base import Argument, Kernel
-from gossamer.device.cuda.driver import check, quietly
+from gossamer.device.base import Argument, Device, Kernel
+from gossamer.device.cuda.driver import DriverDevice, check, quietly
 from gossamer.device.cuda.memory import CudaBuffer
 from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError
-
-if TYPE_CHECKING:
-    from gossamer.device.cuda.device import CudaDevice
 
 _STATIC_SHARED_BYTES = 48 * 1024
 """Bytes of shared memory that a kernel may use on every GPU without asking for more."""
@@ -65,7 +61,7 @@ class _Packer:
 class CudaKernel(Kernel):
     """One kernel function of a loaded cubin."""
 
-    def __init__(self, source: KernelSource, cubin: bytes, device: CudaDevice) -> None:
+    def __init__(self, source: KernelSource, cubin: bytes, device: DriverDevice) -> None:
         self.name = source.function
         self.source = source
         self.begins_early = source.begins_early
@@ -96,7 +92,7 @@ class CudaKernel(Kernel):
         return int(check(driver.cuFuncGetAttribute(attribute, self.function)))
 
     def _known_parameters(self) -> list[tuple[int, int]]:
-        """Returns the offset and the size of each parameter.
+        """Return the offset and the size of each parameter.
 
         The driver reveals the number of parameters only by an error for the index after the last
         parameter. compute-sanitizer reports this error unless it has the option
@@ -110,7 +106,7 @@ class CudaKernel(Kernel):
             parameters.append((int(offset), int(size)))
 
     def check_parameters(self, arguments: Sequence[tuple[int, int]]) -> None:
-        """Raises DeviceError unless the kernel takes parameters with these offsets and sizes."""
+        """Raise DeviceError unless the kernel takes parameters with these offsets and sizes."""
         parameters = self._parameters
         if len(parameters) != len(arguments):
             raise DeviceError(f"{self.name} takes {len(parameters)} arguments, "
@@ -122,7 +118,7 @@ class CudaKernel(Kernel):
                                   f"got {argument[1]}")
 
     def packed(self, arguments: Sequence[Argument]) -> int:
-        """Returns the address of the parameter pointers for a launch by this thread."""
+        """Return the address of the parameter pointers for a launch by this thread."""
         types = tuple(map(type, arguments))
         packers: dict[tuple[type, ...], _Packer] | None = getattr(self._per_thread, "packers", None)
         if packers is None:
@@ -146,3 +142,33 @@ class CudaKernel(Kernel):
             self.function,
             driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes))
         self._dynamic_bytes = nbytes
+
+
+_LARGEST_GRID = (2**31 - 1, 65535, 65535)
+"""Most work-groups in each dimension of a launch, by the CUDA C++ Programming Guide."""
+
+
+def check_fit(device: Device, kernel: CudaKernel, groups: Sequence[int], threads: int) -> None:
+    """Raise DeviceError where a grid or a work-group is larger than the device can run."""
+    if threads > kernel.work_group_size:
+        raise DeviceError(f"{device.name} runs {kernel.name} with at most {kernel.work_group_size} "
+                          f"work-items in a work-group, asked for {threads}")
+    for dimension, (have, most) in enumerate(zip(groups, _LARGEST_GRID, strict=True)):
+        if have > most:
+            raise DeviceError(f"{device.name} runs at most {most} work-groups in dimension "
+                              f"{dimension}, {kernel.name} asked for {have}")
+
+
+def early_launch(groups: tuple[int, int, int], work_group_size: tuple[int, int, int],
+                 shared_bytes: int, stream: int) -> driver.CUlaunchConfig:
+    """Return the configuration of a launch that may begin before the previous launch has ended."""
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = groups
+    config.blockDimX, config.blockDimY, config.blockDimZ = work_group_size
+    config.sharedMemBytes = shared_bytes
+    config.hStream = driver.CUstream(stream)
+    config.attrs, config.numAttrs = [attribute], 1
+    return config

@@ -5,29 +5,26 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
 
 from gossamer.device.base import Buffer
 from gossamer.device.checks import check_view
-from gossamer.device.cuda.driver import check, quietly
+from gossamer.device.cuda.driver import DriverDevice, check, quietly
 from gossamer.device.cuda.streams import LEGACY_STREAM
-
-if TYPE_CHECKING:
-    from gossamer.device.cuda.device import CudaDevice
 
 
 class CudaBuffer(Buffer):
     """Device memory that keeps its owner alive. The owner is an allocation, a larger buffer that
     contains this memory, or an object of another library."""
 
-    device: CudaDevice
+    device: DriverDevice
     # each launch reads the address, and a plain attribute is read faster than a property
     address: int = 0
 
-    def __init__(self, device: CudaDevice, address: int, nbytes: int, owner: object) -> None:
+    def __init__(self, device: DriverDevice, address: int, nbytes: int, owner: object) -> None:
         self.device = device
         self.address = address
         self.nbytes = nbytes
@@ -38,7 +35,7 @@ class CudaBuffer(Buffer):
         return CudaBuffer(self.device, self.address + offset, nbytes, self)
 
     def used_on(self, stream: Any) -> None:
-        """Records that later work of a stream may use the memory.
+        """Record that later work of a stream may use the memory.
 
         Memory that was allocated in a stream's order is freed after the work of all recorded
         streams. A stream object is kept alive; a stream given by its bare handle must live as long
@@ -54,7 +51,7 @@ class CudaBuffer(Buffer):
 class Allocation:
     """An owner of memory: the driver frees the memory when this object ceases to exist."""
 
-    def __init__(self, device: CudaDevice, address: int) -> None:
+    def __init__(self, device: DriverDevice, address: int) -> None:
         weakref.finalize(self, quietly, device, driver.cuMemFree, address)
 
 
@@ -62,7 +59,7 @@ class MemoryPool:
     """The pool of a device from which memory is allocated in a stream's order. The pool is made
     when memory is first taken from it."""
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: DriverDevice) -> None:
         self._device = device
         self._lock = threading.Lock()
         self._handle: driver.CUmemoryPool | None = None
@@ -85,8 +82,8 @@ class MemoryPool:
             return self._handle
 
 
-def page_locked(device: CudaDevice, nbytes: int) -> np.ndarray:
-    """Returns page-locked host memory, which is freed with the last array over it. Raises
+def page_locked(device: DriverDevice, nbytes: int) -> np.ndarray:
+    """Return page-locked host memory, which is freed with the last array over it. Raises
     DriverError where the driver locks no more memory."""
     with device.current():
         address = int(check(driver.cuMemHostAlloc(
@@ -97,7 +94,7 @@ def page_locked(device: CudaDevice, nbytes: int) -> np.ndarray:
 
 
 def is_page_locked(array: np.ndarray) -> bool:
-    """Returns whether the driver knows an array's memory as page-locked host memory."""
+    """Return whether the driver knows an array's memory as page-locked host memory."""
     attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     status, kind = driver.cuPointerGetAttribute(attribute, array.ctypes.data)
     return bool(status == driver.CUresult.CUDA_SUCCESS
@@ -107,7 +104,7 @@ def is_page_locked(array: np.ndarray) -> bool:
 class StreamAllocation:
     """Memory of the device's pool, which is freed after the work of all streams that used it."""
 
-    def __init__(self, device: CudaDevice, address: int, stream: Any) -> None:
+    def __init__(self, device: DriverDevice, address: int, stream: Any) -> None:
         self._device = device
         self._streams: dict[int, Any] = {}
         self.used_on(stream)
@@ -120,8 +117,8 @@ class StreamAllocation:
             self._streams[handle] = stream
 
 
-def _release(device: CudaDevice, address: int, streams: dict[int, Any]) -> None:
-    """Frees memory of the pool after the present work of the streams.
+def _release(device: DriverDevice, address: int, streams: dict[int, Any]) -> None:
+    """Free memory of the pool after the present work of the streams.
 
     The events are recorded here, when the memory is freed. Events from the time when a library took
     an array would be too early, since the library queues its work on the array afterwards. The

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -13,16 +14,15 @@ from cuda.bindings import nvjitlink
 from gossamer.device.cuda.nvrtc import BuildInfo
 from gossamer.device.cuda.ptx import PtxProgram
 from gossamer.errors import CompileError
-from gossamer.io import process_pool
 
 
 def version() -> str:
-    """Returns the version of nvJitLink, such as "13.0"."""
+    """Return the version of nvJitLink, such as "13.0"."""
     return "{}.{}".format(*nvjitlink.version())
 
 
 def key(programs: Sequence[str], architecture: str) -> tuple[str, ...]:
-    """Returns the key under which the kernel cache keeps the cubins of some programs: texts that
+    """Return the key under which the kernel cache keeps the cubins of some programs: texts that
     identify the programs, the options of the assembler, and its version."""
     return (*programs, "\n".join([_heading(architecture), *_options(architecture)]),
             f"nvJitLink {version()}")
@@ -30,7 +30,7 @@ def key(programs: Sequence[str], architecture: str) -> tuple[str, ...]:
 
 def build(program: PtxProgram, architecture: str, *, apart: bool = False
           ) -> tuple[bytes, BuildInfo]:
-    """Returns the cubin of a program for an architecture such as sm_90, and the assembler's report.
+    """Return the cubin of a program for an architecture such as sm_90, and the assembler's report.
 
     apart: whether to assemble in a new process, which takes 0.2 seconds to start. Within one
     process nvJitLink assembles only one program at a time.
@@ -43,7 +43,7 @@ def build(program: PtxProgram, architecture: str, *, apart: bool = False
 
 def build_all(programs: Sequence[PtxProgram], architecture: str, *, one_here: bool = False
               ) -> list[bytes]:
-    """Returns the cubins of programs that are assembled at the same time, each in a process of its
+    """Return the cubins of programs that are assembled at the same time, each in a process of its
     own.
 
     one_here: whether the first program is assembled in this process instead.
@@ -57,7 +57,7 @@ def build_all(programs: Sequence[PtxProgram], architecture: str, *, one_here: bo
 
 
 def _heading(architecture: str) -> str:
-    """Returns the lines with which a PTX text begins."""
+    """Return the lines with which a PTX text begins."""
     number = int("".join(filter(str.isdigit, architecture)))
     version = "8.0" if number <= 90 else "9.0"
     return f".version {version}\n.target {architecture}\n.address_size 64\n"
@@ -68,7 +68,7 @@ def _options(architecture: str) -> list[str]:
 
 
 def link(text: str, options: Sequence[str]) -> tuple[bytes, str]:
-    """Returns the cubin of a PTX text, and the log. Raises CompileError with the error log."""
+    """Return the cubin of a PTX text, and the log. Raises CompileError with the error log."""
     handle = nvjitlink.create(len(options), list(options))
     try:
         try:
@@ -93,9 +93,11 @@ def _log(handle: int, size: Callable[[int], int], get: Callable[[int, bytearray]
 
 
 def _link_in_a_process(text: str, options: Sequence[str]) -> tuple[bytes, str]:
+    # the process imports from the same folders as this one, but not from the working directory
+    folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     try:
-        run = subprocess.run(process_pool.command("gossamer.device.cuda.nvjitlink"),
-                             env=process_pool.environment(),
+        run = subprocess.run([sys.executable, "-P", "-m", "gossamer.device.cuda.nvjitlink"],
+                             env={**os.environ, "PYTHONPATH": folders},
                              input=pickle.dumps((text, options)), capture_output=True)
     except OSError as error:
         raise CompileError(f"cannot start a process that assembles PTX: {error}") from None
@@ -112,7 +114,7 @@ def _link_in_a_process(text: str, options: Sequence[str]) -> tuple[bytes, str]:
 
 
 def _work() -> None:
-    """Assembles the PTX text from standard input, and writes the result or the text of an error to
+    """Assemble the PTX text from standard input, and write the result or the text of an error to
     standard output."""
     result: tuple[bytes, str] | str
     try:

@@ -31,7 +31,7 @@ class BuildInfo:
 
     @staticmethod
     def of(report: str, log: str) -> BuildInfo:
-        """Returns the numbers in the assembler's report on one kernel; 0 for each number that the
+        """Return the numbers in the assembler's report on one kernel; 0 for each number that the
         report lacks."""
         spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", report)
         registers = re.search(r"Used (\d+) registers", report)
@@ -42,18 +42,18 @@ class BuildInfo:
 
 
 def version() -> str:
-    """Returns the version of NVRTC, such as "13.0"."""
+    """Return the version of NVRTC, such as "13.0"."""
     _, major, minor = nvrtc.nvrtcVersion()
     return f"{major}.{minor}"
 
 
 def key(source: KernelSource, architecture: str) -> tuple[str, ...]:
-    """Returns the key of a kernel's cubin in the kernel cache."""
+    """Return the key of a kernel's cubin in the kernel cache."""
     return source.text(), source.function, OPTIONS, architecture, version()
 
 
 def compile_cubin(source: KernelSource, architecture: str) -> tuple[bytes, BuildInfo]:
-    """Returns the cubin of a kernel for an architecture such as sm_90, and the assembler's report.
+    """Return the cubin of a kernel for an architecture such as sm_90, and the assembler's report.
 
     Division and square root are rounded as IEEE 754 says, denormals are kept, and a multiplication
     followed by an addition is contracted to one FMA instruction.
@@ -77,7 +77,7 @@ def compile_cubin(source: KernelSource, architecture: str) -> tuple[bytes, Build
 
 
 def _build_info(log: str, function: str) -> BuildInfo:
-    """Reads the assembler's report on one function. Raises CompileError where it is missing."""
+    """Read the assembler's report on one function. Raises CompileError where it is missing."""
     _, heading, report = log.partition(f"Function properties for {function}\n")
     if not heading:
         raise CompileError(f"the build has no kernel {function}; its log: {log}")

@@ -49,13 +49,13 @@ class Code:
         self._labels = 0
 
     def register(self, kind: str) -> str:
-        """Returns the name of a new register of a kind: p (predicate), h, r, q (16, 32, 64 bits) or
+        """Return the name of a new register of a kind: p (predicate), h, r, q (16, 32, 64 bits) or
         f (float32)."""
         self._counts[kind] += 1
         return f"{kind}{self._counts[kind] - 1}"
 
     def label(self) -> str:
-        """Returns a new label."""
+        """Return a new label."""
         self._labels += 1
         return f"L{self._labels - 1}"
 
@@ -74,7 +74,7 @@ class Code:
         return result
 
     def divided(self, number: str, by: int) -> tuple[str, str]:
-        """Returns registers with quotient and remainder of a number below 2^31. A multiplication
+        """Return registers with quotient and remainder of a number below 2^31. A multiplication
         computes them, since the assembler does not optimise divisions by constants."""
         if by == 1:
             return number, self.get("mov.u32", "r", 0)
@@ -106,7 +106,7 @@ class Code:
         self.dispatch(index, targets[middle:], first + middle)
 
     def text(self) -> str:
-        """Returns the declarations of the registers and the instructions, each on a line."""
+        """Return the declarations of the registers and the instructions, each on a line."""
         declared = [f".reg .{_TYPES[kind]} {kind}<{count}>;"
                     for kind, count in self._counts.items()]
         return "\n".join([*declared, *map(_line, self.instructions)])
@@ -122,7 +122,7 @@ class PtxProgram:
 
 def kernel(name: str, parameters: Sequence[str], code: Code, work_group: int,
            blocks_per_unit: int) -> PtxProgram:
-    """Returns a kernel that takes pointers and uses `shared_memory`, whose size each launch sets.
+    """Return a kernel that takes pointers and uses `shared_memory`, whose size each launch sets.
 
     work_group: number of work-items in a work-group.
     blocks_per_unit: number of work-groups that must fit a multiprocessor at once, which bounds the

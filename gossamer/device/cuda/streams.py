@@ -1,4 +1,4 @@
-"""CUDA streams, and side streams for work that runs in parallel to another stream."""
+"""CUDA streams, side streams for parallel work, and pairs of events, which measure time."""
 
 from __future__ import annotations
 
@@ -6,26 +6,23 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cuda.bindings import driver
 
-from gossamer.device.cuda.driver import check, quietly
-
-if TYPE_CHECKING:
-    from gossamer.device.cuda.device import CudaDevice
+from gossamer.device.cuda.driver import DriverDevice, check, quietly
 
 LEGACY_STREAM = 1
 """The handle of the legacy default stream, which the handle 0 also names."""
 
-_MOST_BESIDE = 32
+_MOST_MAIN_STREAMS = 32
 """Largest number of main streams whose side streams are kept. A rule of thumb."""
 
 
 class CudaStream:
     """A CUDA stream that is created and destroyed with this object."""
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: DriverDevice) -> None:
         self.device = device
         with device.current():
             self.handle = int(check(
@@ -44,16 +41,34 @@ class SideStreams:
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._beside: OrderedDict[int, list[Any]] = OrderedDict()
+        self._by_main_stream: OrderedDict[int, list[Any]] = OrderedDict()
 
-    def beside(self, handle: int, count: int) -> list[Any]:
-        """Returns `count` side streams of the main stream with this handle."""
+    def side_streams_of(self, handle: int, count: int) -> list[Any]:
+        """Return `count` side streams of the main stream with this handle."""
         with self._lock:
-            streams = self._beside.setdefault(handle, [])
-            self._beside.move_to_end(handle)
+            streams = self._by_main_stream.setdefault(handle, [])
+            self._by_main_stream.move_to_end(handle)
             while len(streams) < count:
                 streams.append(self._make())
-            while len(self._beside) > _MOST_BESIDE:
+            while len(self._by_main_stream) > _MOST_MAIN_STREAMS:
                 # the driver destroys a stream only after its pending work
-                self._beside.popitem(last=False)
+                self._by_main_stream.popitem(last=False)
             return streams[:count]
+
+
+class EventPair:
+    """Two events, which are destroyed with this object. The object is made and used while the
+    device's context is current."""
+
+    def __init__(self, device: DriverDevice) -> None:
+        self._device = device
+        self.events = [device.checked("timing", driver.cuEventCreate(
+            driver.CUevent_flags.CU_EVENT_DEFAULT)) for _ in range(2)]
+        for event in self.events:
+            weakref.finalize(self, quietly, device, driver.cuEventDestroy, event)
+
+    def elapsed_us(self) -> float:
+        """Wait for the second event and return the microseconds between the two events."""
+        self._device.checked("running kernels", driver.cuEventSynchronize(self.events[1]))
+        milliseconds = self._device.checked("timing", driver.cuEventElapsedTime(*self.events))
+        return float(milliseconds) * 1000

@@ -13,7 +13,7 @@ COCO = Path(__file__).with_name("coco.txt")
 
 def class_names(path: Path | None, classes: int,
                 network_names: Sequence[str] = ()) -> Sequence[str] | None:
-    """Returns one name a class, from a text file with one name a line.
+    """Return one name a class, from a text file with one name a line.
 
     Where path is None, returns the network's own names if the network has a name for each class;
     else the names of ImageNet if the network has 1000 classes; else None. Raises InputError where
@@ -31,7 +31,7 @@ def class_names(path: Path | None, classes: int,
 
 
 def read_names(path: Path, option: str = "--labels") -> list[str]:
-    """Returns the lines of the file that an option names, without blanks at their ends and without
+    """Return the lines of the file that an option names, without blanks at their ends and without
     empty lines at the end of the file. Raises InputError where the file cannot be read."""
     try:
         names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
@@ -46,7 +46,7 @@ def read_names(path: Path, option: str = "--labels") -> list[str]:
 
 
 def without_blanks(names: Sequence[str], classes: int) -> list[str]:
-    """Returns the names without empty ones, if one name for each class is left then; else all
+    """Return the names without empty ones, if one name for each class is left then; else all
     names."""
     filled = [name for name in names if name]
     return filled if len(filled) == classes else list(names)

@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from gossamer import debug
-from gossamer.device.base import Buffer, Device
-from gossamer.device.copying_graph import CopyingGraph
+from gossamer.device.base import Buffer, CopyingGraph, Device
 from gossamer.plan.program import Program
 from gossamer.plan.run.buffers import ProgramBuffers
 

@@ -7,8 +7,8 @@ import hashlib
 import json
 
 from gossamer.device.base import Device
-from gossamer.device.source_hash import source_hash as module_hash
-from gossamer.device.source_hash import sources
+from gossamer.device.source import source_hash as module_hash
+from gossamer.device.source import sources
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.ops.canonical import canonical
 

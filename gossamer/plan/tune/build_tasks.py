@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device
-from gossamer.device.optional import NeedsDeviceError
-from gossamer.errors import first_line
+from gossamer.device.base import Buffer, Device, NeedsDeviceError
+from gossamer.errors import GossamerError, first_line
 from gossamer.io.process_pool import NoProcessError
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.lru_cache import LruCache
@@ -24,6 +23,10 @@ from gossamer.plan.prepare import BuiltElsewhere
 MOST_BYTES = 2**28
 """The most bytes of constants and packed forms that a process keeps. The constants and packed forms
 of the layer whose candidates were built longest ago are dropped first."""
+
+
+class ConstantsMissingError(GossamerError):
+    """This process does not keep the constants of a layer: they have to be sent."""
 
 
 class KeptWeights(Weights):
@@ -73,12 +76,22 @@ def start(make_device: Callable[[], Device], nice: int) -> None:
 
 
 def build(algorithm: Algorithm, problem: Problem, variant: Variant, layer: str, digest: str,
-          constants: Callable[[], Mapping[str, np.ndarray]]) -> BuiltElsewhere:
-    """Builds a candidate. digest: hash of the constants of its layer. constants: returns the
-    constants, and is called where this process does not keep them. Raises NoProcessError where only
-    the process that uses the device can build the candidate."""
+          constants: Mapping[str, np.ndarray] | None = None) -> BuiltElsewhere:
+    """Build a candidate.
+
+    digest: hash of the constants of its layer.
+    constants: the constants; None to use those that this process keeps.
+    Raises ConstantsMissingError where this process does not keep the constants, and NoProcessError
+    where only the process that uses the device can build the candidate.
+    """
     (device,) = _devices
-    weights = _weights.of(digest, lambda: KeptWeights(constants(), device, layer, digest))
+
+    def weights_here() -> KeptWeights:
+        if constants is None:
+            raise ConstantsMissingError(layer)
+        return KeptWeights(constants, device, layer, digest)
+
+    weights = _weights.of(digest, weights_here)
     try:
         _, cost = prepare.build(algorithm, weights, problem, variant, device)
     except NeedsDeviceError as error:

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.device.base import Device
-from gossamer.device.rates import PeakRates
-from gossamer.device.source import KernelSource
-from gossamer.device.source_hash import source_hash
+from gossamer.device.limits import PeakRates
+from gossamer.device.source import KernelSource, source_hash
 from gossamer.errors import GossamerError
 from gossamer.measure import Timing, Work, measure
 from gossamer.plan.measurement import rounded

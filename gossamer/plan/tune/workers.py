@@ -10,7 +10,7 @@ from gossamer.device import kernel_cache
 from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.device.registry import find
-from gossamer.io.process_pool import NoProcessError, ProcessPool
+from gossamer.io.process_pool import Call, NoProcessError, ProcessPool
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.weights import Weights
 from gossamer.plan.prepare import BuiltElsewhere
@@ -80,9 +80,15 @@ class BuildWorkers(ProcessPool):
             return self.do(work, candidate)
         if kernel_cache.has_unwritten():
             raise NoProcessError("the kernel cache cannot be written")
-        return self.submit(
-            build_tasks.build, algorithm, problem, variant, weights.layer, weights.digest,
-            what=f"built {candidate}", on_demand=weights.arrays)
+
+        def build(call: Call) -> BuiltElsewhere:
+            task = build_tasks.build, algorithm, problem, variant, weights.layer, weights.digest
+            try:
+                return call(*task)
+            except build_tasks.ConstantsMissingError:
+                return call(*task, weights.arrays)
+
+        return self.submit_job(build, what=f"built {candidate}")
 
     def do(self, work: Callable[[Device], object], what: str) -> Future[BuiltElsewhere]:
         """Returns the future of work that a process with the device open does, such as the work

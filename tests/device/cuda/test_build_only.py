@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from gossamer.device import base, kernel_cache
-from gossamer.device.base import Device
-from gossamer.device.optional import NeedsDeviceError
+from gossamer.device.base import Device, NeedsDeviceError
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, GossamerWarning
 from gossamer.ops.algorithm import Problem

@@ -48,14 +48,14 @@ class Compilers(ProcessPool):
     @property
     def pids(self) -> list[int]:
         """Numbers of the processes that have not ended."""
-        return [process._process.pid for process in self._processes if not process.has_ended]
+        return [process.pid for process in self._processes if not process.has_ended]
 
 
 @pytest.fixture
 def gpu(made: Any) -> Iterator[Any]:
     """A device for which three processes compile beside this one."""
     with Compilers() as made.compilers:
-        until(lambda: made.compilers._idle == COUNT)
+        until(lambda: made.compilers._unfinished == 0)
         yield made
 
 

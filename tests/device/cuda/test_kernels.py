@@ -1,4 +1,6 @@
-"""Kernels with a driver that is not there: their arguments, and launches that are too large."""
+"""Kernels with a driver that is not there: arguments, sizes of launches, early launches."""
+
+from __future__ import annotations
 
 import ctypes
 from typing import Any
@@ -37,3 +39,18 @@ def test_launches_that_are_too_large_are_refused(fake: Any, made: Any) -> None:
                                   ((1,), (13, 5), "at most 64 work-items .*, asked for 65")):
         with pytest.raises(DeviceError, match=message):
             made.launch(kernel, groups, size, ())
+
+
+def test_a_launch_says_that_it_may_begin_early() -> None:
+    pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
+    from cuda.bindings import driver
+
+    from gossamer.device.cuda.kernel import early_launch
+
+    config = early_launch((3, 2, 1), (64, 1, 1), 4096, 0)
+    assert (config.gridDimX, config.gridDimY, config.gridDimZ) == (3, 2, 1)
+    assert (config.blockDimX, config.sharedMemBytes, config.numAttrs) == (64, 4096, 1)
+    (attribute,) = config.attrs
+    assert attribute.id == (
+        driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+    assert attribute.value.programmaticStreamSerializationAllowed == 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-recording = pytest.importorskip("gossamer.device.cuda.recording", exc_type=ImportError)
+recording = pytest.importorskip("gossamer.device.cuda.graph", exc_type=ImportError)
 
 
 class Graph:

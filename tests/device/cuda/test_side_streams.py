@@ -20,7 +20,7 @@ from gossamer.device.source import KernelSource
 
 cuda_streams = pytest.importorskip("gossamer.device.cuda.streams", exc_type=ImportError)
 cuda = pytest.importorskip("gossamer.device.cuda.device", exc_type=ImportError)
-recording = pytest.importorskip("gossamer.device.cuda.recording", exc_type=ImportError)
+recording = pytest.importorskip("gossamer.device.cuda.graph", exc_type=ImportError)
 
 SELF_CHECK = KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check")
 
@@ -35,19 +35,19 @@ _handles = itertools.count(1000)
 
 def test_a_stream_keeps_those_beside_it() -> None:
     side = cuda_streams.SideStreams(Stream)
-    first, second = side.beside(1, 2), side.beside(2, 1)
+    first, second = side.side_streams_of(1, 2), side.side_streams_of(2, 1)
     assert len({*first, *second}) == 3
-    assert side.beside(1, 1) == first[:1] and side.beside(1, 3)[:2] == first
-    assert side.beside(2, 1) == second
+    assert side.side_streams_of(1, 1) == first[:1] and side.side_streams_of(1, 3)[:2] == first
+    assert side.side_streams_of(2, 1) == second
 
 
 def test_streams_of_callers_that_are_gone_go_too() -> None:
     side = cuda_streams.SideStreams(Stream)
-    references = [weakref.ref(side.beside(handle, 1)[0]) for handle in range(100)]
+    references = [weakref.ref(side.side_streams_of(handle, 1)[0]) for handle in range(100)]
     gc.collect()
     alive = [index for index, reference in enumerate(references) if reference() is not None]
     assert alive == list(range(68, 100))
-    assert side.beside(99, 1) == [references[99]()]
+    assert side.side_streams_of(99, 1) == [references[99]()]
 
 
 def test_threads_get_whole_sets() -> None:
@@ -56,7 +56,7 @@ def test_threads_get_whole_sets() -> None:
 
     def ask(number: int) -> list[Stream]:
         start.wait()
-        return side.beside(number % 4, 3)
+        return side.side_streams_of(number % 4, 3)
 
     with ThreadPoolExecutor(8) as pool:
         streams = list(pool.map(ask, range(8)))

@@ -13,7 +13,7 @@ from onnx import helper
 
 from gossamer.plan.plan import Plan
 from gossamer.plan.run.context import Context
-from tests.device.reading import read
+from tests.device.helpers import read
 from tests.fixtures import working_devices
 from tests.model.onnx_models import model
 from tests.plan.small import assert_close, compiled, expected, images, small

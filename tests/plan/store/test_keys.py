@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossamer.device import source
-from gossamer.device import source_hash as hashing
+from gossamer.device import source as hashing
 from gossamer.device.registry import find
-from gossamer.device.source_hash import sources
+from gossamer.device.source import sources
 from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.facts import PLUS_MINUS_ONE, integers
 from gossamer.ops.algorithm import Epilogue

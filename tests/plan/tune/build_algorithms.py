@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from gossamer.device import kernel_cache
-from gossamer.device.base import Device
+from gossamer.device.base import Device, NeedsDeviceError
 from gossamer.device.host import HostDevice
-from gossamer.device.optional import NeedsDeviceError
 from gossamer.errors import CompileError
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.weights import Weights

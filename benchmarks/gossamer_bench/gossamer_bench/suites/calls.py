@@ -31,9 +31,8 @@ from gossamer.bench.peers.call_inputs import ARRAYS, BYTES, KINDS
 from gossamer.bench.work import Setting
 from gossamer.device.host import processors
 from gossamer.errors import InputError
-from gossamer.io.images import PRESETS, Preprocessing, open_image
+from gossamer.io.images import PRESETS, Preprocessing, open_image, pictures_in
 from gossamer.io.picture_batches import picture_batches
-from gossamer.io.picture_files import pictures_in
 from gossamer.model.formats import with_formats
 from gossamer.model.input_format import InputFormat
 from gossamer.model.photos import PhotoReader

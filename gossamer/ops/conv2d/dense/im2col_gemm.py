@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.device.limits import Limits
-from gossamer.device.rates import PeakRates
+from gossamer.device.limits import Limits, PeakRates
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
 from gossamer.ops.conv2d.common import (

@@ -14,7 +14,7 @@ from typing import Any
 
 from gossamer.device import kernel_cache
 from gossamer.device.base import Device
-from gossamer.device.source_hash import source_hash
+from gossamer.device.source import source_hash
 from gossamer.errors import first_line
 from gossamer.expression import ExpressionStep
 from gossamer.facts import REAL

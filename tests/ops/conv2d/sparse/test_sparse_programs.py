@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gossamer.device.base import Device
-from gossamer.device.source_hash import sources
+from gossamer.device.source import sources
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.generated import direct_sparse_compiled as module
 from gossamer.ops.weights import Weights

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from gossamer.device.base import Buffer, Device
-from gossamer.device.source_hash import source_hash
+from gossamer.device.source import source_hash
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.canonical import canonical
 from gossamer.ops.conv2d.common import config_of, sizes_of, specs_in

@@ -1,14 +1,29 @@
-"""The limits that containers and schedulers set to the processors of a process."""
+"""The processors of a process: limits of containers and schedulers, and threads that are bound."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from gossamer.device import cpu_quota, host
+from gossamer.device.affinity import bound
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"),
+                    reason="the system does not bind threads to processors")
+def test_a_bound_thread_is_free_again() -> None:
+    before = os.sched_getaffinity(0)
+    first = min(before)
+    with pytest.raises(KeyError), bound([first]):
+        assert os.sched_getaffinity(0) == {first}
+        raise KeyError
+    assert os.sched_getaffinity(0) == before
+    with bound([]):
+        assert os.sched_getaffinity(0) == before
 
 
 @pytest.mark.parametrize(("groups", "files", "expected"), [

@@ -1,15 +1,15 @@
-"""OpenCL's memory objects behind views of buffers."""
+"""OpenCL's memory objects behind views of buffers, and the devices of a machine."""
 
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from gossamer.device.base import Buffer, Device
-from tests.device.noting_lock import NotingLock
-from tests.device.reading import read
+from tests.device.helpers import NotingLock, read
 
 
 def _only_opencl(device: Device) -> None:
@@ -36,7 +36,7 @@ def test_sub_buffers_are_released_the_latest_first_whoever_refers_to_them(
     """NVIDIA's driver reads memory that it has freed where an older one is released first, and
     crashes where another thread calls it meanwhile."""
     _only_opencl(compiled_device)
-    from gossamer.device.opencl_memory import OpenCLMemory
+    from gossamer.device.opencl_driver import OpenCLMemory
 
     released, lock = [], NotingLock()
 
@@ -87,3 +87,17 @@ def test_views_that_overlap_hold_the_same_bytes_after_others_are_gone(
                 views.pop(rng.integers(len(views)))
         back = read(compiled_device, whole, expected.shape, expected.dtype)
         np.testing.assert_array_equal(back, expected)
+
+
+platforms = pytest.importorskip("gossamer.device.opencl_driver")
+
+
+def test_gpus_come_first_and_the_simulator_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulator, cpu, gpu = (
+        SimpleNamespace(platform=SimpleNamespace(name=f"{driver} "), type=kind)
+        for driver, kind in (("Oclgrind", 2 + 4), ("A", 2), ("B", 4)))
+    monkeypatch.setattr(platforms.cl, "get_platforms", lambda: [
+        SimpleNamespace(get_devices=lambda: [simulator, cpu]),
+        SimpleNamespace(get_devices=lambda: [gpu])])
+    assert platforms.handles() == [gpu, cpu, simulator]
+    assert [platforms.is_gpu(handle) for handle in platforms.handles()] == [True, False, False]

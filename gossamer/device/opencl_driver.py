@@ -1,0 +1,267 @@
+"""What gossamer asks of OpenCL drivers: their devices, and memory, kernels and recorded commands.
+
+Some drivers may be called by one thread at a time only. `Owner` releases objects of these drivers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pyopencl as cl
+
+from gossamer.device.base import Buffer, Device, Kernel
+from gossamer.device.checks import check_view
+from gossamer.device.limits import Limits
+from gossamer.device.source import KernelSource
+
+_SURE_WORK_GROUP_SIZE = 256
+"""Number of work-items in a work-group that OpenCL drivers allow for every kernel of gossamer."""
+
+_NVIDIA_CALLS = threading.RLock()
+"""The lock round calls of NVIDIA's driver, which crashes where several threads of a process call it
+at a time, on one device or on several."""
+
+
+def handles() -> list[cl.Device]:
+    """Return every OpenCL device of this machine: GPUs first, then other hardware, Oclgrind
+    last."""
+    def rank(device: cl.Device) -> int:
+        if is_simulator(device):
+            return 2
+        return 0 if is_gpu(device) else 1
+
+    try:
+        devices = [device for platform in cl.get_platforms() for device in platform.get_devices()]
+    except cl.Error:
+        return []
+    return sorted(devices, key=rank)
+
+
+def drivers() -> list[str]:
+    """Return the names of all installed OpenCL drivers, including those without a device."""
+    try:
+        return [platform.name.strip() for platform in cl.get_platforms()]
+    except cl.Error:
+        return []
+
+
+def lock_of(handle: cl.Device) -> AbstractContextManager[Any]:
+    """Return the lock to be held round all calls of a device's driver. The lock does nothing where
+    several threads may call the driver at the same time."""
+    return _NVIDIA_CALLS if "NVIDIA" in handle.platform.name else nullcontext()
+
+
+def is_simulator(handle: cl.Device) -> bool:
+    """Return whether a device is Oclgrind, which interprets kernels to find their faults."""
+    return handle.platform.name.strip() == "Oclgrind"
+
+
+def is_gpu(handle: cl.Device) -> bool:
+    """Return whether a device is a GPU; no other OpenCL device is selected by default."""
+    return bool(handle.type & cl.device_type.GPU) and not is_simulator(handle)
+
+
+def describe(handle: cl.Device) -> str:
+    """Return the name of a device and of its driver."""
+    return f"{handle.name.strip()} ({handle.platform.name.strip()})"
+
+
+def limits_of(handle: cl.Device) -> Limits:
+    """Return the limits of a device by which kernels are selected."""
+    extensions = handle.extensions.split()
+    subgroup = 1
+    if "cl_nv_device_attribute_query" in extensions:
+        subgroup = handle.warp_size_nv
+    elif "cl_amd_device_attribute_query" in extensions:
+        subgroup = handle.wavefront_width_amd
+    return Limits(
+        compute_units=handle.max_compute_units,
+        memory_bytes=handle.global_mem_size,
+        shared_bytes=handle.local_mem_size,
+        shared_bytes_opt_in=handle.local_mem_size,
+        work_group_size=handle.max_work_group_size,
+        subgroup_size=subgroup,
+        sure_work_group_size=min(_SURE_WORK_GROUP_SIZE, handle.max_work_group_size),
+        cache_bytes=handle.global_mem_cache_size,
+        graph=True,
+        float64=bool(handle.double_fp_config),
+    )
+
+
+class Owner:
+    """Holds the only references to some objects of a driver. Dropping the references releases the
+    objects. The thread that drops them holds the lock round the driver's calls while it does so."""
+
+    def __init__(self, objects: list[Any], calls: AbstractContextManager[Any]) -> None:
+        self.objects = objects
+        self._calls = calls
+
+    def __del__(self) -> None:
+        with self._calls:
+            self.objects.clear()
+
+
+class OpenCLMemory:
+    """An allocation and its sub-buffers, which are kept as long as the allocation.
+
+    NVIDIA's driver has a fault. Where two sub-buffers share bytes and the older one is released
+    first, the driver reads memory that it has freed, and in the long run the process crashes. So
+    sub-buffers are released only with the allocation, the latest first.
+
+    calls: the lock round the driver's calls.
+    """
+
+    def __init__(self, whole: cl.Buffer, calls: AbstractContextManager[Any]) -> None:
+        self._whole = whole
+        self._calls = calls
+        self._parts: dict[int, cl.Buffer] = {}
+        self._lock = threading.Lock()
+
+    def starting_at(self, offset: int) -> cl.Buffer:
+        """Return the memory from a byte on: a sub-buffer up to the end of the allocation. All
+        buffers that begin at this byte share the sub-buffer."""
+        if offset == 0:
+            return self._whole
+        with self._calls, self._lock:
+            if offset not in self._parts:
+                self._parts[offset] = self._whole.get_sub_region(offset, self._whole.size - offset)
+            return self._parts[offset]
+
+    def __del__(self) -> None:
+        # released explicitly, since other references to PyOpenCL's objects may still exist
+        with self._calls:
+            while self._parts:
+                self._parts.popitem()[1].release()
+            self._whole.release()
+
+
+class OpenCLBuffer(Buffer):
+    """An OpenCL memory object, or a region of one."""
+
+    device: Device
+
+    def __init__(self, device: Device, memory: OpenCLMemory, offset: int, nbytes: int) -> None:
+        self.device = device
+        self.nbytes = nbytes
+        self.offset = offset
+        self._memory = memory
+
+    @property
+    def handle(self) -> cl.Buffer:
+        """The OpenCL memory object that begins at this buffer's first byte; it may be longer than
+        the buffer."""
+        # OpenCL allows no sub-buffer that begins at the end of the allocation
+        return self._memory.starting_at(self.offset if self.nbytes else 0)
+
+    def view(self, offset: int, nbytes: int) -> OpenCLBuffer:
+        check_view(self, offset, nbytes)
+        return OpenCLBuffer(self.device, self._memory, self.offset + offset, nbytes)
+
+
+class OpenCLKernel(Kernel):
+    """One kernel function of a built program. Setting arguments is not thread-safe in OpenCL,
+    so every thread has its own kernel object."""
+
+    def __init__(self, source: KernelSource, program: cl.Program, device: cl.Device,
+                 calls: AbstractContextManager[Any]) -> None:
+        self.name = source.function
+        self.source = source
+        self._program = program
+        self._calls = calls
+        self._per_thread = threading.local()
+        info, kernel = cl.kernel_work_group_info, self.create()
+        # the size that a kernel's source requires may be larger than the size that drivers state
+        required = kernel.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, device)
+        self.work_group_size = max(
+            kernel.get_work_group_info(info.WORK_GROUP_SIZE, device), math.prod(required))
+        self.shared_bytes = kernel.get_work_group_info(info.LOCAL_MEM_SIZE, device)
+
+    @property
+    def handle(self) -> cl.Kernel:
+        """The kernel object of the calling thread."""
+        try:
+            return self._per_thread.owner.objects[0]
+        except AttributeError:
+            self._per_thread.owner = owner = Owner([self.create()], self._calls)
+            return owner.objects[0]
+
+    def create(self) -> cl.Kernel:
+        """Return a kernel object with arguments of its own."""
+        return cl.Kernel(self._program, self.name)
+
+
+Command = Callable[[cl.CommandQueue], cl.Event | None]
+"""A function that queues one command and returns its event, if it has one."""
+
+
+def _enqueue_function() -> Callable[..., int] | None:
+    """Return clEnqueueNDRangeKernel of the library that PyOpenCL is linked with; None where the
+    function cannot be found."""
+    try:
+        return ctypes.CDLL(cl._cl.__file__).clEnqueueNDRangeKernel
+    except (OSError, AttributeError):
+        return None
+
+
+ENQUEUE = _enqueue_function()
+"""OpenCL's function that queues a kernel. PyOpenCL's wrapper of it makes an event for each
+launch."""
+
+
+class LaunchError(Exception):
+    """A driver refused to queue a kernel."""
+
+
+class LaunchWithoutEvent:
+    """A command that launches a kernel with its present arguments, and makes no event.
+
+    kernel: a kernel object whose arguments are not changed any more.
+    global_size, local_size: the work-items of the launch and of a work-group along each dimension.
+    """
+
+    def __init__(self, kernel: cl.Kernel, global_size: Sequence[int],
+                 local_size: Sequence[int]) -> None:
+        assert ENQUEUE is not None
+        self._enqueue = ENQUEUE
+        # keeps the kernel object alive: the arguments below hold only its pointer
+        self._kernel = kernel
+        sizes = ctypes.c_size_t * len(global_size)
+        self._arguments = (ctypes.c_void_p(kernel.int_ptr), ctypes.c_uint(len(global_size)), None,
+                           sizes(*global_size), sizes(*local_size), ctypes.c_uint(0), None, None)
+        self._latest: tuple[cl.CommandQueue | None, Callable[[], int]] = (None, int)
+
+    def __call__(self, queue: cl.CommandQueue) -> None:
+        """Queue the launch. Raises LaunchError where the driver refuses it."""
+        latest = self._latest
+        if latest[0] is not queue:
+            latest = self._latest = (queue, functools.partial(
+                self._enqueue, ctypes.c_void_p(queue.int_ptr), *self._arguments))
+        status = latest[1]()
+        if status:
+            # drivers have status numbers of their own, which PyOpenCL does not know
+            name = cl.status_code.to_string(status, "status %d")  # type: ignore[operator]
+            raise LaunchError(f"clEnqueueNDRangeKernel: {name}")
+
+
+class OpenCLGraph:
+    """Recorded commands, whose kernels have their arguments already. Calling the graph queues all
+    commands again, in a small part of the time that setting the arguments would take."""
+
+    def __init__(self, replay: Callable[[Sequence[tuple[str, Command]], Any], None],
+                 commands: Owner, buffers: Sequence[Buffer], stream: Any, repeats: int) -> None:
+        self._replay = replay
+        self._commands = commands
+        # a kernel object does not keep the memory of its arguments
+        self._buffers = buffers
+        self._stream = stream
+        self._repeats = repeats
+
+    def __call__(self, stream: Any = None) -> None:
+        """Queue the commands on a stream; None means the stream for which they were recorded."""
+        self._replay(self._commands.objects * self._repeats, stream or self._stream)
