@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from gossamer.accuracy import normalised_error
 from gossamer.bench.call_times import CallTimes, Load, in_turn
-from gossamer.bench.contender import OWN, AbsentError, CalledContender
 from gossamer.bench.processors import far_notice, transfer_ns
 from gossamer.bench.rows import ResultRow, Stamp, machine, now
+from gossamer.bench.work import OWN, AbsentError, CalledContender
 from gossamer.errors import DeviceLostError, GossamerError
 from gossamer.measure import Timing
 from gossamer_bench.work import Case

@@ -16,11 +16,20 @@ import numpy as np
 
 from gossamer.bench.call_contest import CallCase
 from gossamer.bench.call_times import Call, Load
-from gossamer.bench.contender import OWN, AbsentError, CalledContender, PeerNetwork
 from gossamer.bench.networks import input_of, plans_of, precision_of, whole_network
-from gossamer.bench.peers.call_inputs import ARRAYS, BYTE_SCALE, BYTES, TENSORS, normalised
 from gossamer.bench.peers.calls import CALLED_PEERS
-from gossamer.bench.work import Setting
+from gossamer.bench.work import (
+    ARRAYS,
+    BYTE_SCALE,
+    BYTES,
+    OWN,
+    TENSORS,
+    AbsentError,
+    CalledContender,
+    PeerNetwork,
+    Setting,
+    normalised,
+)
 from gossamer.device.base import Device
 from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.bench.contender import AbsentError, PeerNetwork
-from gossamer.bench.work import MOST_ERROR, Setting, least_work
+from gossamer.bench.work import MOST_ERROR, AbsentError, PeerNetwork, Setting, least_work
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.io.text import shape_text
 from gossamer.model import zoo

@@ -22,8 +22,15 @@ from gossamer.model.batch_axis import mixing_node
 from gossamer.plan.plan import Plan
 from gossamer.plan.plan_group import PlanGroup
 from gossamer.plan.run.binding import as_called_for, in_order
-from gossamer.plan.run.device_workers import DeviceWorker, Member, Members, SharedWork
-from gossamer.plan.run.lanes import WARM_CALLS, PlanParts, host_arrays
+from gossamer.plan.run.device_workers import (
+    WARM_CALLS,
+    DeviceWorker,
+    Member,
+    Members,
+    PlanParts,
+    SharedWork,
+    host_arrays,
+)
 from gossamer.plan.run.requests import Request, WaitingRequests, measured_times
 
 _DEPTH = 2

@@ -14,9 +14,8 @@ from gossamer.io.text import shape_text
 from gossamer.model.graph import Graph, ValueInfo, as_called
 from gossamer.model.infer.resolve import TRIAL_SIZE, at_size, resolve, with_shapes
 from gossamer.plan.choose.saved_options import StoredChoices
-from gossamer.plan.lower.rules import lower
-from gossamer.plan.optimised import optimised_for
-from gossamer.plan.part import check_library_layers
+from gossamer.plan.fusion import check_library_layers
+from gossamer.plan.lower.rules import lower, optimised_for
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.run.binding import as_called_for, batch_of, in_order

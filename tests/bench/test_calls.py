@@ -12,9 +12,8 @@ from gossamer.bench import call_contest, calls
 from gossamer.bench.call_contest import CallCase
 from gossamer.bench.call_times import Load
 from gossamer.bench.calls import BOUND, latency_case
-from gossamer.bench.contender import OWN, AbsentError, CalledContender, PeerNetwork
-from gossamer.bench.peers.call_inputs import TENSORS
 from gossamer.bench.rows import Stamp
+from gossamer.bench.work import OWN, TENSORS, AbsentError, CalledContender, PeerNetwork
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError
 

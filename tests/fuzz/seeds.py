@@ -18,7 +18,7 @@ from PIL import Image
 
 import gossamer
 from gossamer.measure import Timing
-from gossamer.plan.measurement import Measurement
+from gossamer.plan.candidate import Measurement
 from gossamer.plan.store import tuning_file
 from gossamer.train import MLP
 from gossamer_bench import row_files

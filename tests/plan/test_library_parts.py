@@ -24,9 +24,9 @@ from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.onnx_part import session
 from gossamer.ops.part.host import OnnxRuntime, _refusal
 from gossamer.plan.choose import assigner, network_candidates, refine
+from gossamer.plan.choose.assigner import allowed, free
 from gossamer.plan.choose.outcomes import EndToEnd
-from gossamer.plan.choose.restriction import allowed, free
-from gossamer.plan.part import WHOLE, find_parts
+from gossamer.plan.fusion import WHOLE, find_parts
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Layer, Program
 from gossamer.tensor import bfloat16_bits, of_bfloat16_bits

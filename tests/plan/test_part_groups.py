@@ -9,7 +9,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from gossamer.plan.part import _clusters
+from gossamer.plan.fusion import _clusters
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,8 @@ from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph
 from gossamer.model.input_format import InputFormat
 from gossamer.ops.fused.problem import FusionProblem
-from gossamer.plan.choose.builder import ProgramBuilder
 from gossamer.plan.choose.conversion_costs import ConversionCosts
-from gossamer.plan.choose.network import Network
+from gossamer.plan.choose.network import Network, ProgramBuilder
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program

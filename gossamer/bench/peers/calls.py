@@ -1,5 +1,7 @@
-"""The peers of calls: each peer is called as its users call it, from the input to the complete
-result."""
+"""The peers of calls, and their inputs.
+
+Each peer is called as its users call it, from the input to the complete result.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gossamer.bench.contender import AbsentError, CalledContender, PeerNetwork
-from gossamer.bench.peers.call_inputs import ARRAYS, TENSORS, normalised
+from gossamer.bench.work import (
+    ARRAYS,
+    TENSORS,
+    AbsentError,
+    CalledContender,
+    PeerNetwork,
+    normalised,
+)
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.model.onnx_writer import to_onnx
@@ -88,8 +96,8 @@ def release() -> None:
     """Frees the memory of contenders that are no longer referenced: graphs and modules hold device
     memory in reference cycles, torch caches the memory that it frees, and JAX caches the functions
     that it compiled."""
-    if "gossamer.bench.peers.torch_runs" in sys.modules:
-        sys.modules["gossamer.bench.peers.torch_runs"].forget()
+    if "gossamer.bench.peers.torch_calls" in sys.modules:
+        sys.modules["gossamer.bench.peers.torch_calls"].forget()
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
     gc.collect()

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from gossamer.device.base import Device
 from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.packed import can_hold
-from gossamer.plan.choose.builder import conversion_layer
-from gossamer.plan.choose.network import Network
+from gossamer.plan.choose.network import Network, conversion_layer
 from gossamer.plan.choose.plan_assignment import Conversion
 from gossamer.plan.eligibility import able_on, eligibility
 from gossamer.plan.program import Layer

@@ -11,8 +11,7 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.registry import OPS
-from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder, is_packed_alike
-from gossamer.plan.choose.network import Network
+from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder, is_packed_alike
 from gossamer.plan.eligibility import (
     able_on,
     eligibility,
@@ -20,8 +19,14 @@ from gossamer.plan.eligibility import (
     forced_otherwise,
     refusal_reason,
 )
-from gossamer.plan.fusion import find_fusions, recognising, with_fusions
-from gossamer.plan.part import find_parts, is_part, may_have_parts
+from gossamer.plan.fusion import (
+    find_fusions,
+    find_parts,
+    is_part,
+    may_have_parts,
+    recognising,
+    with_fusions,
+)
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.tensor import Format

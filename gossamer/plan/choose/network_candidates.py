@@ -26,14 +26,12 @@ from gossamer.plan.eligibility import (
     is_above,
     is_asked_for,
 )
-from gossamer.plan.fusion import find_fusions, recognising
+from gossamer.plan.fusion import find_fusions, find_parts, may_have_parts, recognising
 from gossamer.plan.in_place import in_place_candidates, layers_in_place
-from gossamer.plan.part import find_parts, may_have_parts
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.keys import problem_key
-from gossamer.plan.tune.bounds import uncheckable
-from gossamer.plan.tune.discontinuity import has_jumps
+from gossamer.plan.tune.discontinuity import has_jumps, uncheckable
 from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.profile import LISTING
 from gossamer.plan.tune.tuner import Tuner

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from gossamer.device.base import Device
 from gossamer.errors import DeviceLostError, OutOfMemoryError, first_line
 from gossamer.measure import Task, interleave
+from gossamer.plan.candidate import candidate_key, rounded
 from gossamer.plan.choose.outcomes import EndToEnd
-from gossamer.plan.measurement import candidate_key, rounded
 from gossamer.plan.program import Program
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key

@@ -20,19 +20,19 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.errors import DeviceLostError, GossamerError, first_line
 from gossamer.io.text import duration_text
-from gossamer.plan.candidate import Candidate
-from gossamer.plan.choose.assigner import Assigned, Assigner
-from gossamer.plan.choose.outcomes import DENSE_ONLY, MEASURED, WHEREVER, EndToEnd, Planned
-from gossamer.plan.choose.plan_times import end_to_end, is_clearly_faster, program_key
-from gossamer.plan.choose.restriction import (
+from gossamer.plan.candidate import Candidate, candidate_key, counted
+from gossamer.plan.choose.assigner import (
+    Assigned,
+    Assigner,
     Restriction,
     dense,
     first_configs,
     floats,
     wherever,
 )
-from gossamer.plan.measurement import candidate_key, counted
-from gossamer.plan.part import is_one_part
+from gossamer.plan.choose.outcomes import DENSE_ONLY, MEASURED, WHEREVER, EndToEnd, Planned
+from gossamer.plan.choose.plan_times import end_to_end, is_clearly_faster, program_key
+from gossamer.plan.fusion import is_one_part
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Program, Step
 from gossamer.plan.store.keys import problem_key

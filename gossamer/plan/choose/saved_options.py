@@ -14,16 +14,14 @@ from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.host_threads import Threads, of_threads, threads_in, without_threads
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.registry import OPS
-from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
-from gossamer.plan.choose.network import Network
+from gossamer.plan.candidate import candidate_key
+from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder
 from gossamer.plan.eligibility import eligibility, first_in_order
-from gossamer.plan.fusion import find_fusions
-from gossamer.plan.measurement import candidate_key
-from gossamer.plan.part import part_of
+from gossamer.plan.fusion import find_fusions, part_of
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.store.keys import libraries, problem_key, source_hash
 from gossamer.plan.store.plan_file import again
-from gossamer.plan.tune.alike import timed_problem
+from gossamer.plan.tune.measures import timed_problem
 from gossamer.tensor import Format
 
 Stored = Mapping[str, Any]

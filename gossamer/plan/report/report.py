@@ -11,14 +11,12 @@ from gossamer.device.base import Device
 from gossamer.errors import one_line
 from gossamer.io.text import duration_text
 from gossamer.measure import Timing
-from gossamer.plan.candidate import Candidate, why_not
+from gossamer.plan.candidate import Candidate, counted, why_not
 from gossamer.plan.choose.outcomes import DENSE_ONLY, Accuracy, EndToEnd, Planned
-from gossamer.plan.measurement import counted
 from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program, Step
-from gossamer.plan.report.forms import LayerForm, form_of, forms_line
-from gossamer.plan.report.library_parts import run_notes
-from gossamer.plan.report.memory import MemoryUse, memory_use
+from gossamer.plan.report.bits import LayerForm, MemoryUse, form_of, forms_line, memory_use
+from gossamer.plan.report.part_notes import run_notes
 from gossamer.plan.report.zeros import FEW_ZEROS, break_even_line, reason_lines, zero_columns
 
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
@@ -212,7 +210,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         """Returns what notebooks show: the headline, the table of layers and the lines."""
-        from gossamer.plan.report.notebook import fragment
+        from gossamer.plan.report.html import fragment
 
         return fragment(self)
 

@@ -10,7 +10,7 @@ from gossamer.model.graph import Graph, StaticGraph
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
 from gossamer.plan.lower.rules import flops_by_node, lower
-from gossamer.plan.report.forms import LayerForm, form_of
+from gossamer.plan.report.bits import LayerForm, form_of
 
 
 @dataclass(frozen=True)

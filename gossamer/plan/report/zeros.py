@@ -11,7 +11,7 @@ from gossamer.io.text import share_text
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.registry import OPS
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 from gossamer.plan.program import Step
 
 FEW_ZEROS = 0.9

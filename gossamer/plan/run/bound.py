@@ -12,10 +12,17 @@ from gossamer.device.array_library import library
 from gossamer.device.base import Device
 from gossamer.errors import InputError
 from gossamer.model.graph import Graph
-from gossamer.plan.measurement import counted
-from gossamer.plan.run.binding import batch_of, by_name, single
+from gossamer.plan.candidate import counted
+from gossamer.plan.run.binding import (
+    batch_of,
+    by_name,
+    callers_stream,
+    is_foreign,
+    like_on_host,
+    on_host,
+    single,
+)
 from gossamer.plan.run.context import Context
-from gossamer.plan.run.foreign import callers_stream, is_foreign, like_on_host, on_host
 from gossamer.plan.run.host_transfers import TransferGraph, page_locked_array
 
 

@@ -20,8 +20,7 @@ from gossamer.plan.program import Program
 from gossamer.plan.run.buffers import ProgramBuffers
 from gossamer.plan.run.device_graphs import DeviceGraphs
 from gossamer.plan.run.host_transfers import HostTransfers, TransferGraph, copies_in_pieces
-from gossamer.plan.run.prepared_steps import PreparedSteps
-from gossamer.plan.run.whole_part import WholePart
+from gossamer.plan.run.prepared_steps import PreparedSteps, WholePart
 from gossamer.tensor import pack
 
 _MOST_DRAWN = 2**20

@@ -1,18 +1,22 @@
-"""Holds the contexts in which a plan's calls run, by bytes; several calls of one batch size may run
-at once."""
+"""The contexts in which a plan's calls run.
+
+Several calls of one batch size may run at once. Calls with torch tensors of shapes and dtypes that
+were checked before need no DLPack exchange.
+"""
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache, partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.errors import OutOfMemoryError
-from gossamer.plan.run.context import Context
-from gossamer.plan.run.known import KnownCall
+from gossamer.plan.run.context import Context, NewOutputs
 
 _SHARE = 16
 """The contexts that are kept take at most this part of the device's memory, 1 / _SHARE."""
@@ -22,6 +26,8 @@ _AT_ONCE = 4
 """The number of calls of one batch size that run at once by default."""
 _MOST_KNOWN = 64
 """The most checked calls that are kept."""
+_MOST_REPLAYS = 8
+"""The most combinations of input addresses for which a call keeps functions that replay a graph."""
 
 
 class _Group:
@@ -206,3 +212,69 @@ def _first(group: _Group, fits: Callable[[Context], bool]) -> Context | None:
             group.contexts.append(context)
             return context
     return None
+
+
+def form_of(arrays: Sequence[Any]) -> Hashable | None:
+    """Returns a key for calls with these arrays. The key consists of everything that the checks of
+    a call depend on, and of the stream on which torch works now. Returns None where an array is no
+    plain torch tensor on a CUDA device, or requires a gradient."""
+    torch = sys.modules.get("torch")
+    if torch is None or not arrays:
+        return None
+    form: list[Any] = []
+    for array in arrays:
+        if type(array) is not torch.Tensor or array.requires_grad:
+            return None
+        form += (array.shape, array.stride(), array.dtype, array.device)
+    if not arrays[0].is_cuda:
+        return None
+    form += (torch.is_inference_mode_enabled(), _handle_of()(form[3].index))
+    return tuple(form)
+
+
+@cache
+def _handle_of() -> Callable[[int], int]:
+    """Returns a function that takes the index of a device and returns the handle of torch's current
+    stream. The function makes no stream object where torch can return the handle alone."""
+    torch = sys.modules["torch"]
+    quick: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return quick or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))
+
+
+class KnownCall:
+    """The calls with tensors on the plan's device for which form_of() returns the same key.
+
+    A call replays the graph that was captured for the tensors' addresses. The graph copies the
+    outputs into new tensors: tensors that a caller still holds are never written again.
+
+    context: the context that computes.
+    form: the result of form_of() for the tensors.
+    like: a tensor of one of the calls.
+    """
+
+    def __init__(self, context: Context, form: Sequence[Any], like: Any) -> None:
+        program, device = context.program, context.device
+        self._context = context
+        self._stream = form[-1]
+        self._makers = [partial(sys.modules["torch"].empty_like, device.like(
+            like, device.array_in(context.buffer(value), program.specs[value])))
+            for value in program.outputs.values()]
+        self._replays: dict[tuple[int, ...], Callable[[], tuple[Any, ...]]] = {}
+        """Functions that replay a graph, by the inputs' addresses."""
+
+    def __call__(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
+        """Returns the outputs; None where no graph was captured for the arrays' addresses."""
+        addresses = tuple([array.data_ptr() for array in arrays])
+        replay = self._replays.get(addresses)
+        if replay is None:
+            replay = self._context.replayed(addresses, self._stream, self._new_outputs)
+            if replay is None:
+                return None
+            if len(self._replays) >= _MOST_REPLAYS:
+                self._replays.clear()
+            self._replays[addresses] = replay
+        return replay()
+
+    def _new_outputs(self) -> NewOutputs:
+        outputs = tuple([make() for make in self._makers])
+        return outputs, tuple([output.data_ptr() for output in outputs])

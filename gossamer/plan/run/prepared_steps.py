@@ -1,4 +1,4 @@
-"""Prepares the steps of a program to run on one set of buffers."""
+"""The steps of a program, prepared to run on one set of buffers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.host import host_array
 from gossamer.device.registry import find
 from gossamer.errors import InputError
+from gossamer.io.text import duration_text
 from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State
+from gossamer.ops.part.host import Ready
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.part.profile import problem_times
-from gossamer.plan.part import source_of
+from gossamer.plan.fusion import source_of
 from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
 from gossamer.plan.program import Program, Step
 from gossamer.plan.run.buffers import ProgramBuffers
-from gossamer.plan.run.step_line import step_line
 
 
 class PreparedSteps:
@@ -183,3 +184,56 @@ def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer
             device.write(buffer, host_array(copy, (copy.nbytes,), np.uint8), stream)
 
     return work
+
+
+def step_line(step: Step, elapsed_us: float, state: State, level: int) -> str:
+    """Returns the line about a step that just ran, for the debug levels from 2 on."""
+    problem = step.problem
+    # a layer that launched nothing took no time
+    per_ns = 1e-3 / elapsed_us if elapsed_us else 0.0
+    text = (f"{step.layer.name}: {problem.describe()}, {step.algorithm.name} on "
+            f"{step.device.name}: {duration_text(elapsed_us)}, "
+            f"{problem.flops * per_ns:.1f} GFLOP/s, {problem.least_bytes * per_ns:.1f} GB/s")
+    if level >= 3:
+        text += f" [{step.config_text}]"
+        text += "".join(f"; not {name}: {reason}" for name, reason in step.rejected.items())
+    if level >= 4:
+        text += "".join(f"; {launch.kernel.name}: {launch.kernel.registers} registers, "
+                        f"{launch.kernel.spill_bytes} bytes spilled" for launch in state.launches)
+    return text
+
+
+class WholePart:
+    """ONNX Runtime's session for a program that is one part."""
+
+    def __init__(self, program: Program, ready: Ready) -> None:
+        (step,) = program.steps
+        self._run = ready.session.run
+        self._layer = step.layer
+        given = list(program.inputs.values())
+        self._order = [given.index(value) for value in step.inputs]
+        self._dtypes = [program.specs[value].stored_dtype for value in step.inputs]
+        self._outputs = [step.outputs.index(value) for value in program.outputs.values()]
+
+    @staticmethod
+    def of(program: Program, device: Device, data: Sequence[Any]) -> WholePart | None:
+        """Returns the session of a program that is one part on the host; None for another program,
+        and where the part reads other values than the program's inputs or does not write all its
+        outputs. data: the `data` of each step's state."""
+        if device.compiles or len(data) != 1 or not isinstance(data[0], Ready):
+            return None
+        (step,) = program.steps
+        fits = set(step.inputs) <= set(program.inputs.values()) and (
+            set(program.outputs.values()) <= set(step.outputs))
+        return WholePart(program, data[0]) if fits else None
+
+    def __call__(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Returns new outputs for the program's inputs, both in the program's order. Raises
+        InputError where ONNX Runtime cannot compute them."""
+        try:
+            results = self._run([
+                np.asarray(arrays[index], dtype, order="C")
+                for index, dtype in zip(self._order, self._dtypes, strict=True)])
+        except InputError as error:
+            raise InputError(f"{source_of(self._layer, error)}: {error}") from None
+        return tuple([results[index] for index in self._outputs])

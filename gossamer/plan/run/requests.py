@@ -22,8 +22,7 @@ import numpy as np
 
 from gossamer.errors import DeadlineError
 from gossamer.plan.run.binding import single
-from gossamer.plan.run.device_workers import BatchTask, Member
-from gossamer.plan.run.lanes import Begin, Collect, Finish, Lanes
+from gossamer.plan.run.device_workers import BatchTask, Begin, Collect, Finish, Lanes, Member
 
 _GAIN = 1.05
 """A larger batch size is used only if it computes more images a second than smaller sizes, by this

@@ -14,8 +14,15 @@ from queue import SimpleQueue
 from typing import Any
 
 from gossamer.errors import GossamerError, InputError, one_of
-from gossamer.plan.run.device_workers import BatchTask, DeviceWorker, Member, Members, SharedWork
-from gossamer.plan.run.lanes import Finish, checked
+from gossamer.plan.run.device_workers import (
+    BatchTask,
+    DeviceWorker,
+    Finish,
+    Member,
+    Members,
+    SharedWork,
+    checked,
+)
 
 ERRORS = ("raise", "return")
 """The two things that a stream may do with the error of one batch."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from gossamer.device.kernel_cache import PRIVATE, make_private, warn_unwritable
 from gossamer.errors import cut
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 from gossamer.plan.store.tuning_file import (
     FORMAT,
     KINDS,

@@ -26,7 +26,7 @@ from gossamer.model.graph import RETURNED, Graph, Node, Tail, ValueInfo
 from gossamer.model.input_format import InputFormat
 from gossamer.model.metadata import fields_of, metadata_of
 from gossamer.ops.host_threads import ALL, Threads
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 from gossamer.version import PACKAGE_VERSION
 
 SUFFIX = ".plan"

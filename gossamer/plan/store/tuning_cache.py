@@ -1,4 +1,4 @@
-"""The tuning cache: stored measurements, so that no candidate is measured twice on a device."""
+"""The tuning cache: measurements on disk and in this process, so that none is made twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gossamer.device.kernel_cache import cache_folder
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.registry import OPS
-from gossamer.plan.measurement import CandidateKey, Measurement, counted
+from gossamer.plan.candidate import CandidateKey, Measurement, counted
 from gossamer.plan.store.database import Database, read
 from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.store.tuning_file import (
@@ -27,6 +27,8 @@ from gossamer.plan.store.tuning_file import (
     text,
 )
 from gossamer.version import PACKAGE_VERSION
+
+_ByCandidate = dict[CandidateKey, Measurement]
 
 
 def tuning_folder() -> Path:
@@ -176,3 +178,56 @@ def _source(op: str, name: str, device: Device) -> str | None:
     library is loaded."""
     return next((identity(algorithm, device) for algorithm in OPS[op].algorithms
                  if algorithm.name == name), None)
+
+
+class Results:
+    """Measurements by the problem under which they are stored, and by device.
+
+    cache: the stored measurements of `device`. The measurements of each other device are in another
+    file in the same folder.
+    """
+
+    def __init__(self, cache: TuningCache, device: Device) -> None:
+        self._cache = cache
+        self._caches = {device.name: cache}
+        self._known: dict[tuple[Problem, str], _ByCandidate] = {}
+
+    def start(self) -> None:
+        """Starts a plan: forgets failed candidates, and candidates that were left out for the
+        previous plan."""
+        for known in self._known.values():
+            for key in [key for key, measured in known.items() if measured.failure]:
+                del known[key]
+
+    def cache_of(self, device: Device) -> TuningCache:
+        """Returns the cache of a device."""
+        if device.name not in self._caches:
+            self._caches[device.name] = TuningCache(device, self._cache.path.parent)
+        return self._caches[device.name]
+
+    def of(self, problem: Problem, device: Device) -> _ByCandidate:
+        """Returns the measurements that this process uses."""
+        return self._known.get((problem, device.name), {})
+
+    def stored(self, problem: Problem, device: Device) -> _ByCandidate:
+        """Returns the measurements in the cache. Measurements that this process uses replace
+        measurements of the same candidates."""
+        on_disk = self.cache_of(device).get(problem) or ()
+        return {**{measured.candidate_key: measured for measured in on_disk},
+                **self.of(problem, device)}
+
+    def keep(self, problem: Problem, device: Device, measured: Sequence[Measurement]) -> None:
+        """Makes this process use these measurements of a problem's candidates."""
+        if measured:
+            self._known.setdefault((problem, device.name), {}).update(
+                {each.candidate_key: each for each in measured})
+
+    def flush(self) -> None:
+        """Writes the measurements whose writing an interrupt ended."""
+        for cache in self._caches.values():
+            cache.flush()
+
+    @property
+    def notices(self) -> list[str]:
+        """Sentences for the user about the files of measurements."""
+        return [line for cache in self._caches.values() for line in cache.notices]

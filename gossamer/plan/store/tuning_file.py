@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 
 from gossamer.errors import cut, quoted
 from gossamer.measure import Timing
-from gossamer.plan.measurement import Measurement, rounded
+from gossamer.plan.candidate import Measurement, rounded
 
 FORMAT = "gossamer measurements"
 VERSION = 10

@@ -19,13 +19,17 @@ from gossamer.measure import Work
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
-from gossamer.plan.measurement import Measurement
+from gossamer.plan.candidate import Measurement
 from gossamer.plan.prepare import build
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.bounds import Bounds, bounds
-from gossamer.plan.tune.check import VALUES_OF_ERROR, error_of
-from gossamer.plan.tune.device_check import handles
-from gossamer.plan.tune.discontinuity import MOST_DOUBTFUL, continuous_parts, has_jumps
+from gossamer.plan.tune.check import VALUES_OF_ERROR, error_of, handles
+from gossamer.plan.tune.discontinuity import (
+    MOST_DOUBTFUL,
+    Bounds,
+    bounds,
+    continuous_parts,
+    has_jumps,
+)
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.tensor import TensorSpec
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
-from gossamer.plan.measurement import CandidateKey, Measurement, candidate_key
+from gossamer.plan.candidate import CandidateKey, Measurement, candidate_key
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.cost import Estimates
 from gossamer.tensor import Format, memory_format

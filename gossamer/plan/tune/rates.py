@@ -11,7 +11,7 @@ from gossamer.device.source import KernelSource
 from gossamer.device.source_hash import source_hash
 from gossamer.errors import GossamerError
 from gossamer.measure import Timing, Work, measure
-from gossamer.plan.measurement import rounded
+from gossamer.plan.candidate import rounded
 from gossamer.plan.store.tuning_cache import TuningCache
 
 WORK_GROUP_SIZE = 256

@@ -19,18 +19,17 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import PRECISIONS, Problem
-from gossamer.plan.measurement import Measurement, candidate_key
+from gossamer.plan.candidate import Measurement, candidate_key
 from gossamer.plan.prepare import responsive
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.alike import likeness, timed_problem
+from gossamer.plan.store.tuning_cache import Results
 from gossamer.plan.tune.build import BuiltCandidate, CandidateBuilds
 from gossamer.plan.tune.cost import Estimates
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
-from gossamer.plan.tune.measures import MeasurementRequest
+from gossamer.plan.tune.measures import MeasurementRequest, likeness, timed_problem
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import LISTING, STORING, TuningProfile
 from gossamer.plan.tune.ranking import ENDED, Ranking, Skip
-from gossamer.plan.tune.results import Results
 from gossamer.plan.tune.sampling import Sampler
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.workers import WorkerPools

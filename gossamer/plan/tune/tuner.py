@@ -13,21 +13,18 @@ from gossamer.device.base import Device
 from gossamer.measure import Timing, scatter_notice
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem
 from gossamer.ops.host_threads import ALL, Threads
-from gossamer.plan.candidate import Candidate
+from gossamer.plan.candidate import Candidate, Measurement, candidate_key, counted
 from gossamer.plan.eligibility import reason_build_too_long
-from gossamer.plan.measurement import Measurement, candidate_key, counted
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
 from gossamer.plan.store.keys import problem_key
-from gossamer.plan.store.tuning_cache import TuningCache
-from gossamer.plan.tune.alike import timed_problem
+from gossamer.plan.store.tuning_cache import Results, TuningCache
 from gossamer.plan.tune.cost import Estimates
 from gossamer.plan.tune.layer_times import Attempt
-from gossamer.plan.tune.measures import Chosen, MeasurementRequest
+from gossamer.plan.tune.measures import Chosen, MeasurementRequest, timed_problem
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rates import know_rates
-from gossamer.plan.tune.results import Results
 from gossamer.plan.tune.search import Progress, Search
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.verification import Verification

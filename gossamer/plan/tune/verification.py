@@ -10,15 +10,14 @@ from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryError
 from gossamer.ops.algorithm import Problem, State
-from gossamer.plan.candidate import Candidate
-from gossamer.plan.measurement import CandidateKey, Measurement
+from gossamer.plan.candidate import Candidate, CandidateKey, Measurement
 from gossamer.plan.prepare import build, responsive, side_by_side
 from gossamer.plan.program import Layer
+from gossamer.plan.store.tuning_cache import Results
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet, reason_of
 from gossamer.plan.tune.measures import Chosen
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import CHECKING, TuningProfile
-from gossamer.plan.tune.results import Results
 
 _Key = tuple[str, str | None, str, CandidateKey]
 """The name of a layer, the digest of its constants, the name of a device, and a candidate."""

@@ -15,7 +15,7 @@ from gossamer.ops.fused.problem import FusionProblem, entry
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.weights import WeightsInfo
-from gossamer.plan.report.forms import LayerForm, form_of, forms_line, weights_line
+from gossamer.plan.report.bits import LayerForm, form_of, forms_line, weights_line
 from gossamer.plan.report.summary import forms_of_layers
 from gossamer.tensor import default_spec
 from gossamer_bench.suites.binary_networks import vgg_cifar10

@@ -15,7 +15,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.model.graph import Graph
 from gossamer.plan.plan import Plan
-from gossamer.plan.report.memory import MemoryUse, memory_use
+from gossamer.plan.report.bits import MemoryUse, memory_use
 from gossamer_bench.suites.binary_networks import resnet18, vgg_cifar10
 from tests.model.onnx_models import model, save, weights
 from tests.plan.photos import photos

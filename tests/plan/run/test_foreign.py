@@ -11,7 +11,7 @@ import pytest
 from gossamer.errors import InputError
 from gossamer.model.builder import GraphBuilder
 from gossamer.plan.plan import Plan
-from gossamer.plan.run.foreign import is_foreign
+from gossamer.plan.run.binding import is_foreign
 from tests.plan.run.exchanging import ExchangingHost, Foreign
 
 

@@ -11,9 +11,8 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.alike import likeness, timed_problem
 from gossamer.plan.tune.candidates import CandidateSet
-from gossamer.plan.tune.measures import MeasurementRequest
+from gossamer.plan.tune.measures import MeasurementRequest, likeness, timed_problem
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 

@@ -24,7 +24,7 @@ from gossamer.ops.copy.problem import convert
 from gossamer.ops.elementwise.host import NumpyElementwise
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.registry import OPS
-from gossamer.plan.measurement import Measurement
+from gossamer.plan.candidate import Measurement
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache

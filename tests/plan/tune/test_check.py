@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gossamer.device.registry import find
-from gossamer.plan.tune.bounds import Bounds
 from gossamer.plan.tune.check import GUARD, error_of
+from gossamer.plan.tune.discontinuity import Bounds
 from gossamer.tensor import Format, TensorSpec, pack
 
 IMAGES = [0, 3, 6]

@@ -14,8 +14,7 @@ from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.candidates import CandidateSet
-from gossamer.plan.tune.check import GUARD, error_of
-from gossamer.plan.tune.device_check import DeviceCheck, handles
+from gossamer.plan.tune.check import GUARD, DeviceCheck, error_of, handles
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.tensor import ROW_MAJOR, Format, TensorSpec, default_spec, pack
 from tests.plan.tune.alone import why_wrong

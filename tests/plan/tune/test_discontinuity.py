@@ -28,9 +28,8 @@ from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.bounds import bounds, uncheckable
 from gossamer.plan.tune.candidates import CandidateSet
-from gossamer.plan.tune.discontinuity import continuous_parts, has_jumps
+from gossamer.plan.tune.discontinuity import bounds, continuous_parts, has_jumps, uncheckable
 from gossamer.tensor import default_spec
 from tests.fixtures import is_slow
 from tests.plan.tune.alone import why_wrong

@@ -12,10 +12,10 @@ import pytest
 
 from bench_tests.conftest import PEAKS, NvidiaDevice, setting
 from bench_tests.networks import tiny
-from gossamer.bench.contender import AbsentError, PeerNetwork
 from gossamer.bench.networks import reference
 from gossamer.bench.peers import calls
 from gossamer.bench.rows import Stamp
+from gossamer.bench.work import AbsentError, PeerNetwork
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer_bench import contest

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench_tests.conftest import PEAKS, setting
-from gossamer.bench.contender import AbsentError
 from gossamer.bench.rows import Stamp
+from gossamer.bench.work import AbsentError
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError

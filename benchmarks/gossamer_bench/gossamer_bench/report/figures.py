@@ -10,8 +10,8 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
-from gossamer.bench.contender import OWN
 from gossamer.bench.rows import ResultRow
+from gossamer.bench.work import OWN
 from gossamer.errors import InputError
 from gossamer.io.charts import as_png, check_available, new_figure
 from gossamer_bench.ladder.rungs import SUITE as LADDER

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gossamer.bench.contender import OWN
 from gossamer.bench.rows import ResultRow
+from gossamer.bench.work import OWN
 from gossamer.io.charts import new_figure
 from gossamer_bench.ladder.rungs import SUITE, Rung
 from gossamer_bench.report.tables import through

@@ -10,7 +10,7 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.model.graph import ValueInfo
-from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
+from gossamer.plan.choose.network import LayerChoice, ProgramBuilder
 from gossamer.plan.choose.planner import Planner
 from gossamer.plan.eligibility import eligibility, first_in_order
 from gossamer.plan.program import Layer, Program

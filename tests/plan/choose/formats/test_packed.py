@@ -15,9 +15,8 @@ from gossamer.facts import PLUS_MINUS_ONE
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
 from gossamer.ops.part.problem import ReshapeProblem
-from gossamer.plan.choose.builder import ProgramBuilder
 from gossamer.plan.choose.first import FirstChoices
-from gossamer.plan.choose.network import Network
+from gossamer.plan.choose.network import Network, ProgramBuilder
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer

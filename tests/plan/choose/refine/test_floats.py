@@ -14,7 +14,7 @@ from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose import plan_times
 from gossamer.plan.choose.outcomes import MEASURED
 from gossamer.plan.program import Program
-from gossamer.plan.report.memory import computes_on_bits
+from gossamer.plan.report.bits import computes_on_bits
 from gossamer_bench.suites.binary_networks import vgg_cifar10
 
 FLOATS = "floats only"

@@ -6,7 +6,7 @@ from gossamer.device.registry import find
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor.cudnn import Cudnn
 from gossamer.ops.registry import OPS
-from gossamer.plan.measurement import Measurement
+from gossamer.plan.candidate import Measurement
 from gossamer.plan.store import database
 from gossamer.plan.store.tuning_cache import TuningCache
 from tests.plan.store.tuning_cache.measurements import cache, measured, problem

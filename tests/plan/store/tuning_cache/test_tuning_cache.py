@@ -5,7 +5,7 @@ import pytest
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.registry import OPS
-from gossamer.plan.measurement import Measurement, candidate_key
+from gossamer.plan.candidate import Measurement, candidate_key
 from gossamer.plan.store import database
 from gossamer.plan.store.tuning_cache import file_name
 from gossamer.plan.store.tuning_file import text
