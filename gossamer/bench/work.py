@@ -83,7 +83,7 @@ class CalledContender:
 
 @dataclass(frozen=True)
 class Case:
-    """One piece of work that all contenders do.
+    """The work that all contenders do.
 
     flops: least number of floating-point operations that the work takes, without operations on zero
     weights.
@@ -126,7 +126,7 @@ class Setting:
 def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda line: None, *,
            kept: TuningCache | None = None, choice_only: bool = False,
           budget_s: float | None = None) -> Callable[[str], Tuner]:
-    """Returns a function from a precision to its tuner; all tuners share one tuning cache.
+    """Return a function from a precision to its tuner; all tuners share one tuning cache.
 
     The tuners measure every configuration that vendors' libraries offer, whatever the effort, so
     that each peer is measured at its best. With `choice_only` they measure no more candidates than
@@ -146,7 +146,7 @@ def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda lin
 
 
 def least_work(layer: Layer) -> tuple[int, int]:
-    """Returns the least FLOPs and the least bytes of a layer: the numbers that its problem states,
+    """Return the least FLOPs and the least bytes of a layer: the numbers that its problem states,
     minus the operations and the bytes of the zero weights."""
     flops, size = layer.problem.flops, layer.problem.least_bytes
     weight = layer.weights.get("weight")
@@ -158,6 +158,6 @@ def least_work(layer: Layer) -> tuple[int, int]:
 
 
 def normalised(x: np.ndarray) -> np.ndarray:
-    """Returns arrays of uint8 as the network reads them: divided by 255, in float32 and NCHW."""
+    """Return arrays of uint8 as the network reads them: divided by 255, in float32 and NCHW."""
     values = x.transpose(0, 3, 1, 2) if x.ndim == 4 else x
     return np.ascontiguousarray(values) * np.float32(BYTE_SCALE)

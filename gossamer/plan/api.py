@@ -144,7 +144,7 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
 
 
 def with_weights(plan: Plan, graph: Graph) -> Plan:
-    """Returns a plan of the same network with other weights, for which nothing is measured.
+    """Return a plan of the same network with other weights, for which nothing is measured.
 
     plan: the plan whose choices are kept, for all batch sizes that it has planned.
     graph: the network with its new weights, as `gossamer.load` returns it.

@@ -121,7 +121,7 @@ class Batcher:
             One array in host memory for each input of the network, of one or several images, as for
             `plan(x)`. The arrays must not be changed before the result is there.
         deadline : float, optional
-            Seconds after which the result is of no use. A request that still waits then is not
+            Seconds after which nobody needs the result. A request that still waits then is not
             computed.
         **named : array
             The inputs by name, in place of `inputs`.
@@ -235,7 +235,7 @@ class Batcher:
         *inputs : array
             One array for each input of the network, as for `submit`.
         deadline : float, optional
-            Seconds after which the result is of no use.
+            Seconds after which nobody needs the result.
         **named : array
             The inputs by name, in place of `inputs`.
 
@@ -261,7 +261,7 @@ class Batcher:
         *inputs : array
             One array for each input of the network, as for `submit`.
         deadline : float, optional
-            Seconds after which the result is of no use.
+            Seconds after which nobody needs the result.
         **named : array
             The inputs by name, in place of `inputs`.
 

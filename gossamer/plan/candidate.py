@@ -23,7 +23,7 @@ CandidateKey = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
 
 
 def candidate_key(algorithm: Algorithm, variant: Variant) -> CandidateKey:
-    """Returns the key that identifies a candidate among the candidates for one problem."""
+    """Return the key that identifies a candidate among the candidates for one problem."""
     return (algorithm.name, variant.config_text, _formats(variant.inputs),
             _formats(variant.outputs), variant.precision)
 
@@ -46,7 +46,7 @@ class Measurement:
     error: the normalised error against the reference.
     samples: the number of samples.
     failure: why the candidate is excluded.
-    not_tried: whether the candidate was not built, since it was expected to be of no use.
+    not_tried: whether the candidate was not built, since it was expected to be too slow.
     search: the identifier of the search that left the candidate out; empty for a candidate that was
     tried.
     wrong_numbers: whether the candidate computed wrong numbers; with other weights its numbers may
@@ -89,7 +89,7 @@ class Measurement:
     @staticmethod
     def of(algorithm: Algorithm, variant: Variant, timing: Timing | None = None,
            build: BuildCost | None = None, **others: Any) -> Measurement:
-        """Returns the measurement of a variant with a timing, or with a failure. others: further
+        """Return the measurement of a variant with a timing, or with a failure. others: further
         fields by name."""
         times = {} if timing is None else {
             "median_us": timing.median_us, "p25_us": timing.p25_us, "p75_us": timing.p75_us,
@@ -106,7 +106,7 @@ class Measurement:
 
 
 def rounded(timing: Timing) -> Timing:
-    """Returns the timing, rounded to the digits that are stored."""
+    """Return the timing, rounded to the digits that are stored."""
     return Timing(_rounded(timing.median_us), _rounded(timing.p25_us), _rounded(timing.p75_us),
                   timing.repeats)
 
@@ -136,10 +136,6 @@ class Candidate:
         """Whether the candidate was measured and is not excluded."""
         return math.isfinite(self.cost)
 
-    def is_same_as(self, other: Candidate) -> bool:
-        """Returns whether another candidate is the same variant of the same algorithm."""
-        return (self.algorithm, self.variant) == (other.algorithm, other.variant)
-
     @cached_property
     def formats(self) -> tuple[tuple[Format, ...], tuple[Format, ...]]:
         """The formats of inputs and outputs by which plan assignments distinguish candidates."""
@@ -147,12 +143,12 @@ class Candidate:
                 tuple(map(memory_format, self.variant.outputs)))
 
     def with_exclusion(self, reason: str) -> Candidate:
-        """Returns the same candidate, excluded for a reason."""
+        """Return the same candidate, excluded for a reason."""
         candidate = self.in_its_time()
         return replace(candidate, measured=replace(candidate.measured, failure=reason))
 
     def in_no_time(self) -> Candidate:
-        """Returns the same candidate with times of zero, for a layer that copies nothing. A
+        """Return the same candidate with times of zero, for a layer that copies nothing. A
         candidate that is excluded is returned as it is."""
         if self.measured.failure or self.copying is not None:
             return self
@@ -160,17 +156,17 @@ class Candidate:
             self.measured, median_us=0.0, p25_us=0.0, p75_us=0.0, cold_us=0.0))
 
     def in_its_time(self) -> Candidate:
-        """Returns the same candidate with the time that was measured."""
+        """Return the same candidate with the time that was measured."""
         return self if self.copying is None else replace(self, measured=self.copying, copying=None)
 
 
 def why_not(candidate: Candidate, taken: Candidate, why: str = "") -> str:
-    """Returns why a candidate was not taken for a layer. why: as in Planned."""
+    """Return why a candidate was not taken for a layer. why: as in Planned."""
     return candidate.measured.failure or compared(candidate.cost, taken.cost, why)
 
 
 def compared(cost: float, taken: float, why: str = "") -> str:
-    """Returns words that compare two times in microseconds: `cost`, the time of a choice that was
+    """Return words that compare two times in microseconds: `cost`, the time of a choice that was
     not taken, and `taken`, the time of the choice that was taken. why: as in Planned."""
     text = f"{duration_text(cost)} against {duration_text(taken)}"
     if cost >= taken:
@@ -184,7 +180,7 @@ def compared(cost: float, taken: float, why: str = "") -> str:
 
 def why_not_others(candidates: Iterable[Candidate], taken: Candidate,
                    why: str = "") -> dict[str, str]:
-    """Returns, for each algorithm that was not taken for a layer, why the algorithm's best
+    """Return, for each algorithm that was not taken for a layer, why the algorithm's best
     candidate was not taken. why: as in Planned."""
     best: dict[str, Candidate] = {}
     for candidate in candidates:
@@ -196,5 +192,5 @@ def why_not_others(candidates: Iterable[Candidate], taken: Candidate,
 
 
 def counted(number: int, word: str) -> str:
-    """Returns a number with a noun in the singular or plural, such as '1 layer' and '2 layers'."""
+    """Return a number with a noun in the singular or plural, such as '1 layer' and '2 layers'."""
     return f"{number} {word}" + "s" * (number != 1)

@@ -26,7 +26,7 @@ _WIDEST_ACCESS = 16
 
 
 def layers_in_place(layers: Sequence[Layer]) -> frozenset[str]:
-    """Returns the names of the layers that copy nothing where the formats allow that. Such layers
+    """Return the names of the layers that copy nothing where the formats allow that. Such layers
     are conversions of the network's inputs from the format of the callers' arrays, and
     concatenations and slices of values that layers compute. A value can lie within only one other
     value: where two concatenations read the same value, the second one copies all its inputs."""
@@ -61,8 +61,8 @@ def is_conversion(problem: Problem | None) -> bool:
 
 
 def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int] | None:
-    """Returns the byte of a concatenation's output at which each input begins, or the byte of a
-    copy's input at which its output begins. Returns None where a part alone would have another
+    """Return the byte of a concatenation's output at which each input begins, or the byte of a
+    copy's input at which its output begins. Return None where a part alone would have another
     layout in memory than within the whole, or where a part does not begin at a multiple of the
     alignment."""
     if isinstance(problem, ConcatProblem):
@@ -87,7 +87,7 @@ def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int
 
 def _offset(whole: TensorSpec, start: Mapping[int, int], part: TensorSpec,
             dims: Sequence[int | None], steps: Sequence[int]) -> int | None:
-    """Returns the byte of a tensor at which a part of the tensor begins; None where the part alone
+    """Return the byte of a tensor at which a part of the tensor begins; None where the part alone
     has another layout in memory than within the tensor.
 
     start: where the part begins along the tensor's dimensions.
@@ -108,7 +108,7 @@ def _is_dense(spec: TensorSpec) -> bool:
 
 
 def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> Program:
-    """Changes and returns the program, so that the layers from layers_in_place() copy nothing where
+    """Change and return the program, so that the layers from layers_in_place() copy nothing where
     their formats allow that. Steps that write or read a value that is now a part of another value
     are changed, too."""
     names = layers_in_place(layers)
@@ -143,7 +143,7 @@ def _is_unchanged(variant: Variant) -> bool:
 
 
 def _as_found(candidate: Candidate, step: Step) -> Candidate:
-    """Returns a candidate of a step with the time that it takes: zero for the taken candidate of a
+    """Return a candidate of a step with the time that it takes: zero for the taken candidate of a
     step that copies nothing."""
     if not step.in_place:
         return candidate.in_its_time()
@@ -153,7 +153,7 @@ def _as_found(candidate: Candidate, step: Step) -> Candidate:
 
 def in_place_candidates(node: MeasuredLayer, names: Collection[str],
                         nodes: Iterable[MeasuredLayer], device: Device) -> list[Candidate]:
-    """Returns the candidates of a layer that layers_in_place() names, with zero time for the
+    """Return the candidates of a layer that layers_in_place() names, with zero time for the
     candidates that have nothing to copy.
 
     A conversion of an input has nothing to copy where it leaves memory as it is. A concatenation or
@@ -170,7 +170,7 @@ def in_place_candidates(node: MeasuredLayer, names: Collection[str],
                 for candidate in map(Candidate.in_its_time, node.candidates)]
     joins = isinstance(problem, ConcatProblem)
     parts = node.layer.inputs if joins else node.layer.outputs
-    beside = [(other, value, value in other.layer.outputs) for value in parts for other in nodes
+    users = [(other, value, value in other.layer.outputs) for value in parts for other in nodes
               if other is not node and value in (*other.layer.inputs, *other.layer.outputs)]
 
     def is_free(variant: Variant) -> bool:
@@ -178,7 +178,7 @@ def in_place_candidates(node: MeasuredLayer, names: Collection[str],
             return True
         return first_channels(problem, variant) is not None and all(
             _takes_part(other, value, variant.outputs[0].dtype, names, is_output=is_output)
-            for other, value, is_output in beside)
+            for other, value, is_output in users)
 
     return [candidate.in_no_time() if is_free(candidate.variant) else candidate
             for candidate in map(Candidate.in_its_time, node.candidates)]
@@ -201,8 +201,8 @@ def _takes_part(node: MeasuredLayer, value: str, dtype: str, names: Collection[s
 
 
 def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
-    """Returns the channel of a concatenation's output at which each input begins, or the channel
-    of a copy's input at which its output begins. Returns None where the problem neither joins nor
+    """Return the channel of a concatenation's output at which each input begins, or the channel
+    of a copy's input at which its output begins. Return None where the problem neither joins nor
     selects channels in NHWC, where a part is not aligned (see aligned_channels()), or where the
     larger tensor has 2^31 elements or more."""
     if isinstance(problem, ConcatProblem):
@@ -226,7 +226,7 @@ def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
 
 
 def aligned_channels(part: TensorSpec) -> int:
-    """Returns the number of channels that has to divide the first channel of a part and the
+    """Return the number of channels that has to divide the first channel of a part and the
     channels of the whole.
 
     Kernels choose by the channels of a tensor how many of them they load, copy or store at once.
@@ -315,8 +315,8 @@ class ChannelParts:
         under another shape, and values that share memory with another value."""
 
     def add(self, step: Step) -> bool:
-        """Makes the values that a concatenation joins, or the value that a copy selects, parts of
-        the channels of the larger value, and returns True. Changes nothing and returns False where
+        """Make the values that a concatenation joins, or the value that a copy selects, parts of
+        the channels of the larger value, and return True. Change nothing and return False where
         first_channels() returns None, or where another step cannot write or read these values as
         parts."""
         firsts = first_channels(step.problem, step.variant)
@@ -336,7 +336,7 @@ class ChannelParts:
         return True
 
     def _within(self, roots: Iterable[str]) -> set[str]:
-        """Returns the roots and all values that are parts of these roots."""
+        """Return the roots and all values that are parts of these roots."""
         found = set(roots)
         while more := {name for name, part in self._parts.items() if part.whole in found} - found:
             found |= more
@@ -348,7 +348,7 @@ class ChannelParts:
             step.algorithm, step.problem, step.variant, use.index, is_output=use.is_output))
 
     def finish(self) -> None:
-        """Writes the places of all parts, and the variants of steps that use parts, to the
+        """Write the places of all parts, and the variants of steps that use parts, to the
         program."""
         formats = {part: self._format(part) for part in self._parts}
         for name, part in self._parts.items():
@@ -362,7 +362,7 @@ class ChannelParts:
                     step.placed_variant = replace(step.variant, inputs=inputs, outputs=outputs)
 
     def _format(self, name: str) -> Format:
-        """Returns the format of a part within the tensor that owns the memory."""
+        """Return the format of a part within the tensor that owns the memory."""
         spec, part = self._program.specs[name], self._parts[name]
         before = part.first
         while part.whole in self._parts:

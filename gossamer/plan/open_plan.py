@@ -240,7 +240,7 @@ class OpenPlan:
             return next(reversed(self._plans.values()))
 
     def _plan_of(self, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Plan:
-        """Returns the plan for the inputs of a call."""
+        """Return the plan for the inputs of a call."""
         named = {name: value for name, value in options.items() if name not in ("out", "stream")}
         names = [info.name for info in self._called.network_inputs]
         given = dict(zip(names, in_order(self._called, inputs, named), strict=True))
@@ -279,7 +279,7 @@ class OpenPlan:
 
 
 def _sizes(info: ValueInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the sizes of an input without the batch, in the order of the network's axes.
+    """Return the sizes of an input without the batch, in the order of the network's axes.
     shape: the shape of the caller's array."""
     if info.given is not None and len(shape) == 4:
         order = AXES[info.given.layout]

@@ -1,14 +1,15 @@
-"""Runs a network by gossamer in several ways, and finds the node in which a result differs."""
+"""Checks of drawn networks against three other results, and differences whose cause is known."""
 
 from __future__ import annotations
 
 import os
+import re
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -148,3 +149,41 @@ def described(node: onnx.NodeProto, model: onnx.ModelProto) -> str:
     reads = ", ".join(shapes.get(name, "constant") for name in node.input)
     return (f"{node.op_type}-{model.opset_import[0].version}({attributes}) of {reads}, "
             f"{len(model.graph.node)} nodes")
+
+
+class Cause(NamedTuple):
+    """Regular expressions of the kind of differences, of the node and of the text, and the reason
+    why gossamer is right, or what it does not promise."""
+
+    kind: str
+    where: str
+    text: str
+    reason: str
+
+
+CAUSES = (
+    Cause("refused", "", "has batch .*, another input has",
+          "the open first dimensions of all inputs are one batch"),
+    Cause("refused", "", "cannot take .*(gossamer computes it (in|with)|cannot multiply)",
+          "where values fix sizes that the file leaves open, these are not known in time"),
+    Cause("refused", "Pool", "does not fit an input", "the standard's result is empty, which ONNX "
+          "Runtime rounds up to a window beyond the input"),
+    Cause("shape", "^(Average|Lp|Max)Pool-", r"shape \(.*\b0\b", "of windows larger than the "
+          "input the standard has none; ONNX Runtime divides towards 0 and counts one"),
+    Cause("refused|shape|numbers", r"Pool-(?=.*SAME_).*(dilations=\[[^]]*2|ceil_mode=1)", "",
+          "SAME_* by the standard pads for dilated windows, and has no size to round up"),
+    Cause("refused", "^ConvTranspose-(?=.*SAME_).*output_padding", "makes a result of shape",
+          "ONNX's inference adds output_padding to a size of SAME_*, which does not have it"),
+    Cause("shape", "^ConvTranspose-.*SAME_", "",
+          "the standard multiplies sizes by strides; ONNX Runtime takes no pads below 0"),
+    Cause("shape", "^Loop", "", "the standard stacks scan outputs, the reference joins them"),
+    Cause("shape", "^NonZero-", r"shape \(0, ", "a number has no axes: ONNX Runtime counts one"),
+    Cause("shape", "^Squeeze-", r"shape \(1, ", "a Squeeze of all sizes of 1 keeps the batch"),
+)
+
+
+def cause(found: Difference) -> str:
+    """Returns the reason of a difference; "" where it is not known."""
+    return next((each.reason for each in CAUSES
+                 if re.search(each.kind, found.kind) and re.search(each.where, found.where)
+                 and re.search(each.text, found.text)), "")

@@ -13,7 +13,7 @@ import pytest
 
 from gossamer_bench import serving
 from gossamer_bench.load_client import Outcome, Request, run
-from gossamer_bench.report.serving_chart import serving_png
+from gossamer_bench.report.charts import serving_png
 from gossamer_bench.serving import ServingRow
 from tests.cli.command_line import fails, save_network
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer.io import terminal
-from gossamer_bench.report.serving_chart import serving_png
+from gossamer_bench.report.charts import serving_png
 from gossamer_bench.row_files import write_output
 from gossamer_bench.serving import SERVERS, ServingRow, Setting, measure
 

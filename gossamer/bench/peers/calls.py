@@ -31,7 +31,7 @@ threads to a peer that is ready to be called. Raises AbsentError."""
 
 def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device, precision: str, kind: str,
                 threads: int) -> CalledContender:
-    """Returns ONNX Runtime on all cores of the processor. Raises AbsentError."""
+    """Return ONNX Runtime on all cores of the processor. Raises AbsentError."""
     if kind == TENSORS:
         raise AbsentError("takes arrays of the host: it is compared on the processor")
     if precision != "fp32":
@@ -57,7 +57,7 @@ def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device, precision: 
 
 
 def check_torch(network: PeerNetwork) -> None:
-    """Raises AbsentError where PyTorch cannot run a network here."""
+    """Raise AbsentError where PyTorch cannot run a network here."""
     if network.torch is None:
         raise AbsentError(f"{network.name} is not written down in PyTorch")
     if importlib.util.find_spec("torch") is None:
@@ -65,7 +65,7 @@ def check_torch(network: PeerNetwork) -> None:
 
 
 def _torch(name: str) -> CalledPeer:
-    """Returns the peer of this name. Its module torch_calls is imported when the peer is first
+    """Return the peer of this name. Its module torch_calls is imported when the peer is first
     used."""
     def peer(network: PeerNetwork, x: np.ndarray, device: Device, precision: str, kind: str,
              threads: int) -> CalledContender:
@@ -87,13 +87,13 @@ CALLED_PEERS: dict[str, CalledPeer] = {
 
 
 def onnx_bytes(network: PeerNetwork) -> bytes:
-    """Returns the content of the network's ONNX file."""
+    """Return the content of the network's ONNX file."""
     return (to_onnx(network.graph).SerializeToString() if network.onnx is None
             else network.onnx())
 
 
 def release() -> None:
-    """Frees the memory of contenders that are no longer referenced: graphs and modules hold device
+    """Free the memory of contenders that are no longer referenced: graphs and modules hold device
     memory in reference cycles, torch caches the memory that it frees, and JAX caches the functions
     that it compiled."""
     if "gossamer.bench.peers.torch_calls" in sys.modules:

@@ -38,7 +38,7 @@ _WARM_UP = 3
 
 def called(name: str, network: PeerNetwork, x: np.ndarray, device: Device, precision: str,
            kind: str, threads: int) -> CalledContender:
-    """Returns a peer ready to be called; see gossamer.bench.peers.calls. Raises AbsentError."""
+    """Return a peer ready to be called; see gossamer.bench.peers.calls. Raises AbsentError."""
     on_cuda = device.runs_cuda_libraries
     if on_cuda and not torch.cuda.is_available():
         raise AbsentError("this torch sees no CUDA device: install a build for CUDA")
@@ -89,7 +89,7 @@ def called(name: str, network: PeerNetwork, x: np.ndarray, device: Device, preci
 
 def _prepared(name: str, network: PeerNetwork, x: np.ndarray, place: torch.device,
               precision: str) -> tuple[Callable[[torch.Tensor], Any], torch.Tensor]:
-    """Returns the function that runs the network, and the input on its device. With the precision
+    """Return the function that runs the network, and the input on its device. With the precision
     fp16, images are in NHWC, as PyTorch advises."""
     assert network.torch is not None
     FLAGS.use(precision)
@@ -112,7 +112,7 @@ def _prepared(name: str, network: PeerNetwork, x: np.ndarray, place: torch.devic
 
 
 def captured(run: Callable[[torch.Tensor], Any], source: torch.Tensor) -> CapturedRun:
-    """Captures one execution, whose input is `source`, in a CUDA graph."""
+    """Capture one execution, whose input is `source`, in a CUDA graph."""
     side = torch.cuda.Stream(source.device)
     side.wait_stream(torch.cuda.current_stream(source.device))
     with torch.cuda.stream(side):
@@ -157,7 +157,7 @@ class _Flags:
         self._before: tuple[bool, bool, bool] | None = None
 
     def use(self, precision: str) -> None:
-        """Allows TF32 where the precision is "tf32", forbids TF32 in other precisions, and lets
+        """Allow TF32 where the precision is "tf32", forbid TF32 in other precisions, and let
         cuDNN search for its fastest algorithms."""
         tf32 = precision == "tf32"
         if tf32 is self._tf32:
@@ -173,7 +173,7 @@ class _Flags:
         self._tf32 = tf32
 
     def restore(self) -> None:
-        """Sets the switches to the values that they had before the first use."""
+        """Set the switches to the values that they had before the first use."""
         if self._before is not None:
             self._write(*self._before)
         self._tf32 = self._before = None
@@ -211,14 +211,14 @@ class CapturedRun:
 
 
 def forget() -> None:
-    """Restores the process's settings, and drops compiled modules."""
+    """Restore the process's settings, and drop compiled modules."""
     FLAGS.restore()
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
 
 
 def folded(network: nn.Module) -> nn.Module:
-    """Returns a copy in which every batch norm that follows a convolution in an nn.Sequential is
+    """Return a copy in which every batch norm that follows a convolution in an nn.Sequential is
     folded into the convolution."""
     network = copy.deepcopy(network)
     for sequence in [m for m in network.modules() if isinstance(m, nn.Sequential)]:

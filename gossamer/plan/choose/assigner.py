@@ -86,7 +86,7 @@ class Assigner:
         return [node for node in (*self._nodes, *self._fusions) if not node.layer.is_reshape]
 
     def program(self, assigned: Assigned, why: str = "") -> Program:
-        """Returns the program of an assignment. why: the reason, for reports, why layers take
+        """Return the program of an assignment. why: the reason, for reports, why layers take
         slower candidates than in the cheapest assignment."""
         reasons = fusion_reasons(self.measured, {node.layer.name: candidate
                                                  for node, candidate in assigned.taken},
@@ -110,7 +110,7 @@ class Assigner:
         return program
 
     def _conversion(self, layer: Layer) -> LayerChoice:
-        """Returns the choice of the fastest candidate for a change of format."""
+        """Return the choice of the fastest candidate for a change of format."""
         able, layer_device, reasons = eligibility(layer, self._device)
         candidates = self._tuner.measure(layer, able, layer_device)
         fastest = min(usable(layer, candidates, layer_device),
@@ -119,7 +119,7 @@ class Assigner:
 
     def checked(self, restriction: Restriction | None = None,
                 first: Assigned | None = None) -> Assigned:
-        """Returns the cheapest assignment whose conversions are measured, and whose candidates are
+        """Return the cheapest assignment whose conversions are measured, and whose candidates are
         right with the constants of their layers. A layer that no algorithm of the device supports
         runs on the host.
 
@@ -139,8 +139,8 @@ class Assigner:
                 return assigned
 
     def _excluded(self, assigned: Assigned) -> bool:
-        """Excludes candidates of an assignment if they compute wrong numbers with the constants of
-        their layers. Returns whether any candidate was excluded."""
+        """Exclude candidates of an assignment if they compute wrong numbers with the constants of
+        their layers. Return whether any candidate was excluded."""
         checked = self._tuner.verified((node.layer, candidate, node.device)
                                        for node, candidate in assigned.taken)
         wrong = False
@@ -151,7 +151,7 @@ class Assigner:
         return wrong
 
     def assigned(self, restriction: Restriction) -> Assigned:
-        """Returns the cheapest assignment of layers and fusions. Conversions that were not measured
+        """Return the cheapest assignment of layers and fusions. Conversions that were not measured
         count with the least time that they can take. Raises UnsupportedError where no formats fit
         together."""
         taken = self._options(restriction)
@@ -173,7 +173,7 @@ class Assigner:
 
     def _options(self, restriction: Restriction
                  ) -> list[tuple[Option, MeasuredLayer, Candidate | None]]:
-        """Returns the options of all nodes and fusions, each with the layer or fusion and the
+        """Return the options of all nodes and fusions, each with the layer or fusion and the
         candidate that the option stands for; the candidate is None for a reshape. Raises
         GossamerError with the reasons where all candidates of a layer are excluded and no fusion
         has an option for it."""
@@ -195,7 +195,7 @@ class Assigner:
 
     def _option(self, layer: Layer, cost: float, inputs: Sequence[Format],
                 outputs: Sequence[Format], unwanted: int = 0) -> Option:
-        """Returns an option of a layer or fusion, which reads and writes these formats."""
+        """Return an option of a layer or fusion, which reads and writes these formats."""
         reads = [((layer.name, port), value, format_) for port, (value, format_)
                  in enumerate(zip(layer.inputs, inputs, strict=True))]
         if layer.covers:
@@ -207,7 +207,7 @@ class Assigner:
                       unwanted)
 
     def _reshapes(self, layer: Layer) -> list[tuple[Format, Format]]:
-        """Returns the formats in which a reshape, which leaves memory as it is, may read its value,
+        """Return the formats in which a reshape, which leaves memory as it is, may read its value,
         each with the format of the result: the value has to be row-major, or packed where both
         shapes are packed alike."""
         source, target = (self._network.specs[name].shape
@@ -220,7 +220,7 @@ class Assigner:
         return formats
 
     def _dtypes(self, layer: Layer) -> tuple[str, ...]:
-        """Returns the dtypes in which the value that a layer reshapes may be stored."""
+        """Return the dtypes in which the value that a layer reshapes may be stored."""
         dtype = self._network.specs[layer.inputs[0]].dtype
         may_be_half = dtype == "float32" and (self._tuner.precision == "fp16" or in_float16(
             layer.facts.get(layer.outputs[0], REAL)))
@@ -229,40 +229,40 @@ class Assigner:
 
 def _choice(taken: Candidate, candidates: Sequence[Candidate], layer_device: Device,
             reasons: Mapping[str, str], why: str = "") -> LayerChoice:
-    """Returns the choice of a candidate, with the reason why each other algorithm was not taken."""
+    """Return the choice of a candidate, with the reason why each other algorithm was not taken."""
     rejected = {**reasons, **why_not_others(candidates, taken, why)}
     return LayerChoice(taken.algorithm, taken.variant, layer_device, rejected, candidates)
 
 
 def allowed(restriction: Restriction, node: MeasuredLayer) -> list[Candidate]:
-    """Returns the candidates that a layer or fusion may take: those that are admitted, or all where
+    """Return the candidates that a layer or fusion may take: those that are admitted, or all where
     none is."""
     usable = [candidate for candidate in node.candidates if candidate.is_usable]
     return [candidate for candidate in usable if restriction(node, candidate)] or usable
 
 
 def free(node: MeasuredLayer, candidate: Candidate) -> bool:
-    """Admits all candidates."""
+    """Admit all candidates."""
     return True
 
 
 def dense(node: MeasuredLayer, candidate: Candidate) -> bool:
-    """Admits no algorithm that skips zeros."""
+    """Admit no algorithm that skips zeros."""
     return candidate.algorithm.dense
 
 
 def floats(node: MeasuredLayer, candidate: Candidate) -> bool:
-    """Admits no algorithm on bits."""
+    """Admit no algorithm on bits."""
     return not candidate.algorithm.exact
 
 
 def wherever(algorithm: str) -> Restriction:
-    """Returns the restriction that takes one algorithm wherever it can be used."""
+    """Return the restriction that takes one algorithm wherever it can be used."""
     return lambda node, candidate: candidate.algorithm.name == algorithm
 
 
 def first_configs(measured: Sequence[MeasuredLayer], effort: Effort) -> Restriction:
-    """Returns the restriction to the first configs of each algorithm, among the configs that work.
+    """Return the restriction to the first configs of each algorithm, among the configs that work.
     effort: says how many first configs an algorithm has."""
     admitted: set[tuple[str, str, str]] = set()
     for node in measured:
@@ -280,7 +280,7 @@ def first_configs(measured: Sequence[MeasuredLayer], effort: Effort) -> Restrict
 
 def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candidate], *,
                    forced: str | None = None, why: str = "") -> dict[str, dict[str, str]]:
-    """Returns the reasons of each step. The key of a step is the name of its layer or fusion; the
+    """Return the reasons of each step. The key of a step is the name of its layer or fusion; the
     key of a reason is the name of an algorithm, or LAYER_BY_LAYER. The step of a fusion gets the
     reason why the fusion is not computed layer by layer. For a fusion that was not taken, the step
     that computes its first layer gets the reasons why no algorithm computes the fusion.

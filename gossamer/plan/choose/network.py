@@ -59,7 +59,7 @@ class Network:
     def program(self, device: Device, decide: Callable[[ProgramBuilder, Layer], LayerChoice],
                 fusions: Sequence[Layer] = (),
                 reshapes: Mapping[str, Format] | None = None) -> Program:
-        """Returns the program with the choices that decide() makes. Its concatenations and slices
+        """Return the program with the choices that decide() makes. Its concatenations and slices
         copy nothing where the formats allow that.
 
         decide, reshapes: as in ProgramBuilder. fusions: the fusions that are computed in one step.
@@ -115,7 +115,7 @@ class ProgramBuilder:
             self.specs[name] = default_spec(array.shape, str(array.dtype))
 
     def add(self, layer: Layer) -> None:
-        """Adds a layer, and before it the conversions of its inputs that its variant needs."""
+        """Add a layer, and before it the conversions of its inputs that its variant needs."""
         self._facts.update(layer.facts)
         if layer.is_reshape:
             (name,), (spec,) = layer.outputs, layer.problem.outputs
@@ -132,13 +132,13 @@ class ProgramBuilder:
         self._append(layer, choice, sources)
 
     def finish(self, outputs: Mapping[str, TensorSpec]) -> Program:
-        """Returns the program, whose outputs lie in memory as these specs say."""
+        """Return the program, whose outputs lie in memory as these specs say."""
         for name, spec in outputs.items():
             self.program.outputs[name] = self.converted(name, spec)
         return self.program
 
     def converted(self, name: str, spec: TensorSpec) -> str:
-        """Returns the name of a value that holds the value `name` in memory as a spec says: `name`
+        """Return the name of a value that holds the value `name` in memory as a spec says: `name`
         itself, or a copy that is made once for all readers."""
         if self.has(name, spec):
             return self.copies.get((name, _canonical(spec)), name)
@@ -155,7 +155,7 @@ class ProgramBuilder:
         return target
 
     def has(self, name: str, spec: TensorSpec) -> bool:
-        """Returns whether a value, or a copy of the value, lies in memory as a spec says."""
+        """Return whether a value, or a copy of the value, lies in memory as a spec says."""
         return self.specs[name].same_memory(spec) or (name, _canonical(spec)) in self.copies
 
     def _append(self, layer: Layer, choice: LayerChoice, sources: list[str]) -> None:
@@ -166,7 +166,7 @@ class ProgramBuilder:
 
 
 def _kept(source: TensorSpec, target: TensorSpec) -> Format:
-    """Returns the format in which a reshape reads a value. A value that is not packed is read
+    """Return the format in which a reshape reads a value. A value that is not packed is read
     row-major, in its dtype. A packed value is read as it is if the shapes before and after the
     reshape are packed alike, else row-major in the dtype of the reshaped tensor."""
     if not source.format.is_packed:
@@ -177,26 +177,26 @@ def _kept(source: TensorSpec, target: TensorSpec) -> Format:
 
 
 def _canonical(spec: TensorSpec) -> TensorSpec:
-    """Returns the spec with its memory_format(), which is equal for all formats that describe the
+    """Return the spec with its memory_format(), which is equal for all formats that describe the
     same memory."""
     return replace(spec, format=memory_format(spec))
 
 
 def is_packed_alike(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Returns whether packed tensors of two shapes lie in memory alike: a matrix is packed like
+    """Return whether packed tensors of two shapes lie in memory alike: a matrix is packed like
     images of one pixel."""
     return all(len(each) in (2, 4) for each in (shape, other)) and (
         image_shape(shape) == image_shape(other))
 
 
 def may_be_conversion(name: str, values: Iterable[str]) -> bool:
-    """Returns whether a layer of this name may be a conversion of one of the values."""
+    """Return whether a layer of this name may be a conversion of one of the values."""
     return any(name.startswith(f"{value} as ") for value in values)
 
 
 def conversion_layer(name: str, target: str, source: TensorSpec, spec: TensorSpec,
                      facts: ValueFacts) -> Layer:
-    """Returns the layer that copies a value into another format. facts: the facts about the
+    """Return the layer that copies a value into another format. facts: the facts about the
     value."""
     property_changed = "layout" if source.dtype == spec.dtype else "precision"
     known: tuple[ValueFacts, ...] = ()

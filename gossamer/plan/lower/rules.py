@@ -49,7 +49,7 @@ are the positions or masks of elements."""
 
 
 def optimised_for(graph: Graph, device: Device) -> Graph:
-    """Returns the graph from which plans for a device are made: optimised, with the same results as
+    """Return the graph from which plans for a device are made: optimised, with the same results as
     `graph`."""
     return optimise(graph, channels_first=device.compiles,
                     chooses_by_weights=device.compiles and not device.on_processors)
@@ -57,7 +57,7 @@ def optimised_for(graph: Graph, device: Device) -> Graph:
 
 def lower(static: StaticGraph, store: WeightsStore | None = None
           ) -> tuple[list[Layer], dict[str, np.ndarray]]:
-    """Returns the layers of a graph in order, and the constants that they read as run-time values.
+    """Return the layers of a graph in order, and the constants that they read as run-time values.
 
     store: facts and packed forms of the graph's weights, which all batch sizes share.
     Raises UnsupportedError that names the node for which there is no problem.
@@ -73,7 +73,7 @@ def lower(static: StaticGraph, store: WeightsStore | None = None
 
 
 def _needed(state: LowerState) -> list[Layer]:
-    """Returns the layers without needless reshapes and transpositions. A reshape or transposition
+    """Return the layers without needless reshapes and transpositions. A reshape or transposition
     is needless if all its readers read its input in place of its result. Such a reader may be a
     matrix product that takes another product's matrix as it was before the reshape to more
     dimensions, or a product that transposes a matrix itself."""
@@ -85,7 +85,7 @@ def _needed(state: LowerState) -> list[Layer]:
 
 
 def flops_by_node(static: StaticGraph) -> dict[str, int]:
-    """Returns the floating-point operations of each node by its name, as the problems of the
+    """Return the floating-point operations of each node by its name, as the problems of the
     node's layers count them. Raises UnsupportedError as lower() does."""
     state = LowerState(static, WeightsStore(), {})
     flops = {}
@@ -97,7 +97,7 @@ def flops_by_node(static: StaticGraph) -> dict[str, int]:
 
 
 def _lower_node(state: LowerState, node: Node) -> None:
-    """Adds the layers of a node. Raises UnsupportedError that names the node."""
+    """Add the layers of a node. Raises UnsupportedError that names the node."""
     graph = state.static.graph
     try:
         _RULES[node.op](state, node)
@@ -150,7 +150,7 @@ def _gemm(state: LowerState, node: Node) -> None:
 
 
 def _gemm_of_weight(state: LowerState, node: Node, a: str, weight: np.ndarray) -> None:
-    """Adds the product of a value with a weight (M, K), whose rows give the M columns of the
+    """Add the product of a value with a weight (M, K), whose rows give the M columns of the
     result. A value of more than two dimensions is reshaped to a matrix before the product, and the
     result is reshaped back; reshapes copy nothing."""
     epilogue, values, weights = state.epilogue(node)
@@ -170,7 +170,7 @@ def _gemm_of_weight(state: LowerState, node: Node, a: str, weight: np.ndarray) -
 
 
 def _gemm_of_values(state: LowerState, node: Node, a: str, b: str) -> None:
-    """Adds a product of two run-time matrices, and its epilogue as a layer of its own."""
+    """Add a product of two run-time matrices, and its epilogue as a layer of its own."""
     swapped = tuple(index for index, name in enumerate(("trans_a", "trans_b"))
                     if node.attributes.get(name))
     problem = MatmulProblem(state.spec(a), state.spec(b), transposed=swapped)
@@ -284,7 +284,7 @@ def _pad(state: LowerState, node: Node) -> None:
 
 
 def _resize(state: LowerState, node: Node) -> None:
-    """Adds a resize of a tensor of rank 4, or of rank 3 with a height of 1."""
+    """Add a resize of a tensor of rank 4, or of rank 3 with a height of 1."""
     a = node.attributes
     source = state.spec(node.inputs[0])
     sizes, scales = tuple(a["sizes"]), tuple(a["scales"])
@@ -384,7 +384,7 @@ _RULES: dict[str, Callable[[LowerState, Node], Any]] = {
 
 
 def check_rules(opset: Mapping[str, OpDef], rules: Collection[str]) -> None:
-    """Raises TypeError where a static graph may have an op without a rule, or where no static graph
+    """Raise TypeError where a static graph may have an op without a rule, or where no static graph
     has the op of a rule. The error names these ops."""
     remaining = {name for name, definition in opset.items() if definition.remains}
     problems = [f"{text}: {', '.join(sorted(names))}" for text, names in (

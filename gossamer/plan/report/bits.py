@@ -48,7 +48,7 @@ class LayerForm:
 
 
 def form_of(layer: str, problem: Problem, taken: bool | None = None) -> LayerForm | None:
-    """Returns the LayerForm of a convolution or of a product with a matrix. For a fusion, returns
+    """Return the LayerForm of a convolution or of a product with a matrix. For a fusion, returns
     the LayerForm of its first convolution or product; for other problems None.
 
     taken: whether an algorithm on bits was taken; None where nothing was chosen yet.
@@ -70,7 +70,7 @@ def form_of(layer: str, problem: Problem, taken: bool | None = None) -> LayerFor
 
 
 def forms_line(forms: Iterable[LayerForm]) -> str:
-    """Returns a line such as 'layers with weights: 16 of 18 on bits, 1 of 18 on trits, 1 of 18 on
+    """Return a line such as 'layers with weights: 16 of 18 on bits, 1 of 18 on trits, 1 of 18 on
     floats: conv1 (its inputs are any floats, not known to be -1, 0 or 1)'; "" where no layer has
     inputs or weights that are signs."""
     forms = list(forms)
@@ -85,7 +85,7 @@ def forms_line(forms: Iterable[LayerForm]) -> str:
 
 
 def weights_line(forms: Iterable[LayerForm]) -> str:
-    """Returns a line such as 'weights of layers on bits or trits: 1.36 MB as bits, 43.5 MB in
+    """Return a line such as 'weights of layers on bits or trits: 1.36 MB as bits, 43.5 MB in
     float32'; "" where no layer is on bits or trits."""
     count = sum(form.weights for form in forms if form.form != FLOATS)
     if not count:
@@ -95,7 +95,7 @@ def weights_line(forms: Iterable[LayerForm]) -> str:
 
 
 def _convolutions(problem: Problem) -> list[Conv2dProblem]:
-    """Returns the convolutions of a problem: the problem itself, or the convolutions of a fusion. A
+    """Return the convolutions of a problem: the problem itself, or the convolutions of a fusion. A
     product with a matrix counts as a convolution of images of one pixel."""
     parts = problem.parts if isinstance(problem, FusionProblem) else (problem,)
     found = (pointwise(part) if isinstance(part, GemmProblem) else part for part in parts)
@@ -154,7 +154,7 @@ class MemoryUse:
 
 
 def memory_use(program: Program, builds: Sequence[BuildCost | None]) -> MemoryUse | None:
-    """Returns the memory of a program's layers; None where no layer is computed on bits.
+    """Return the memory of a program's layers; None where no layer is computed on bits.
 
     Every value that a step writes counts in full, even where values that are never alive together
     share memory. Where a step works in place, and so does not copy its value, the value counts
@@ -183,7 +183,7 @@ def memory_use(program: Program, builds: Sequence[BuildCost | None]) -> MemoryUs
 
 
 def _add_weights(use: dict[str, int], step: Step, built: BuildCost | None) -> None:
-    """Adds the bytes of a step's constants to `use`, whose keys are the fields of MemoryUse."""
+    """Add the bytes of a step's constants to `use`, whose keys are the fields of MemoryUse."""
     kept = {} if built is None else built.forms
     plain = sum(4 * array.size for name, array in step.layer.weights.items()
                 if name.endswith("weight"))
@@ -204,13 +204,13 @@ def _add_weights(use: dict[str, int], step: Step, built: BuildCost | None) -> No
 
 
 def computes_on_bits(step: Step) -> bool:
-    """Returns whether bits or trits compute a step's convolution or product."""
+    """Return whether bits or trits compute a step's convolution or product."""
     form = form_of(step.layer.name, step.problem, step.algorithm.exact)
     return form is not None and form.form != FLOATS
 
 
 def _filled(spec: TensorSpec) -> int:
-    """Returns the bytes of a packed tensor without bits that only fill up words."""
+    """Return the bytes of a packed tensor without bits that only fill up words."""
     return -(-spec.size * PACKED_DTYPES[spec.dtype].planes // 8)
 
 

@@ -24,7 +24,7 @@ BREAK_EVEN = "zeros win below"
 
 
 def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
-    """Returns the page for a measured plan. reports: one report for each batch size.
+    """Return the page for a measured plan. reports: one report for each batch size.
 
     facts: a mapping with the keys model, device, description, effort, precision, measured and
     reused (numbers of candidates), version (of gossamer), date, parameters (numbers in the
@@ -46,35 +46,35 @@ def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
 
 
 def by_time(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns a row's candidates, the fastest first and candidates without a time last."""
+    """Return a row's candidates, the fastest first and candidates without a time last."""
     return sorted(row.get("candidates", []),
                   key=lambda candidate: (candidate["median_us"] is None,
                                          candidate["median_us"] or 0.0))
 
 
 def with_precision(row: Mapping[str, Any]) -> str:
-    """Returns the algorithm's name, with its precision where the precision is not float32."""
+    """Return the algorithm's name, with its precision where the precision is not float32."""
     return row["algorithm"] + ("" if row["precision"] == "fp32" else f" {row['precision']}")
 
 
 def time_text(value: float | None) -> str:
-    """Returns a time in microseconds as text; "" for None."""
+    """Return a time in microseconds as text; "" for None."""
     return "" if value is None else f"{value:.1f}"
 
 
 def quartiles_text(times: Mapping[str, Any]) -> str:
-    """Returns the quartiles of a row or a candidate as text; "" where they are not known."""
+    """Return the quartiles of a row or a candidate as text; "" where they are not known."""
     low, high = times.get("p25_us"), times.get("p75_us")
     return "" if low is None or high is None else f"{low:.1f} to {high:.1f}"
 
 
 def error_text(value: float | None) -> str:
-    """Returns a normalised error as text; "" for None."""
+    """Return a normalised error as text; "" for None."""
     return "" if value is None else f"{value:.0e}"
 
 
 def build_text(built: Mapping[str, Any]) -> str:
-    """Returns the time that preparing a row or a candidate took, with "(cached)" where a kernel was
+    """Return the time that preparing a row or a candidate took, with "(cached)" where a kernel was
     in the disk cache."""
     if built["build_s"] is None:
         return ""
@@ -100,7 +100,7 @@ def _section(report: Report) -> str:
 
 
 def _headline(report: Report) -> list[str]:
-    """Returns the few numbers that matter most, each in a box of the page."""
+    """Return the few numbers that matter most, each in a box of the page."""
     tiles = headline(report)
     if not tiles:
         return []
@@ -110,7 +110,7 @@ def _headline(report: Report) -> list[str]:
 
 
 def _all_numbers(report: Report) -> str:
-    """Returns the table with a row for each layer."""
+    """Return the table with a row for each layer."""
     slower = any(row.get("speedup_reason") for row in report.rows)
     with_zeros = any(break_even_text(row) for row in report.rows)
     headings = ["layer", "problem", "density", "algorithm", "config", "us", "quartiles",
@@ -121,7 +121,7 @@ def _all_numbers(report: Report) -> str:
 
 
 def _anchor(report: Report, index: int) -> str:
-    """Returns the HTML id of the element that says why a layer has its algorithm."""
+    """Return the HTML id of the element that says why a layer has its algorithm."""
     return f"batch-{report.batch}-layer-{index}"
 
 
@@ -131,7 +131,7 @@ def _legend(taken: str, other: str) -> str:
 
 
 def _plans(plans: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the bars of the plans that were compared, with the outcome of each."""
+    """Return the bars of the plans that were compared, with the outcome of each."""
     longest = max(plan["median_us"] or 0.0 for plan in plans)
     lines = ["<h3>Plans, end to end</h3>", _legend("the plan taken", "another plan")]
     for plan in plans:
@@ -144,7 +144,7 @@ def _plans(plans: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
-    """Returns a layer's bars, which can be opened to show why its algorithm was taken."""
+    """Return a layer's bars, which can be opened to show why its algorithm was taken."""
     median, dense = row.get("median_us"), row.get("best_dense_us")
     density = f", density {_density(row)}" if _density(row) else ""
     bars = _bar(with_precision(row), median, longest, True, density)
@@ -163,7 +163,7 @@ def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
 
 def _numbers(row: Mapping[str, Any], anchor: str, with_reason: bool,
              with_zeros: bool) -> list[str]:
-    """Returns the cells of a layer's row in the table of all numbers. The layer's name is a link to
+    """Return the cells of a layer's row in the table of all numbers. The layer's name is a link to
     the reasons for its algorithm."""
     median, dense = row.get("median_us"), row.get("best_dense_us")
     speedup = row.get("speedup")
@@ -179,12 +179,12 @@ def _numbers(row: Mapping[str, Any], anchor: str, with_reason: bool,
 
 
 def _density(row: Mapping[str, Any]) -> str:
-    """Returns the share of a layer's nonzero weights as text; "" where the layer has no weights."""
+    """Return the share of a layer's nonzero weights as text; "" where the layer has no weights."""
     return "" if row["density"] is None else share_text(row["density"])
 
 
 def _candidates(row: Mapping[str, Any]) -> str:
-    """Returns the bars and the table of a layer's candidates, with the reason why each candidate
+    """Return the bars and the table of a layer's candidates, with the reason why each candidate
     was taken or was not taken."""
     candidates = by_time(row)
     longest = max((candidate["median_us"] or 0.0 for candidate in candidates), default=0.0)
@@ -219,7 +219,7 @@ def _longest(row: Mapping[str, Any]) -> float:
 
 
 def _whole(value: str) -> str:
-    """Returns a cell whose words are not broken."""
+    """Return a cell whose words are not broken."""
     return f'<td class="whole">{escape(value)}</td>'
 
 
@@ -228,12 +228,12 @@ def _number(value: str) -> str:
 
 
 def _value(name: str) -> str:
-    """Returns the name of a plan or candidate that has no time."""
+    """Return the name of a plan or candidate that has no time."""
     return f'<div class="value">{escape(name)}</div>'
 
 
 def _bar(name: str, value: float | None, longest: float, taken: bool, more: str = "") -> str:
-    """Returns a name, a time and its bar, whose length is the time's share of the longest time; ""
+    """Return a name, a time and its bar, whose length is the time's share of the longest time; ""
     where the time is not known."""
     if value is None:
         return ""
@@ -244,7 +244,7 @@ def _bar(name: str, value: float | None, longest: float, taken: bool, more: str 
 
 
 def fragment(report: Report) -> str:
-    """Returns a report as a part of another page, such as a notebook, which has its own style."""
+    """Return a report as a part of another page, such as a notebook, which has its own style."""
     head, *rows = report.table
     tiles = "; ".join(f"<b>{escape(tile.number)}</b> {escape(tile.meaning)}"
                       for tile in headline(report))
@@ -255,13 +255,13 @@ def fragment(report: Report) -> str:
 
 
 def escape(text: str) -> str:
-    """Returns a text as HTML. Names may come from strangers, so that characters which control a
+    """Return a text as HTML. Names may come from strangers, so that characters which control a
     terminal or the direction of a text are written as their codes."""
     return html.escape(one_line(text))
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], taken: int = -1) -> str:
-    """Returns a table.
+    """Return a table.
 
     rows: the cells of each row as HTML. On a narrow screen, without room for the line of headings,
     each cell shows the name of its column.
@@ -293,7 +293,7 @@ class Tile:
 
 
 def headline(report: Report) -> list[Tile]:
-    """Returns the time of the whole network, how much less work it is without the channels that
+    """Return the time of the whole network, how much less work it is without the channels that
     have no effect, and the times of three other plans as multiples of
     this time: the best dense plan, the best plan of one library, and the best plan of one algorithm
     of gossamer's own. Plans without a time are left out; only for the dense plan a tile says that

@@ -16,7 +16,7 @@ _MOST_NAMED = 3
 
 
 def part_notes(graph: Graph, rows: Iterable[Mapping[str, Any]] = ()) -> list[str]:
-    """Returns a sentence for each part of a network that ONNX Runtime computes, and for the
+    """Return a sentence for each part of a network that ONNX Runtime computes, and for the
     network's tail, with the nodes and the reasons why gossamer does not compute them.
 
     rows: the rows of a report; where the rows have times, sentences say which share of the time a
@@ -38,7 +38,7 @@ def part_notes(graph: Graph, rows: Iterable[Mapping[str, Any]] = ()) -> list[str
 
 
 def check_parts(graph: Graph) -> None:
-    """Raises UnsupportedError where ONNX Runtime computes a part of a network."""
+    """Raise UnsupportedError where ONNX Runtime computes a part of a network."""
     if notes := part_notes(graph):
         raise UnsupportedError(f"{graph.file or graph.name}: {notes[0]}, and strict allows "
                                "gossamer's own layers only; leave strict out")
@@ -51,7 +51,7 @@ def _nodes(nodes: Sequence[tuple[str, str]]) -> str:
 
 
 def run_notes(program: Program) -> list[str]:
-    """Returns one sentence on the parts of a program, or an empty list where it has no parts."""
+    """Return one sentence on the parts of a program, or an empty list where it has no parts."""
     parts = [step for step in program.steps if step.layer.members]
     if len(parts) == 1:
         (step,) = parts

@@ -16,7 +16,7 @@ from gossamer.tensor import AXES, BFLOAT16
 
 
 def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
-    """Raises InputError unless there are as many inputs as the graph has."""
+    """Raise InputError unless there are as many inputs as the graph has."""
     expected = graph.network_inputs
     if len(inputs) != len(expected):
         names = ", ".join(repr(info.name) for info in expected)
@@ -25,7 +25,7 @@ def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
 
 
 def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Returns the inputs in the graph's order. Callers give the inputs by position, by name, or as
+    """Return the inputs in the graph's order. Callers give the inputs by position, by name, or as
     one mapping of names to arrays. Raises InputError for names of no input, and where an input is
     missing."""
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
@@ -44,7 +44,7 @@ def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> t
 
 
 def as_called_for(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the inputs of a call as views in the layout and dtype that the plan accepts. For an
+    """Return the inputs of a call as views in the layout and dtype that the plan accepts. For an
     input in NHWC, images with axes N, C, H, W, such as torch's tensors in channels_last, become
     views in NHWC. Arrays of bfloat16 become views of their bits. Raises InputError where an input
     of the plan is bfloat16 and the array has another dtype."""
@@ -62,7 +62,7 @@ def as_called_for(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _bits(name: str, array: Any) -> Any:
-    """Returns a view of the bits of an array of bfloat16; an array of bits is returned as it is."""
+    """Return a view of the bits of an array of bfloat16; an array of bits is returned as it is."""
     dtype = str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
     if dtype == BFLOAT16:
         return array.view(sys.modules[library(array)].uint16
@@ -74,13 +74,13 @@ def _bits(name: str, array: Any) -> Any:
 
 
 def _is_of(shape: Sequence[int], expected: Sequence[int | None]) -> bool:
-    """Returns whether a shape is as expected, where None stands for any size."""
+    """Return whether a shape is as expected, where None stands for any size."""
     return len(shape) == len(expected) and all(
         size in (None, given) for size, given in zip(expected, shape, strict=True))
 
 
 def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
-    """Returns the batch size of the inputs. Raises InputError where they do not fit the graph's
+    """Return the batch size of the inputs. Raises InputError where they do not fit the graph's
     inputs."""
     check_count(graph, inputs)
     batch: int | None = None
@@ -109,19 +109,19 @@ def _shape_text(shape: Sequence[int | None]) -> str:
 
 
 def by_name(graph: Graph, arrays: Sequence[Any]) -> dict[str, np.ndarray]:
-    """Returns contiguous arrays of the graph's dtypes, by the names of the graph's inputs. arrays:
+    """Return contiguous arrays of the graph's dtypes, by the names of the graph's inputs. arrays:
     inputs that batch_of() has checked."""
     return {info.name: np.asarray(array, info.dtype, order="C")
             for info, array in zip(graph.inputs, arrays, strict=True)}
 
 
 def single(outputs: Sequence[Any]) -> Any:
-    """Returns the outputs as callers get them: the only output itself, or a tuple of several."""
+    """Return the outputs as callers get them: the only output itself, or a tuple of several."""
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 def fill(out: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Copies the results into the caller's arrays and returns the arrays. Raises InputError where
+    """Copy the results into the caller's arrays and return the arrays. Raises InputError where
     the arrays do not fit."""
     targets = out if isinstance(out, (tuple, list)) else (out,)
     if len(targets) != len(results):
@@ -149,7 +149,7 @@ def is_foreign(array: Any) -> bool:
 
 
 def on_host(array: Any) -> np.ndarray:
-    """Returns a foreign array in host memory as a NumPy array over the same memory.
+    """Return a foreign array in host memory as a NumPy array over the same memory.
 
     Raises InputError where the array does not lie in host memory, or is a tensor that requires a
     gradient.
@@ -176,7 +176,7 @@ def is_lossless(source: str, target: str) -> bool:
 
 
 def as_taken(array: Any, dtype: str) -> Any:
-    """Returns an array on a device in the dtype and order that a network accepts. Where the array
+    """Return an array on a device in the dtype and order that a network accepts. Where the array
     has other strides, or a dtype that converts without loss, the array's library converts the array
     in one kernel. An array that cannot be accepted is returned as it is."""
     name = library(array)
@@ -191,7 +191,7 @@ def as_taken(array: Any, dtype: str) -> Any:
 
 
 def callers_stream(array: Any) -> Any:
-    """Returns the stream on which the array's library works now; None where the library has no
+    """Return the stream on which the array's library works now; None where the library has no
     streams."""
     name = library(array)
     if name == "torch":
@@ -202,7 +202,7 @@ def callers_stream(array: Any) -> Any:
 
 
 def like_on_host(array: Any, result: np.ndarray) -> Any:
-    """Returns a result as an array of the library of `array`, over the same memory if possible."""
+    """Return a result as an array of the library of `array`, over the same memory if possible."""
     name = library(array)
     if name == "torch":
         return sys.modules[name].from_numpy(result)

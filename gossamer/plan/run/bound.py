@@ -74,7 +74,7 @@ class BoundCall:
 
 def bind(graph: Graph, device: Device, context_of: Callable[[int], Context],
          inputs: tuple[Any, ...], out: Any, stream: Any) -> BoundCall:
-    """Returns the bound call of a plan. context_of: returns the context of a batch size."""
+    """Return the bound call of a plan. context_of: returns the context of a batch size."""
     names = [*(f"input {info.name!r}" for info in graph.inputs),
              *(f"out for {info.name!r}" for info in graph.outputs)]
     if any(library(array) == "jax" for array in (*inputs, *_several(out))):
@@ -109,7 +109,7 @@ def _on_device(graph: Graph, device: Device, context_of: Callable[[int], Context
             target = device.incoming(array, stream, name=name, dtype=spec.stored_dtype)
             _check_shape(name, target.shape, spec.shape)
             targets.append(target)
-    _check_apart(names, [(array.buffer.address, array.buffer.nbytes)
+    _check_disjoint(names, [(array.buffer.address, array.buffer.nbytes)
                          for array in (*sources, *targets)], len(targets))
     replay = context.bound(
         {info.name: array.buffer for info, array in zip(graph.inputs, sources, strict=True)},
@@ -141,7 +141,7 @@ def _on_host(graph: Graph, device: Device, context_of: Callable[[int], Context],
                 raise InputError(f"{name} is not contiguous, or cannot be written; give a new "
                                  "array, or leave out away")
         bounds = [np.lib.array_utils.byte_bounds(array) for array in (*arrays, *targets)]
-        _check_apart(names, [(low, high - low) for low, high in bounds], len(targets))
+        _check_disjoint(names, [(low, high - low) for low, high in bounds], len(targets))
     results = dict(zip([info.name for info in graph.outputs], targets, strict=True))
 
     transfers = TransferGraph()
@@ -181,15 +181,15 @@ def _check_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -
         raise InputError(f"{name} has shape {tuple(shape)}, expected {expected}")
 
 
-def _check_apart(names: Sequence[str], places: Sequence[tuple[int, int]], outputs: int) -> None:
-    """Raises InputError where an output shares memory with an input or with another output.
+def _check_disjoint(names: Sequence[str], spans: Sequence[tuple[int, int]], outputs: int) -> None:
+    """Raise InputError where an output shares memory with an input or with another output.
 
-    places: address and bytes of each array.
+    spans: address and bytes of each array.
     outputs: the number of outputs, which come last.
     """
     for index in range(len(names) - outputs, len(names)):
-        address, nbytes = places[index]
-        for other, (other_address, other_nbytes) in zip(names[:index], places, strict=False):
+        address, nbytes = spans[index]
+        for other, (other_address, other_nbytes) in zip(names[:index], spans, strict=False):
             if address < other_address + other_nbytes and other_address < address + nbytes:
                 raise InputError(f"{names[index]} shares memory with {other}; give it memory of "
                                  "its own")

@@ -25,7 +25,7 @@ class Lifetime:
 
 
 def place(values: Mapping[str, Lifetime], alignment: int) -> tuple[dict[str, int], int]:
-    """Returns the byte offset of every value in one arena, and the arena's size in bytes.
+    """Return the byte offset of every value in one arena, and the arena's size in bytes.
 
     Values are placed one by one, the largest first; of values of the same size, the value whose
     life begins first comes first. Each value is placed in the lowest gap that is large enough. Gaps
@@ -40,9 +40,9 @@ def place(values: Mapping[str, Lifetime], alignment: int) -> tuple[dict[str, int
     for name in order:
         value = values[name]
         firsts, lasts, starts, ends = placed
-        beside = (firsts <= value.last) & (lasts >= value.first)
-        gaps = np.append(0, np.maximum.accumulate(ends[beside]))
-        fits = gaps[:-1] + value.nbytes <= starts[beside]
+        alive = (firsts <= value.last) & (lasts >= value.first)
+        gaps = np.append(0, np.maximum.accumulate(ends[alive]))
+        fits = gaps[:-1] + value.nbytes <= starts[alive]
         offset = offsets[name] = int(gaps[np.argmax(fits) if fits.any() else -1])
         end = offset + value.nbytes
         total = max(total, end)
@@ -85,7 +85,7 @@ class ProgramBuffers:
         return sum(buffer.nbytes for buffer in self._constants.values())
 
     def of(self, value: str) -> Buffer:
-        """Returns the memory of a value."""
+        """Return the memory of a value."""
         root = self._program.root(value)
         return self._constants[root] if root in self._constants else self._activations[root]
 
@@ -103,7 +103,7 @@ class ProgramBuffers:
 
 
 def _lifetimes(program: Program) -> dict[str, Lifetime]:
-    """Returns the lifetime of every value that has memory of its own among the activations. Where a
+    """Return the lifetime of every value that has memory of its own among the activations. Where a
     value A owns the memory in which a value B lies, a use of B counts as a use of A. Inputs and
     outputs are alive until after the last step, so that an execution can be repeated."""
     owners = {value: program.place(value).whole for value in (

@@ -72,7 +72,7 @@ class Calls:
 
     def __call__(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
                  stream: Any) -> Any:
-        """Returns the outputs of a call; see `Plan.__call__`."""
+        """Return the outputs of a call; see `Plan.__call__`."""
         self.check_usable()
         form = None
         if out is None and stream is None and not named:
@@ -95,7 +95,7 @@ class Calls:
 
     async def asynchronous(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
                            stream: Any) -> Any:
-        """Returns the outputs of a call that another thread makes; see `Plan.run_async`."""
+        """Return the outputs of a call that another thread makes; see `Plan.run_async`."""
         # importing asyncio takes longer than importing this file with all its imports
         import asyncio
 
@@ -115,13 +115,13 @@ class Calls:
 
     def bound(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
               stream: Any) -> BoundCall:
-        """Returns a bound call; see `Plan.bind`."""
+        """Return a bound call; see `Plan.bind`."""
         self.check_usable()
         return bind(self._graph, self._device, self.first_context,
                     self._in_order(inputs, named), out, stream)
 
     def page_locked(self, batch: int) -> tuple[np.ndarray, ...]:
-        """Returns arrays for the inputs in page-locked memory; see `Plan.pinned`."""
+        """Return arrays for the inputs in page-locked memory; see `Plan.pinned`."""
         self.check_usable()
         if batch < 1:
             raise InputError(f"batch is {batch}, expected 1 or more")
@@ -133,7 +133,7 @@ class Calls:
                      for spec in specs)
 
     def check_usable(self) -> None:
-        """Raises InputError where the plan was closed, and DeviceError where the process was forked
+        """Raise InputError where the plan was closed, and DeviceError where the process was forked
         after its device was opened."""
         if self._is_closed:
             raise InputError(f"{self._graph.name}: the plan is closed; make another one, or call "
@@ -141,20 +141,20 @@ class Calls:
         self._device.check_usable()
 
     def first_context(self, batch: int) -> Context:
-        """Returns the first context of a batch size, which is the last one from now on."""
+        """Return the first context of a batch size, which is the last one from now on."""
         context = self.contexts.first(batch)
         self.last_batch = batch
         return context
 
     def close(self) -> None:
-        """Forgets all contexts, whose memory is freed, and refuses further calls."""
+        """Forget all contexts, whose memory is freed, and refuses further calls."""
         self._is_closed = True
         if self.contexts.all():
             self._device.synchronize()
         self.contexts.clear()
 
     def _in_order(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Returns the inputs of a call in the order of the graph's inputs. The axes of each input
+        """Return the inputs of a call in the order of the graph's inputs. The axes of each input
         stay in the caller's order."""
         return as_called_for(self._network, in_order(self._graph, inputs, named))
 
@@ -162,7 +162,7 @@ class Calls:
         return bool(inputs) and is_foreign(inputs[0]) and self._device.holds(inputs[0])
 
     def _staged(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, ...] | None:
-        """Returns the outputs for NumPy arrays of known shapes and dtypes, computed by the graph
+        """Return the outputs for NumPy arrays of known shapes and dtypes, computed by the graph
         that was captured for such calls; None where no graph was captured."""
         batch = self._batches.get(_form_on_host(inputs))
         if batch is None or debug.logger.isEnabledFor(logging.DEBUG):
@@ -196,7 +196,7 @@ class Calls:
 
     def _on_device(self, inputs: tuple[Any, ...], stream: Any,
                    form: Hashable | None) -> tuple[Any, ...]:
-        """Returns the outputs for arrays on the device.
+        """Return the outputs for arrays on the device.
 
         form: a key of the call's shapes, dtypes and library; later calls with the same key need no
         checks.
@@ -236,7 +236,7 @@ class Calls:
         return tuple(device.like(inputs[0], array) for array in results)
 
     def _empty_outputs(self, batch: int) -> dict[str, np.ndarray]:
-        """Returns the outputs if all of them are empty; else {}."""
+        """Return the outputs if all of them are empty; else {}."""
         static = resolve(self._network, batch)
         outputs = {info.name: np.zeros(static.shapes[info.name],
                                        info.returned_dtype or static.dtypes[info.name])
@@ -245,8 +245,8 @@ class Calls:
 
 
 def _form_on_host(arrays: Sequence[Any]) -> Hashable | None:
-    """Returns a key for calls with NumPy arrays, which consists of the arrays' shapes and dtypes: a
-    call needs no checks if a call with the same key was checked before. Returns None for other
+    """Return a key for calls with NumPy arrays, which consists of the arrays' shapes and dtypes: a
+    call needs no checks if a call with the same key was checked before. Return None for other
     arrays."""
     if any([type(array) is not np.ndarray for array in arrays]):
         return None
@@ -314,7 +314,7 @@ class TailCalls(Calls):
         return single(outputs)
 
     def _run(self, given: list[Any]) -> list[Any]:
-        """Returns what the tail makes of the values that it reads."""
+        """Return what the tail makes of the values that it reads."""
         if all(np.size(value) for value in given if isinstance(value, np.ndarray)):
             return self._session.run(given)
         model, constants = parsed(self._tail.model.tobytes()), self._tail.constants
@@ -330,14 +330,14 @@ class TailCalls(Calls):
         raise self.error("have pinned inputs")
 
     def error(self, what: str) -> InputError:
-        """Returns the error of a call that is not possible where the data decide shapes. what:
+        """Return the error of a call that is not possible where the data decide shapes. what:
         words for the call, such as "be bound"."""
         return InputError(f"{self._graph.name} cannot {what}: {self._source} and what follows it "
                           "have shapes that the data decide; call the plan with arrays")
 
 
 def _as_taken(info: ValueInfo, value: Any) -> Any:
-    """Returns an input of a network as ONNX Runtime accepts it. Raises InputError for numbers where
+    """Return an input of a network as ONNX Runtime accepts it. Raises InputError for numbers where
     texts are expected, and for texts where numbers are expected."""
     if info.dtype == "string":
         array = np.asarray(value)

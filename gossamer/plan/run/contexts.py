@@ -88,7 +88,7 @@ class Contexts:
             group.free.put(None)
 
     def on_stream(self, batch: int, stream: Any) -> Context:
-        """Returns the context that was last used on a stream. If there is none, returns a context
+        """Return the context that was last used on a stream. If there is none, returns a context
         whose work has ended, or a new context. If no further context can be made, several streams
         share a context, and the device computes the work of one stream after the work of another
         stream."""
@@ -109,7 +109,7 @@ class Contexts:
         return context or self.first(batch)
 
     def first(self, batch: int) -> Context:
-        """Returns a context of a batch size for work that may wait for other calls."""
+        """Return a context of a batch size for work that may wait for other calls."""
         group = self._group(batch)
         with self._lock:
             context = _first(group, lambda context: True)
@@ -119,30 +119,30 @@ class Contexts:
         return context
 
     def remember(self, form: Hashable, call: KnownCall) -> None:
-        """Stores a call that was checked. form: the result of form_of() for the call's tensors."""
+        """Store a call that was checked. form: the result of form_of() for the call's tensors."""
         if len(self.known) >= _MOST_KNOWN:
             self.known.clear()
         self.known[form] = call
 
     def of(self, batch: int) -> list[Context]:
-        """Returns the contexts of a batch size that were made so far."""
+        """Return the contexts of a batch size that were made so far."""
         group = self._groups.get(batch)
         return [] if group is None else list(group.contexts)
 
     def all(self) -> list[Context]:
-        """Returns the contexts that were made so far."""
+        """Return the contexts that were made so far."""
         with self._lock:
             return [context for group in self._groups.values() for context in group.contexts]
 
     def clear(self) -> None:
-        """Forgets all contexts. The memory of a context is freed when the calls that use the
+        """Forget all contexts. The memory of a context is freed when the calls that use the
         context have ended."""
         with self._lock:
             self._groups.clear()
             self.known.clear()
 
     def _grow(self, batch: int, group: _Group, *, for_stream: bool = False) -> None:
-        """Makes a further context unless the limit is reached or a context is free. for_stream:
+        """Make a further context unless the limit is reached or a context is free. for_stream:
         whether a context is made even if another context is free, since the stream of the free
         context may still have work."""
         with group.making:
@@ -165,7 +165,7 @@ class Contexts:
             group.free.put(context)
 
     def _give_up(self, batch: int, group: _Group) -> None:
-        """Lets the threads that wait for the first context, which could not be made, try to make it
+        """Let the threads that wait for the first context, which could not be made, try to make it
         themselves."""
         with self._lock:
             if self._groups.get(batch) is group:
@@ -185,7 +185,7 @@ class Contexts:
         return group
 
     def _drop_others(self, batch: int) -> None:
-        """Drops the batch sizes that were least recently used, as long as the contexts take more
+        """Drop the batch sizes that were least recently used, as long as the contexts take more
         than their share of the device's memory."""
         most = self._device.limits.memory_bytes // _SHARE
         sizes = {each: sum(map(_bytes, group.contexts)) for each, group in self._groups.items()}
@@ -198,13 +198,13 @@ class Contexts:
 
 
 def _bytes(context: Context) -> int:
-    """Returns the bytes that a context takes by itself: constants are shared."""
+    """Return the bytes that a context takes by itself: constants are shared."""
     return (context.activation_bytes + context.workspace_bytes
             + _STEP_BYTES * len(context.program.steps))
 
 
 def _first(group: _Group, fits: Callable[[Context], bool]) -> Context | None:
-    """Returns the first context of a group for which fits() is true, and moves this context to the
+    """Return the first context of a group for which fits() is true, and moves this context to the
     end."""
     for context in group.contexts:
         if fits(context):
@@ -215,8 +215,8 @@ def _first(group: _Group, fits: Callable[[Context], bool]) -> Context | None:
 
 
 def form_of(arrays: Sequence[Any]) -> Hashable | None:
-    """Returns a key for calls with these arrays. The key consists of everything that the checks of
-    a call depend on, and of the stream on which torch works now. Returns None where an array is no
+    """Return a key for calls with these arrays. The key consists of everything that the checks of
+    a call depend on, and of the stream on which torch works now. Return None where an array is no
     plain torch tensor on a CUDA device, or requires a gradient."""
     torch = sys.modules.get("torch")
     if torch is None or not arrays:
@@ -234,7 +234,7 @@ def form_of(arrays: Sequence[Any]) -> Hashable | None:
 
 @cache
 def _handle_of() -> Callable[[int], int]:
-    """Returns a function that takes the index of a device and returns the handle of torch's current
+    """Return a function that takes the index of a device and returns the handle of torch's current
     stream. The function makes no stream object where torch can return the handle alone."""
     torch = sys.modules["torch"]
     quick: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -263,7 +263,7 @@ class KnownCall:
         """Functions that replay a graph, by the inputs' addresses."""
 
     def __call__(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
-        """Returns the outputs; None where no graph was captured for the arrays' addresses."""
+        """Return the outputs; None where no graph was captured for the arrays' addresses."""
         addresses = tuple([array.data_ptr() for array in arrays])
         replay = self._replays.get(addresses)
         if replay is None:

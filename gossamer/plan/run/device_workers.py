@@ -103,7 +103,7 @@ class Lanes:
         self._idle: OrderedDict[Lane, None] = OrderedDict()
 
     def take(self, batch: int) -> Lane:
-        """Returns a lane for a batch size. The caller gives the lane back unless the lane's batch
+        """Return a lane for a batch size. The caller gives the lane back unless the lane's batch
         failed."""
         lane = next((lane for lane in reversed(self._idle) if lane.batch == batch), None)
         if lane is None:
@@ -112,7 +112,7 @@ class Lanes:
         return lane
 
     def prepare(self, batch: int, count: int) -> None:
-        """Makes `count` lanes for a batch size, and computes on each lane until nothing more has to
+        """Make `count` lanes for a batch size, and compute on each lane until nothing more has to
         be allocated or captured, so that later batches do not wait for such work."""
         lanes = [self.take(batch) for _ in range(count)]
         for lane in lanes:
@@ -123,13 +123,13 @@ class Lanes:
             self.give_back(lane)
 
     def give_back(self, lane: Lane) -> None:
-        """Keeps a lane for another batch."""
+        """Keep a lane for another batch."""
         self._idle[lane] = None
         while len(self._idle) > self._most_idle:
             self._idle.popitem(last=False)
 
     def begun(self, lane: Lane, arrays: Sequence[np.ndarray]) -> Callable[[], list[np.ndarray]]:
-        """Queues a batch of arrays in host memory on a lane, and returns the function that waits
+        """Queue a batch of arrays in host memory on a lane, and return the function that waits
         for the batch's outputs."""
         collect = lane.context.begin(by_name(self.plan.graph, arrays), self.computing)
 
@@ -150,12 +150,12 @@ class Lanes:
         return Lane(self.plan, batch)
 
     def clear(self) -> None:
-        """Frees the lanes that are not in use."""
+        """Free the lanes that are not in use."""
         self._idle.clear()
 
 
 def checked(plans: Sequence[PlanParts], item: Any, stream: Any) -> Begin:
-    """Returns the function that begins a batch on any of the plans, which are plans of one network.
+    """Return the function that begins a batch on any of the plans, which are plans of one network.
 
     stream: for a single plan, a stream of its device. Arrays on the device are ready when the work
     that is queued on the stream now has ended. With several plans, arrays have to be in host
@@ -170,7 +170,7 @@ def checked(plans: Sequence[PlanParts], item: Any, stream: Any) -> Begin:
 
 
 def host_arrays(graph: Graph, inputs: Sequence[Any]) -> tuple[list[Any], int]:
-    """Returns the inputs as arrays in host memory, and their batch size. Raises InputError for
+    """Return the inputs as arrays in host memory, and their batch size. Raises InputError for
     arrays that do not fit the graph or are not in host memory."""
     arrays = [on_host(array) if is_foreign(array) else array for array in inputs]
     return arrays, batch_of(graph, arrays)
@@ -258,7 +258,7 @@ class Members:
         return [member for member in self.all if not member.problem]
 
     def leave_out(self, member: Member, error: Exception) -> None:
-        """Gives a device no further work, and warns the user. The last device is kept, because its
+        """Give a device no further work, and warns the user. The last device is kept, because its
         errors say what is wrong."""
         with self._lock:
             if member.problem or self.usable == [member]:
@@ -309,7 +309,7 @@ class SharedWork:
         self._is_ended = False
 
     def take(self, member: Member, *, wait: bool) -> BatchTask | None:
-        """Returns the next task for a device; None if no task waits. With `wait` the call waits for
+        """Return the next task for a device; None if no task waits. With `wait` the call waits for
         a task, and returns None when no further task will come."""
         with self.changed:
             while not self._is_ended and not member.problem:
@@ -329,7 +329,7 @@ class SharedWork:
         return None
 
     def done(self, task: BatchTask, finish: Finish) -> None:
-        """Sets the result of a task, and leaves out the devices that failed at the task."""
+        """Set the result of a task, and leaves out the devices that failed at the task."""
         for member, error in task.errors.items():
             if not isinstance(error, OutOfMemoryError):
                 self.members.leave_out(member, error)
@@ -337,7 +337,7 @@ class SharedWork:
         task.result.set_result(finish)
 
     def failed(self, task: BatchTask, member: Member, error: Exception) -> None:
-        """Gives the task to another device, or sets the task's error where no other device can do
+        """Give the task to another device, or set the task's error where no other device can do
         the task."""
         if isinstance(error, DeviceLostError):
             self.members.leave_out(member, error)
@@ -350,7 +350,7 @@ class SharedWork:
             task.result.set_exception(task.name(error))
 
     def _settle(self) -> None:
-        """Ends the work on a task."""
+        """End the work on a task."""
         with self.changed:
             self._in_work -= 1
             if not self._again and not self.is_over:
@@ -359,7 +359,7 @@ class SharedWork:
         self._fail_hopeless()
 
     def _fail_hopeless(self) -> None:
-        """Sets the error of each task that has failed on every device that still takes part."""
+        """Set the error of each task that has failed on every device that still takes part."""
         with self.changed:
             usable = self.members.usable
             hopeless = [task for task in self._again if all(map(task.errors.__contains__, usable))]
@@ -370,7 +370,7 @@ class SharedWork:
             task.result.set_exception(task.name(next(iter(task.errors.values()))))
 
     def end(self) -> None:
-        """Makes take() return None from now on."""
+        """Make take() return None from now on."""
         with self.changed:
             self._is_ended = True
             self.changed.notify_all()
@@ -394,14 +394,14 @@ class DeviceWorker(threading.Thread):
         self._lanes = Lanes(member.plan, sizes * self._at_once)
 
     def prepare(self, batches: Iterable[int]) -> None:
-        """Makes the lanes for batch sizes before the thread starts, as many as memory holds;
+        """Make the lanes for batch sizes before the thread starts, as many as memory holds;
         further lanes are made when they are needed."""
         with contextlib.suppress(OutOfMemoryError):
             for batch in batches:
                 self._lanes.prepare(batch, self._at_once)
 
     def run(self) -> None:
-        """Computes tasks until no further task will come."""
+        """Compute tasks until no further task will come."""
         queued: deque[tuple[BatchTask, Collect]] = deque()
         while True:
             if len(queued) == self._at_once:
@@ -421,7 +421,7 @@ class DeviceWorker(threading.Thread):
         self._lanes.clear()
 
     def _collect(self, task: BatchTask, collect: Collect) -> None:
-        """Waits for a batch, and sets its result or its error."""
+        """Wait for a batch, and set its result or its error."""
         try:
             finish = collect()
         except Exception as error:

@@ -51,18 +51,18 @@ class PreparedSteps:
         program.prepared = weakref.ref(self)
 
     def queue(self, stream: Any) -> None:
-        """Queues all steps on a stream."""
+        """Queue all steps on a stream."""
         for work in self._works:
             work(stream)
 
     def show(self, stream: Any) -> None:
-        """Executes the steps one by one, and prints a line for each."""
+        """Execute the steps one by one, and print a line for each."""
         for step, state, work in zip(self._program.steps, self.states, self._works, strict=True):
             elapsed = 0.0 if step.in_place else self._device.time(work, stream)
             debug.show(step_line(step, elapsed, state, debug.level()))
 
     def profile(self, repeats: int) -> list[Timing]:
-        """Returns the times that a report shows, one for each step. Each step runs on the data that
+        """Return the times that a report shows, one for each step. Each step runs on the data that
         the steps before it computed. A part has one time for each of its layers except reshapes:
         the time of the part is divided among these layers in proportion to their times in the
         library's own profile."""
@@ -77,7 +77,7 @@ class PreparedSteps:
         return timings
 
     def _divided(self, step: Step, state: State, timing: Timing) -> list[Timing]:
-        """Returns the time of a part, divided among its layers."""
+        """Return the time of a part, divided among its layers."""
         problem = step.problem
         assert isinstance(problem, PartProblem)
         times = problem_times(problem, state.data.weights, step.variant, [
@@ -91,7 +91,7 @@ class PreparedSteps:
                 for time in shown]
 
     def _built(self) -> Sequence[Callable[[], Prepared]]:
-        """Returns for each step a function that returns the step's prepared state and the cost of
+        """Return for each step a function that returns the step's prepared state and the cost of
         preparing it, or raises the error with which preparing the step failed."""
         ready = self._built_before()
         on_device = [index for index, step in enumerate(self._program.steps)
@@ -101,7 +101,7 @@ class PreparedSteps:
         return [ready.get(index, make) for index, make in enumerate(self._makers)]
 
     def _built_before(self) -> dict[int, Callable[[], Prepared]]:
-        """Returns, by the indices of steps, functions that return prepared states. Another instance
+        """Return, by the indices of steps, functions that return prepared states. Another instance
         of this class has prepared these states for the same program, and this instance may use them
         too. When a program is prepared for a further thread or stream, most of the time would go
         into preparing these states again."""
@@ -109,12 +109,12 @@ class PreparedSteps:
         if earlier is None:
             return {}
         found = zip(self._makers, earlier._makers, earlier.states, earlier.builds, strict=True)
-        return {index: partial(_pair, state, cost)
+        return {index: lambda prepared=(state, cost): prepared
                 for index, (maker, other, state, cost) in enumerate(found)
                 if cost is not None and maker.args == other.args and _is_read_only(state)}
 
     def _work(self, step: Step, built: Callable[[], Prepared]) -> Work:
-        """Returns the function that queues a step on a stream, and appends the step's state and
+        """Return the function that queues a step on a stream, and appends the step's state and
         cost to `states` and `builds`."""
         if _is_idle(step):
             self.builds.append(BuildCost(0.0, False, 0) if step.in_place else None)
@@ -155,18 +155,14 @@ def _is_read_only(state: State) -> bool:
         if isinstance(argument, Buffer))
 
 
-def _pair(state: State, cost: BuildCost) -> Prepared:
-    return state, cost
-
-
 def _of_layer(step: Step, error: InputError) -> InputError:
-    """Returns an error of a layer about its input values, with the layer's name added."""
+    """Return an error of a layer about its input values, with the layer's name added."""
     return InputError(f"{source_of(step.layer, error)}: {error}")
 
 
 def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer],
                outputs: Sequence[Buffer]) -> Work:
-    """Returns the work of a step that runs on the host for another device: it copies the inputs to
+    """Return the work of a step that runs on the host for another device: it copies the inputs to
     the host and the outputs back."""
     host = find("host")
     host_inputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.inputs]
@@ -187,7 +183,7 @@ def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer
 
 
 def step_line(step: Step, elapsed_us: float, state: State, level: int) -> str:
-    """Returns the line about a step that just ran, for the debug levels from 2 on."""
+    """Return the line about a step that just ran, for the debug levels from 2 on."""
     problem = step.problem
     # a layer that launched nothing took no time
     per_ns = 1e-3 / elapsed_us if elapsed_us else 0.0
@@ -217,7 +213,7 @@ class WholePart:
 
     @staticmethod
     def of(program: Program, device: Device, data: Sequence[Any]) -> WholePart | None:
-        """Returns the session of a program that is one part on the host; None for another program,
+        """Return the session of a program that is one part on the host; None for another program,
         and where the part reads other values than the program's inputs or does not write all its
         outputs. data: the `data` of each step's state."""
         if device.compiles or len(data) != 1 or not isinstance(data[0], Ready):
@@ -228,7 +224,7 @@ class WholePart:
         return WholePart(program, data[0]) if fits else None
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Returns new outputs for the program's inputs, both in the program's order. Raises
+        """Return new outputs for the program's inputs, both in the program's order. Raises
         InputError where ONNX Runtime cannot compute them."""
         try:
             results = self._run([

@@ -39,14 +39,14 @@ _LEAST_SQUARES = 1e-24
 
 def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
              images: Sequence[int] | None, limits: Bounds | None = None) -> float:
-    """Returns the error of an output that lies between two guards, each at least as long as the
+    """Return the error of an output that lies between two guards, each at least as long as the
     device's alignment: infinite where a guard was written over, a part of the output was not
     written, or a padding is not zero.
 
     images: indices of the images that `expected` holds, which are compared; the other images are
     only searched for values that were not written. None: `expected` is the whole output, which does
     not consist of images.
-    limits: for results that jump, the places where right results may differ from `expected`; None
+    limits: for discontinuous results, where right results may differ from `expected`; None
     for other results.
     """
     margin = buffer.device.alignment
@@ -75,7 +75,7 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
 
 
 def _unpacked(memory: np.ndarray, spec: TensorSpec) -> np.ndarray | None:
-    """Returns the logical array of an output; None where its paddings are not zero."""
+    """Return the logical array of an output; None where its paddings are not zero."""
     result = unpack(memory.view(spec.stored_dtype), spec)
     is_padded = spec.format.is_packed or (
         memory.nbytes != spec.size * spec.stored_dtype.itemsize)
@@ -87,19 +87,19 @@ def _unpacked(memory: np.ndarray, spec: TensorSpec) -> np.ndarray | None:
 
 def _outside(result: np.ndarray, expected: np.ndarray, limits: Bounds | None,
              together: int) -> float:
-    """Returns the error of the values that are not near a jump; infinite where a value that must be
-    exact differs."""
+    """Return the error of the values that are not near a discontinuity; infinite where a value that
+    must be exact differs."""
     if limits is None:
         return difference(result, expected, together)
     right = expected.astype(result.dtype)
     same = (result == right) | ((result != result) & (right != right))  # both are NaN
-    if (~same & limits.exact & ~limits.doubtful).any():
+    if (~same & limits.exact & ~limits.uncertain).any():
         return math.inf
-    return difference(np.where(limits.doubtful, right, result), expected, together)
+    return difference(np.where(limits.uncertain, right, result), expected, together)
 
 
 def difference(result: np.ndarray, expected: np.ndarray, together: int) -> float:
-    """Returns the largest normalised error, |result - expected| / |expected|, of any group of
+    """Return the largest normalised error, |result - expected| / |expected|, of any group of
     `together` consecutive images; infinite where integers differ, or where a value is finite in
     one array only."""
     if result.dtype.kind != "f":
@@ -120,7 +120,7 @@ def difference(result: np.ndarray, expected: np.ndarray, together: int) -> float
 
 
 def largest_error(expected: np.ndarray, differences: np.ndarray, together: int) -> float:
-    """Returns the largest normalised error of any group of `together` consecutive images, from each
+    """Return the largest normalised error of any group of `together` consecutive images, from each
     image's sum of squares of expected values and sum of squares of differences."""
     # images that are left over join the last group
     starts = range(0, max(1, len(expected) // together * together), together)
@@ -129,7 +129,7 @@ def largest_error(expected: np.ndarray, differences: np.ndarray, together: int) 
 
 
 def _squares_by_image(numbers: np.ndarray) -> np.ndarray:
-    """Returns the sum of squares of each image."""
+    """Return the sum of squares of each image."""
     images = numbers.reshape(len(numbers), -1)
     return np.einsum("ij,ij->i", images, images)
 
@@ -142,15 +142,15 @@ class DeviceCheck:
         self._compare, self._fill = map(device.compile, _KERNELS)
 
     def fill_with_guards(self, memory: Buffer) -> None:
-        """Fills memory, a multiple of four bytes, with the guard byte."""
+        """Fill memory, a multiple of four bytes, with the guard byte."""
         words = memory.nbytes // 4
         groups = min(_MOST_GROUPS, -(-words // _ITEMS))
         self._device.launch(self._fill, (groups,), (_ITEMS,), (memory, np.int64(words)))
 
     def error_of(self, guarded: Buffer, spec: TensorSpec, expected: Buffer,
                  images: Sequence[int] | None) -> float | None:
-        """Returns the error that check.error_of() returns, for an output whose spec handles()
-        accepts. Returns None where squares are too large or too small for float32, so that the host
+        """Return the error that check.error_of() returns, for an output whose spec handles()
+        accepts. Return None where squares are too large or too small for float32, so that the host
         has to compare.
 
         expected: the expected values of the compared images, in row-major float32.
@@ -185,19 +185,19 @@ class DeviceCheck:
 
 
 def checks_in_memory(device: Device) -> bool:
-    """Returns whether candidates are checked in a device's own memory."""
+    """Return whether candidates are checked in a device's own memory."""
     return device.compiles and not device.on_processors
 
 
 def handles(spec: TensorSpec) -> bool:
-    """Returns whether tensors of a spec can be compared on the device: floats without paddings, of
+    """Return whether tensors of a spec can be compared on the device: floats without paddings, of
     at most four dimensions."""
     return (spec.dtype in ("float32", "float16") and len(spec.shape) <= _RANK and spec.size > 0
             and spec.nbytes == spec.size * spec.stored_dtype.itemsize)
 
 
 def _four(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the sizes and strides of a tensor as if it had four dimensions; added dimensions come
+    """Return the sizes and strides of a tensor as if it had four dimensions; added dimensions come
     first.
     """
     added = _RANK - len(spec.shape)

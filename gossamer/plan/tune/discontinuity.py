@@ -1,9 +1,9 @@
-"""Checks of results that jump at a discontinuity of sign, a comparison, floor, or a selection.
+"""Discontinuities of sign, comparisons, floor and selections: where right results may differ.
 
-A candidate rounds in another way than the float64 reference. A value near a jump may come out on
-the other side of the jump, and the candidate is still right. So an output is compared only where
-rounding cannot move a value across a jump. A problem whose epilogue jumps is also computed without
-the jump, and the results without the jump are compared by normalised error.
+A candidate rounds in another way than the float64 reference. A value near a discontinuity may
+come out on its other side, and the candidate is still right. So an output is compared only where
+rounding cannot move a value across a discontinuity. A problem whose epilogue has one is also
+computed without it, and these results are compared by normalised error.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.part.problem import ReshapeProblem
 from gossamer.ops.registry import OPS
 
-MOST_DOUBTFUL = 0.05
-"""The largest share of an output that rounding may move across a jump; where the share is larger,
-other inputs are drawn."""
+MOST_UNCERTAIN = 0.05
+"""The largest share of an output that rounding may move across a discontinuity; where the share is
+larger, other inputs are drawn."""
 _COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal"})
 _EXACTLY_ROUNDED = frozenset({"add", "sub", "mul", "neg", "abs", "min", "max", "relu", "clip",
                               "leaky_relu", "prelu", "where"})
@@ -46,14 +46,14 @@ _AVERAGING = frozenset({"concat", "copy", "gather", "pad", "pool", "reduce", "re
 Arrays = Mapping[str, np.ndarray]
 _PARTS: tuple[tuple[str, Callable[[np.ndarray], np.ndarray]], ...] = (
     ("value", lambda array: array), ("error", np.zeros_like),
-    ("doubtful", lambda array: np.zeros(array.shape, bool)))
+    ("uncertain", lambda array: np.zeros(array.shape, bool)))
 """The fields of approximate values, each with the function that makes the field of a constant."""
 
 
-def has_jumps(problem: Problem) -> bool:
-    """Returns whether a small change of an input may make a result of the problem jump."""
+def has_discontinuities(problem: Problem) -> bool:
+    """Return whether a result of the problem has discontinuities in its inputs."""
     if isinstance(problem, FusionProblem):
-        return any(map(has_jumps, problem.parts))
+        return any(map(has_discontinuities, problem.parts))
     expression = _expression(problem)
     if expression is None:
         return False
@@ -73,27 +73,27 @@ def _expression(problem: Problem) -> Expression | None:
 
 
 def continuous_parts(problem: Problem) -> list[Problem]:
-    """Returns the problems whose results decide the jumps of a problem's epilogue: the difference
+    """Return the problems whose results decide the discontinuities of an epilogue: the difference
     of the two numbers that are compared, the condition of a `where`, or the argument of another
-    function that jumps, such as sign. Returns an empty list for element-wise problems, which
+    discontinuous function, such as sign. Return an empty list for element-wise problems, which
     compute no sums, and for fusions, whose algorithms compute only the problems that they were made
     for."""
     if isinstance(problem, ElementwiseProblem | FusionProblem):
         return []
     epilogue: Epilogue = problem.epilogue  # type: ignore[attr-defined]
     expression = epilogue.expression
-    jumped: set[int] = set()
+    discontinuous: set[int] = set()
     parts: dict[Expression, None] = {}
     for index, step in enumerate(expression.steps):
         value = expression.inputs + index
-        if jumped & set(step.arguments):
-            jumped.add(value)
+        if discontinuous & set(step.arguments):
+            discontinuous.add(value)
         elif step.function in _COMPARISONS:
-            jumped.add(value)
+            discontinuous.add(value)
             parts[_part(expression, [*expression.steps[:index],
                                      ExpressionStep("sub", step.arguments)])] = None
         elif step.function in DISCONTINUOUS or step.function == "where":
-            jumped.add(value)
+            discontinuous.add(value)
             decisive = step.arguments[:1] if step.function == "where" else step.arguments
             for argument in decisive:
                 parts[_part(expression, expression.steps[:index], argument)] = None
@@ -103,7 +103,7 @@ def continuous_parts(problem: Problem) -> list[Problem]:
 
 def _part(expression: Expression, steps: Sequence[ExpressionStep],
           output: int | None = None) -> Expression:
-    """Returns an expression with one output and only the steps that this output needs. output: the
+    """Return an expression with one output and only the steps that this output needs. output: the
     index of the output among the values; by default the last value."""
     inputs = expression.inputs
     output = inputs + len(steps) - 1 if output is None else output
@@ -129,12 +129,12 @@ class Bounds:
     """Where an output of a right candidate may differ from the reference's output. Both arrays have
     the output's shape.
 
-    doubtful: True where rounding may move a value across a jump.
+    uncertain: True where rounding may move a value across a discontinuity.
     exact: True where a right result equals the reference's float32 number, unless the result is
-    doubtful.
+    uncertain.
     """
 
-    doubtful: np.ndarray
+    uncertain: np.ndarray
     exact: np.ndarray
 
 
@@ -143,37 +143,37 @@ class _Approximate:
     """Values with bounds of their errors.
 
     value: the values in float64.
-    error: the largest absolute error of each value. The error includes the height of a jump where
-    errors may move the value across the jump.
-    doubtful: True where errors may move the value across a jump.
+    error: the largest absolute error of each value. The error includes the height of a
+    discontinuity where errors may move the value across it.
+    uncertain: True where errors may move the value across a jump.
     """
 
     value: np.ndarray
     error: np.ndarray
-    doubtful: np.ndarray
+    uncertain: np.ndarray
 
     @staticmethod
     def of(value: np.ndarray, relative_error: float = 0.0) -> _Approximate:
-        """Returns values whose errors are at most `relative_error` times the values."""
+        """Return values whose errors are at most `relative_error` times the values."""
         value = np.asarray(value, np.float64)
         return _Approximate(value, np.abs(value) * relative_error, np.zeros(value.shape, bool))
 
 
 def uncheckable(problem: Problem) -> str | None:
-    """Returns why bounds() cannot bound the results of a problem that jumps; None where bounds()
+    """Return why bounds() cannot bound the results of a discontinuous problem; None where it
     can."""
     parts = problem.parts if isinstance(problem, FusionProblem) else (problem,)
     for part in parts:
         known = isinstance(part, ElementwiseProblem | ReshapeProblem) or hasattr(part, "epilogue")
         if not known and part.op not in _AVERAGING:
-            return f"results that jump cannot be checked behind {part.op}"
+            return f"discontinuous results cannot be checked after {part.op}"
     return None
 
 
 def bounds(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays,
            precision: str) -> list[Bounds]:
-    """Returns, for each output of a problem with jumps, where a right candidate of a precision may
-    differ from the reference.
+    """Return, for each output of a discontinuous problem, where a right candidate of a precision
+    may differ from the reference.
 
     arrays: the inputs. weights: the constants by name.
     """
@@ -185,8 +185,8 @@ def bounds(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays,
         outputs = _of_problem(problem, inputs, weights, precision, integers_are_exact=False)
     result = []
     for output, spec in zip(outputs, problem.outputs, strict=True):
-        exact = (output.doubtful | (output.error == 0)) & (precision != "fp16")
-        result.append(Bounds(np.broadcast_to(output.doubtful, spec.shape),
+        exact = (output.uncertain | (output.error == 0)) & (precision != "fp16")
+        result.append(Bounds(np.broadcast_to(output.uncertain, spec.shape),
                              np.broadcast_to(exact, spec.shape)))
     return result
 
@@ -204,7 +204,7 @@ def _of_fusion(problem: FusionProblem, inputs: Sequence[_Approximate], weights: 
 
 def _of_problem(problem: Problem, inputs: Sequence[_Approximate], weights: Arrays, precision: str,
                 *, integers_are_exact: bool) -> list[_Approximate]:
-    """Returns the outputs of a problem whose inputs have errors.
+    """Return the outputs of a problem whose inputs have errors.
 
     integers_are_exact: whether sums of integers are computed without error. Algorithms that sum
     other numbers than products, such as Winograd's algorithm, round sums of integers, too.
@@ -217,7 +217,7 @@ def _of_problem(problem: Problem, inputs: Sequence[_Approximate], weights: Array
             _propagated(problem.expression, operands), problem.outputs, strict=True)]
     if isinstance(problem, ReshapeProblem):
         return [_Approximate(*(np.reshape(array, problem.shape) for array in (
-            inputs[0].value, inputs[0].error, inputs[0].doubtful)))]
+            inputs[0].value, inputs[0].error, inputs[0].uncertain)))]
     if isinstance(problem, GatherProblem) and 1 not in problem.constants:
         return [_gathered(problem, inputs, weights)]
     epilogue: Epilogue | None = getattr(problem, "epilogue", None)
@@ -234,7 +234,7 @@ def _of_problem(problem: Problem, inputs: Sequence[_Approximate], weights: Array
 
 def _sums(problem: Problem, source: _Approximate, weights: Arrays, precision: str,
           integers_are_exact: bool) -> _Approximate:
-    """Returns the sums of a convolution or product, before its epilogue."""
+    """Return the sums of a convolution or product, before its epilogue."""
     plain = replace(problem, epilogue=Epilogue())  # type: ignore[type-var]
     weight = np.asarray(weights["weight"], np.float64)
 
@@ -248,15 +248,15 @@ def _sums(problem: Problem, source: _Approximate, weights: Arrays, precision: st
         error = _SPREAD * LARGEST_ERROR[precision] * np.sqrt(squares)
     if source.error.any():
         error = error + computed(source.error, np.abs(weight))
-    doubtful = np.zeros(sums.shape, bool)
-    if source.doubtful.any():
-        doubtful = computed(source.doubtful.astype(np.float64), np.abs(weight)) > 0
-    return _Approximate(sums, error, doubtful)
+    uncertain = np.zeros(sums.shape, bool)
+    if source.uncertain.any():
+        uncertain = computed(source.uncertain.astype(np.float64), np.abs(weight)) > 0
+    return _Approximate(sums, error, uncertain)
 
 
 def _are_small_integers(sums: np.ndarray, values: np.ndarray, weight: np.ndarray,
                         computed: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> bool:
-    """Returns whether all partial sums of a problem are integers that float32 holds."""
+    """Return whether all partial sums of a problem are integers that float32 holds."""
     if any((np.rint(array) != array).any() for array in (sums, values, weight)):
         return False
     return bool((computed(np.abs(values), np.abs(weight)) <= _LARGEST_INTEGER).all())
@@ -264,19 +264,19 @@ def _are_small_integers(sums: np.ndarray, values: np.ndarray, weight: np.ndarray
 
 def _averaged(problem: Problem, inputs: Sequence[_Approximate],
               weights: Arrays) -> list[_Approximate]:
-    """Returns the outputs of an op of _AVERAGING."""
+    """Return the outputs of an op of _AVERAGING."""
     reference = OPS[problem.op].reference
     values = reference(problem, [given.value for given in inputs], weights)
     errors = reference(problem, [given.error for given in inputs], weights)
-    reached = reference(problem, [given.doubtful.astype(np.float64) for given in inputs], weights)
+    reached = reference(problem, [given.uncertain.astype(np.float64) for given in inputs], weights)
     return [_Approximate(value, np.abs(error) + _ROUNDING * np.abs(value) * (problem.flops > 0),
-                         doubt != 0)
-            for value, error, doubt in zip(values, errors, reached, strict=True)]
+                         reach != 0)
+            for value, error, reach in zip(values, errors, reached, strict=True)]
 
 
 def _gathered(problem: GatherProblem, inputs: Sequence[_Approximate],
               weights: Arrays) -> _Approximate:
-    """Returns the elements at indices that have errors. Where an index may be another, the element
+    """Return the elements at indices that have errors. Where an index may be another, the element
     may be any other element."""
     *given, indices = inputs
     data = given[0] if given else _Approximate.of(weights["operand0"])
@@ -286,31 +286,32 @@ def _gathered(problem: GatherProblem, inputs: Sequence[_Approximate],
     def taken(array: np.ndarray) -> np.ndarray:
         return OPS[problem.op].reference(at, [array, places], {})[0]
 
-    value, error, doubtful = taken(data.value), taken(data.error), taken(data.doubtful)
-    jumps = (indices.error > 0) | indices.doubtful
-    if jumps.any():
+    value, error, uncertain = taken(data.value), taken(data.error), taken(data.uncertain)
+    crosses = (indices.error > 0) | indices.uncertain
+    if crosses.any():
         behind = (1,) * (data.value.ndim - 1 - problem.axis)
-        jumps = jumps.reshape(*jumps.shape, *behind)
+        crosses = crosses.reshape(*crosses.shape, *behind)
         apart = np.ptp(data.value) + 2 * data.error.max()
-        error, doubtful = np.where(jumps, apart, error), doubtful | jumps
-    return _Approximate(value, error, doubtful)
+        error, uncertain = np.where(crosses, apart, error), uncertain | crosses
+    return _Approximate(value, error, uncertain)
 
 
 def _as_stored(output: _Approximate, dtype: str) -> _Approximate:
-    """Returns results as they are stored in a dtype: as bools, truncated to integers, or as
+    """Return results as they are stored in a dtype: as bools, truncated to integers, or as
     floats."""
     value, error = output.value, output.error
     if dtype == "bool":
-        jumps = (np.abs(value) <= error) & (error > 0)
+        crosses = (np.abs(value) <= error) & (error > 0)
     elif np.dtype(dtype).kind != "f":
-        jumps = np.trunc(value - error) != np.trunc(value + error)
+        crosses = np.trunc(value - error) != np.trunc(value + error)
     else:
         return output
-    return _Approximate(value, np.where(jumps, np.maximum(error, 1), 0), output.doubtful | jumps)
+    return _Approximate(value, np.where(crosses, np.maximum(error, 1), 0),
+                        output.uncertain | crosses)
 
 
 def _propagated(expression: Expression, values: Sequence[_Approximate]) -> list[_Approximate]:
-    """Returns the outputs of an expression of values with errors."""
+    """Return the outputs of an expression of values with errors."""
     known = list(values)
     with np.errstate(all="ignore"):
         for step in expression.steps:
@@ -319,14 +320,14 @@ def _propagated(expression: Expression, values: Sequence[_Approximate]) -> list[
 
 
 def _applied(step: ExpressionStep, arguments: Sequence[_Approximate]) -> _Approximate:
-    """Returns the result of a function of values with errors."""
+    """Return the result of a function of values with errors."""
     function = FUNCTIONS[step.function].numpy
     constants = [np.float64(constant) for constant in step.constants]
     values = [argument.value for argument in arguments]
     value = np.asarray(function(*values, *constants), np.float64)
-    doubtful = np.zeros(value.shape, bool)
+    uncertain = np.zeros(value.shape, bool)
     for argument in arguments:
-        doubtful = doubtful | argument.doubtful
+        uncertain = uncertain | argument.uncertain
     off = np.zeros(value.shape)
     for signs in itertools.product((-1.0, 1.0), repeat=len(arguments)):
         corner = function(*[argument.value + sign * argument.error for sign, argument
@@ -336,23 +337,23 @@ def _applied(step: ExpressionStep, arguments: Sequence[_Approximate]) -> _Approx
         reach = arguments[0].error + arguments[1].error
         off = np.where((np.abs(values[0] - values[1]) <= reach) & (reach > 0), 1.0, 0.0)
     if step.function in DISCONTINUOUS:
-        # the error of an argument includes the argument's own jump, so that this jump counts only
-        # where the error changes the result
+        # the error of an argument includes the argument's own discontinuity, so that this one
+        # counts only where the error changes the result
         return _Approximate(value, off, off > 0)
     if step.function == "where":
         condition, chosen, other = arguments
-        jumps = (np.abs(condition.value) <= condition.error) & (condition.error > 0)
+        crosses = (np.abs(condition.value) <= condition.error) & (condition.error > 0)
         error = np.where(condition.value != 0, chosen.error, other.error)
         apart = np.abs(chosen.value - other.value) + chosen.error + other.error
-        doubtful = np.where(condition.value != 0, chosen.doubtful, other.doubtful) | jumps
-        return _Approximate(value, np.broadcast_to(np.where(jumps, apart, error), value.shape),
-                            np.broadcast_to(doubtful, value.shape))
-    return _Approximate(value, off + _rounding(step, arguments, value), doubtful)
+        uncertain = np.where(condition.value != 0, chosen.uncertain, other.uncertain) | crosses
+        return _Approximate(value, np.broadcast_to(np.where(crosses, apart, error), value.shape),
+                            np.broadcast_to(uncertain, value.shape))
+    return _Approximate(value, off + _rounding(step, arguments, value), uncertain)
 
 
 def _rounding(step: ExpressionStep, arguments: Sequence[_Approximate],
               value: np.ndarray) -> np.ndarray:
-    """Returns the largest error that float32 arithmetic adds; 0 where every device computes the
+    """Return the largest error that float32 arithmetic adds; 0 where every device computes the
     result exactly."""
     rounded = _ROUNDING * np.abs(value)
     if step.function not in _EXACTLY_ROUNDED and step.function != "constant":

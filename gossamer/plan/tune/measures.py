@@ -35,7 +35,7 @@ class MeasurementRequest:
 
 
 def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
-    """Returns the candidates that are not excluded. Raises GossamerError with the reasons where all
+    """Return the candidates that are not excluded. Raises GossamerError with the reasons where all
     candidates are excluded."""
     remaining = [candidate for candidate in candidates if candidate.is_usable]
     if not remaining:
@@ -47,13 +47,13 @@ def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> lis
 
 
 def timed_problem(problem: Problem, algorithm: Algorithm) -> Problem:
-    """Returns the problem under which an algorithm's times are stored: for a dense algorithm this
+    """Return the problem under which an algorithm's times are stored: for a dense algorithm this
     problem is the same for all weights."""
     return without_zeros(problem) if algorithm.dense else problem
 
 
 def without_zeros(problem: Problem) -> Problem:
-    """Returns a problem that does not say which of its weights are zero."""
+    """Return a problem that does not say which of its weights are zero."""
     if isinstance(problem, FusionProblem):
         return replace(problem, parts=tuple(map(without_zeros, problem.parts)))
     info: WeightsInfo | None = getattr(problem, "weights_info", None)
@@ -63,9 +63,9 @@ def without_zeros(problem: Problem) -> Problem:
         facts=info.facts, scaled_signs=info.scaled_signs))
 
 
-def likeness(problem: Problem) -> Hashable | None:
-    """Returns a value that is equal for the problems of layers that are alike, with the same shapes
-    and the same density, rounded to a tenth. Returns None where no weight is zero."""
+def similar_shape(problem: Problem) -> Hashable | None:
+    """Return a value that is equal for the problems of layers of similar shape: with the same
+    shapes and the same density, rounded to a tenth. Return None where no weight is zero."""
     info: WeightsInfo | None = getattr(problem, "weights_info", None)
     if info is None or not info.mask_hash:
         return None

@@ -48,7 +48,7 @@ class CandidateMemory:
         self._buffers: dict[tuple[str, int], Buffer] = {}
 
     def _buffer(self, purpose: str, nbytes: int, index: int = 0) -> Buffer:
-        """Returns memory of at least `nbytes` bytes that all candidates share. Smaller memory is
+        """Return memory of at least `nbytes` bytes that all candidates share. Smaller memory is
         freed first, unless a candidate that was prepared before still needs it."""
         key = purpose, index
         if key not in self._buffers or self._buffers[key].nbytes < nbytes:
@@ -58,7 +58,7 @@ class CandidateMemory:
         return self._buffers[key]
 
     def guarded(self, index: int, spec: TensorSpec) -> Buffer:
-        """Returns memory for output `index` between two guards, each at least as long as the
+        """Return memory for output `index` between two guards, each at least as long as the
         device's alignment. All bytes have the value of the guard byte."""
         device = self.device
         nbytes = (-(-spec.nbytes // device.alignment) + 2) * device.alignment
@@ -73,18 +73,18 @@ class CandidateMemory:
         return memory
 
     def workspace_of(self, variant: Variant) -> Buffer | None:
-        """Returns the workspace of a variant; None where the variant needs no workspace."""
+        """Return the workspace of a variant; None where the variant needs no workspace."""
         return (self._buffer("a candidate's workspace", variant.workspace) if variant.workspace
                 else None)
 
     def fill_cache(self) -> None:
-        """Fills the device's cache with other data than a candidate's."""
+        """Fill the device's cache with other data than a candidate's."""
         nbytes = 2 * self.device.limits.cache_bytes
         source, target = (self._buffer("what fills the cache", nbytes, index) for index in (0, 1))
         self.device.copy(target, source, nbytes)
 
     def release(self) -> None:
-        """Frees the memory, so that whole programs can use all memory of the device."""
+        """Free the memory, so that whole programs can use all memory of the device."""
         self.examples.forget()
         self._buffers.clear()
 
@@ -103,7 +103,7 @@ class Examples:
 
     def of(self, problem: Problem, seed: int = 0,
            images: Sequence[int] | None = None) -> list[np.ndarray]:
-        """Returns the inputs of some images of a problem. An input that does not consist of images
+        """Return the inputs of some images of a problem. An input that does not consist of images
         is returned whole. The arrays must not be written to.
 
         seed: each seed gives other inputs.
@@ -116,7 +116,7 @@ class Examples:
                                                problem.inputs, one.inputs, strict=True)]
 
     def _of_period(self, problem: Problem, period: int | None, seed: int) -> list[np.ndarray]:
-        """Returns the inputs of the images that differ from one another."""
+        """Return the inputs of the images that differ from one another."""
         few = problem if period is None else problem.first_images(period)
 
         def draw() -> list[np.ndarray]:
@@ -128,7 +128,7 @@ class Examples:
         return self._drawn.of(_key(few, len(few.inputs), seed), draw)
 
     def buffer(self, problem: Problem, index: int, spec: TensorSpec, seed: int = 0) -> Buffer:
-        """Returns one of the inputs that of() returns, in the device's memory and in the layout of
+        """Return one of the inputs that of() returns, in the device's memory and in the layout of
         a spec."""
         period = _period(problem)
         key = _key(problem, index + 1, seed), period, spec
@@ -136,7 +136,7 @@ class Examples:
             key, lambda: self._made(self._of_period(problem, period, seed)[index], spec))
 
     def _made(self, array: np.ndarray, spec: TensorSpec) -> Buffer:
-        """Returns an array on the device as a spec says, its images repeated where the spec has
+        """Return an array on the device as a spec says, its images repeated where the spec has
         more images."""
         if array.shape == spec.shape:
             return self._uploaded(pack(array, spec))
@@ -158,14 +158,14 @@ class Examples:
         return target
 
     def forget(self) -> None:
-        """Frees the inputs on the device, which may have been overwritten."""
+        """Free the inputs on the device, which may have been overwritten."""
         self._buffers.clear()
 
     def _uploaded(self, memory: np.ndarray) -> Buffer:
         return self.with_room(lambda: self._device.upload(memory, "a candidate's input"))
 
     def with_room(self, allocate: Callable[[], Buffer]) -> Buffer:
-        """Returns new memory. Where too little memory is free, the inputs on the device are freed
+        """Return new memory. Where too little memory is free, the inputs on the device are freed
         first."""
         try:
             return allocate()
@@ -175,14 +175,14 @@ class Examples:
 
 
 def _key(problem: Problem, count: int, seed: int) -> Hashable:
-    """Returns a key that is equal for problems with the same first `count` inputs."""
+    """Return a key that is equal for problems with the same first `count` inputs."""
     own = type(problem).example_inputs is not Problem.example_inputs
     return problem if own else problem.inputs[:count], count, problem.facts[:count], seed
 
 
 def _period(problem: Problem) -> int | None:
-    """Returns the number of images after which the inputs of a problem repeat, because drawing and
-    packing all images would take too long. Returns None where the inputs do not repeat. The first,
+    """Return the number of images after which the inputs of a problem repeat, because drawing and
+    packing all images would take too long. Return None where the inputs do not repeat. The first,
     the middle and the last image are compared with the reference. The number divides none of the
     distances between these three images, so that these images differ."""
     one = problem.first_images(1)

@@ -40,7 +40,7 @@ class Verification:
         self._failures: dict[_Key, Exception | None] = {}
 
     def verified(self, chosen: Iterable[Chosen]) -> list[Candidate]:
-        """Returns the candidates. A candidate that fails, or computes wrong numbers, with the
+        """Return the candidates. A candidate that fails, or computes wrong numbers, with the
         constants of its layer is excluded. Candidates that were not checked with these constants
         are built, and their references computed, side by side where the device can do that."""
         by_key = [((layer.name, layer.digest, device.name, candidate.measured.candidate_key),
@@ -61,7 +61,7 @@ class Verification:
         return verified
 
     def _is_known(self, layer: Layer, candidate: Candidate, device: Device) -> bool:
-        """Returns whether a candidate is known to be right with a layer's constants: the layer has
+        """Return whether a candidate is known to be right with a layer's constants: the layer has
         no constants, the candidate was measured with them, or the cache records that the candidate
         passed a check with them."""
         measured = candidate.measured
@@ -69,7 +69,7 @@ class Verification:
                 or self._results.cache_of(device).has_check(layer.problem, measured, layer.digest))
 
     def _checked(self, chosen: Collection[Chosen], device: Device) -> list[Exception | None]:
-        """Returns for each candidate on a device how it failed; None for a candidate that is
+        """Return for each candidate on a device how it failed; None for a candidate that is
         right."""
         memory, cache = self._memory_of(device), self._results.cache_of(device)
 

@@ -80,7 +80,7 @@ class BuildWorkers(ProcessPool):
 
     def build(self, algorithm: Algorithm, problem: Problem, variant: Variant,
               weights: Weights) -> Future[BuiltElsewhere]:
-        """Returns the future of the packed forms and kernels that a process makes for a candidate.
+        """Return the future of the packed forms and kernels that a process makes for a candidate.
         With these, `gossamer.plan.prepare.build` has little left to do.
 
         Candidates are built in the order in which they are submitted. The future of a candidate
@@ -103,7 +103,7 @@ class BuildWorkers(ProcessPool):
             what=f"built {candidate}", on_demand=weights.arrays)
 
     def do(self, work: Callable[[Device], object], what: str) -> Future[BuiltElsewhere]:
-        """Returns the future of work that a process with the device open does, such as the work
+        """Return the future of work that a process with the device open does, such as the work
         that Algorithm.work_ahead returns. what: words for the work.
 
         The future's exception is ProcessEndedError where the process ended meanwhile, and
@@ -125,7 +125,7 @@ class WorkerPools:
         self.pools: dict[bool, BuildWorkers] = {}
 
     def start(self, device: Device, algorithms: Iterable[Algorithm]) -> None:
-        """Starts the processes that are of use for some algorithms, unless they were started
+        """Start the processes that are of use for some algorithms, unless they were started
         before."""
         if device.build_only is None or processors() == 1:
             return
@@ -139,13 +139,13 @@ class WorkerPools:
                 self.pools[is_vendor] = BuildWorkers(device, count, on_device=is_vendor)
 
     def end(self) -> None:
-        """Ends the processes; returns before they have ended. From now on this process builds all
+        """End the processes; return before they have ended. From now on this process builds all
         candidates."""
         for workers in self.pools.values():
             workers.end()
 
     def close(self) -> None:
-        """Ends the processes, and waits until they have ended."""
+        """End the processes, and wait until they have ended."""
         # an interrupt that ends the wait must not leave processes of the other pool behind
         self.end()
         for workers in self.pools.values():
@@ -188,7 +188,7 @@ _weights: LruCache[KeptWeights] = LruCache(MOST_BYTES, lambda weights: weights.h
 
 
 def start_building(make_device: Callable[[], Device], nice: int) -> None:
-    """Makes the device for which this process builds from now on. nice: the number that is added to
+    """Make the device for which this process builds from now on. nice: the number that is added to
     the niceness of this process."""
     os.nice(nice)
     np.seterr(all="ignore")
@@ -199,7 +199,7 @@ def start_building(make_device: Callable[[], Device], nice: int) -> None:
 def build_candidate(algorithm: Algorithm, problem: Problem, variant: Variant, layer: str,
                     digest: str, constants: Callable[[], Mapping[str, np.ndarray]]
                     ) -> BuiltElsewhere:
-    """Builds a candidate. digest: hash of the constants of its layer. constants: returns the
+    """Build a candidate. digest: hash of the constants of its layer. constants: returns the
     constants, and is called where this process does not keep them. Raises NoProcessError where only
     the process that uses the device can build the candidate."""
     (device,) = _devices
@@ -213,7 +213,7 @@ def build_candidate(algorithm: Algorithm, problem: Problem, variant: Variant, la
 
 
 def do_work(function: Callable[[Device], object]) -> BuiltElsewhere:
-    """Calls a function with the device. Raises NoProcessError where the function fails."""
+    """Call a function with the device. Raises NoProcessError where the function fails."""
     start = time.perf_counter()
     try:
         function(*_devices)

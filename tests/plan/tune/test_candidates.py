@@ -35,7 +35,7 @@ from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import default_spec
 from tests.plan.small import images, save, small
-from tests.plan.tune.alone import measured_alone, why_wrong
+from tests.plan.tune.paced import measured_alone, why_wrong
 
 HOST = find("host")
 

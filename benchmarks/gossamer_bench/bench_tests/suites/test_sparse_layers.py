@@ -16,7 +16,7 @@ from gossamer.errors import InputError
 from gossamer_bench import contest
 from gossamer_bench.suites.catalogue import select
 from gossamer_bench.work import Case
-from tests.bench.sparse_folder import tiny_folder
+from tests.bench.verb import tiny_folder
 from tests.fixtures import is_slow
 from tests.tolerances import tolerance
 
