@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.array_library import library
+from gossamer.device.base import Buffer, Device
+from gossamer.device.other_libraries import DeviceArray
 from gossamer.errors import InputError, quoted
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.plan.candidate import counted
@@ -115,15 +117,25 @@ def by_name(graph: Graph, arrays: Sequence[Any]) -> dict[str, np.ndarray]:
             for info, array in zip(graph.inputs, arrays, strict=True)}
 
 
+def buffers_of(infos: Sequence[ValueInfo], arrays: Sequence[DeviceArray]) -> dict[str, Buffer]:
+    """Return the memory of arrays on a device, by the names of the values that they hold."""
+    return {info.name: array.buffer for info, array in zip(infos, arrays, strict=True)}
+
+
 def single(outputs: Sequence[Any]) -> Any:
     """Return the outputs as callers get them: the only output itself, or a tuple of several."""
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
+def several(out: Any) -> tuple[Any, ...]:
+    """Return the arrays that a caller gives for outputs, of which one may be given alone."""
+    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+
 def fill(out: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
     """Copy the results into the caller's arrays and return the arrays. Raises InputError where
     the arrays do not fit."""
-    targets = out if isinstance(out, (tuple, list)) else (out,)
+    targets = several(out)
     if len(targets) != len(results):
         raise InputError(f"out has {len(targets)} arrays, the network {len(results)} outputs")
     for target, result in zip(targets, results, strict=True):
@@ -139,7 +151,7 @@ def fill(out: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
                              "one that can, or leave out away")
     for target, result in zip(targets, results, strict=True):
         target[...] = result
-    return tuple(targets)
+    return targets
 
 
 def is_foreign(array: Any) -> bool:
@@ -148,12 +160,19 @@ def is_foreign(array: Any) -> bool:
         hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__"))
 
 
+def are_on(device: Device, inputs: Sequence[Any]) -> bool:
+    """Whether the inputs of a call are arrays of another library on a device, as the first is."""
+    return bool(inputs) and is_foreign(inputs[0]) and device.holds(inputs[0])
+
+
 def on_host(array: Any) -> np.ndarray:
-    """Return a foreign array in host memory as a NumPy array over the same memory.
+    """Return an array in host memory as a NumPy array over the same memory.
 
     Raises InputError where the array does not lie in host memory, or is a tensor that requires a
     gradient.
     """
+    if not is_foreign(array):
+        return array
     if getattr(array, "requires_grad", False):
         raise InputError("an input is a tensor that requires a gradient, which a plan does not "
                          "compute; give x.detach()")

@@ -24,14 +24,15 @@ from gossamer.ops.onnx_part.empty import fatal_node, merged, run_empty
 from gossamer.ops.onnx_part.session import Session, parsed
 from gossamer.plan.program import Program
 from gossamer.plan.run.binding import (
+    are_on,
     as_called_for,
     as_taken,
     batch_of,
+    buffers_of,
     by_name,
     callers_stream,
     fill,
     in_order,
-    is_foreign,
     like_on_host,
     on_host,
     single,
@@ -85,7 +86,7 @@ class Calls:
                     outputs := known(inputs)) is not None:
                 return single(outputs)
         inputs = self._in_order(inputs, named)
-        if self._are_on_device(inputs):
+        if are_on(self._device, inputs):
             results = self._on_device(inputs, stream, form)
         else:
             results = self._on_host(inputs)
@@ -100,7 +101,7 @@ class Calls:
         import asyncio
 
         inputs = self._in_order(inputs, named)
-        on_device = self._are_on_device(inputs)
+        on_device = are_on(self._device, inputs)
         if on_device and stream is None:
             # a library may have another current stream in another thread
             stream = callers_stream(inputs[0])
@@ -158,9 +159,6 @@ class Calls:
         stay in the caller's order."""
         return as_called_for(self._network, in_order(self._graph, inputs, named))
 
-    def _are_on_device(self, inputs: Sequence[Any]) -> bool:
-        return bool(inputs) and is_foreign(inputs[0]) and self._device.holds(inputs[0])
-
     def _staged(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, ...] | None:
         """Return the outputs for NumPy arrays of known shapes and dtypes, computed by the graph
         that was captured for such calls; None where no graph was captured."""
@@ -173,7 +171,7 @@ class Calls:
         return outputs
 
     def _on_host(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        arrays = [on_host(array) if is_foreign(array) else array for array in inputs]
+        arrays = list(map(on_host, inputs))
         form = _form_on_host(arrays)
         batch = self._batches.get(form)
         named: dict[str, np.ndarray] = {}
@@ -190,9 +188,7 @@ class Calls:
                 named = context.run_checked(by_name(self._graph, arrays))
             self.last_batch = batch
         results = tuple(named[info.name] for info in self._graph.outputs)
-        if inputs and is_foreign(inputs[0]):
-            return tuple(like_on_host(inputs[0], array) for array in results)
-        return results
+        return tuple(like_on_host(inputs[0], array) for array in results) if inputs else results
 
     def _on_device(self, inputs: tuple[Any, ...], stream: Any,
                    form: Hashable | None) -> tuple[Any, ...]:
@@ -221,10 +217,8 @@ class Calls:
             results.append(device.empty_array(spec, f"output {info.name!r}", stream))
         if program is not None:
             context = self.contexts.on_stream(batch, stream)
-            context.run_on_device(
-                {info.name: array.buffer for info, array in zip(graph.inputs, arrays, strict=True)},
-                {info.name: array.buffer
-                 for info, array in zip(graph.outputs, results, strict=True)}, stream)
+            context.run_on_device(buffers_of(graph.inputs, arrays),
+                                  buffers_of(graph.outputs, results), stream)
             self.last_batch = batch
             is_as_given = all(map(operator.is_, taken, inputs))
             if (isinstance(form, tuple) and form not in self.contexts.known and is_as_given
@@ -291,7 +285,7 @@ class TailCalls(Calls):
                  stream: Any) -> Any:
         self.check_usable()
         given = in_order(self._network, inputs, named)
-        values = {info.name: _as_taken(info, on_host(value) if is_foreign(value) else value)
+        values = {info.name: _as_taken(info, on_host(value))
                   for info, value in zip(self._tail.inputs, given, strict=True)}
         computed: dict[str, Any] = {}
         if self._graph.outputs:

@@ -22,12 +22,13 @@ from gossamer.device.base import Device
 from gossamer.errors import DeviceError, DeviceLostError, GossamerWarning, OutOfMemoryError
 from gossamer.model.graph import Graph, as_called
 from gossamer.plan.run.binding import (
+    are_on,
     as_called_for,
     as_taken,
     batch_of,
+    buffers_of,
     by_name,
     in_order,
-    is_foreign,
     like_on_host,
     on_host,
     single,
@@ -164,7 +165,7 @@ def checked(plans: Sequence[PlanParts], item: Any, stream: Any) -> Begin:
     plan = plans[0]
     inputs = as_called_for(plan.network, in_order(
         plan.graph, tuple(item) if isinstance(item, (tuple, list)) else (item,), {}))
-    if len(plans) == 1 and inputs and is_foreign(inputs[0]) and plan.device.holds(inputs[0]):
+    if len(plans) == 1 and are_on(plan.device, inputs):
         return _on_device(plan, inputs, stream)
     return _on_host(plan.graph, inputs)
 
@@ -172,7 +173,7 @@ def checked(plans: Sequence[PlanParts], item: Any, stream: Any) -> Begin:
 def host_arrays(graph: Graph, inputs: Sequence[Any]) -> tuple[list[Any], int]:
     """Return the inputs as arrays in host memory, and their batch size. Raises InputError for
     arrays that do not fit the graph or are not in host memory."""
-    arrays = [on_host(array) if is_foreign(array) else array for array in inputs]
+    arrays = list(map(on_host, inputs))
     return arrays, batch_of(graph, arrays)
 
 
@@ -186,9 +187,8 @@ def _on_host(graph: Graph, inputs: Sequence[Any]) -> Begin:
 
         def collected() -> Finish:
             results = collect()
-            if inputs and is_foreign(inputs[0]):
-                results = [like_on_host(inputs[0], array) for array in results]
-            return partial(single, results)
+            return partial(single, [like_on_host(inputs[0], array) for array in results]
+                           if inputs else results)
 
         return collected
 
@@ -211,10 +211,8 @@ def _on_device(plan: PlanParts, inputs: Sequence[Any], stream: Any) -> Begin:
                                       f"output {info.name!r}", lane.stream)
                    for info in graph.outputs]
         device.wait(lane.stream, stream)
-        lane.context.run_on_device(
-            {info.name: array.buffer for info, array in zip(graph.inputs, arrays, strict=True)},
-            {info.name: array.buffer for info, array
-             in zip(graph.outputs, results, strict=True)}, lane.stream)
+        lane.context.run_on_device(buffers_of(graph.inputs, arrays),
+                                   buffers_of(graph.outputs, results), lane.stream)
 
         def collected() -> Finish:
             # the caller's streams do not wait for the lane's stream

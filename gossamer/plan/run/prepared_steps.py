@@ -109,7 +109,7 @@ class PreparedSteps:
         if earlier is None:
             return {}
         found = zip(self._makers, earlier._makers, earlier.states, earlier.builds, strict=True)
-        return {index: lambda prepared=(state, cost): prepared
+        return {index: _returning((state, cost))
                 for index, (maker, other, state, cost) in enumerate(found)
                 if cost is not None and maker.args == other.args and _is_read_only(state)}
 
@@ -153,6 +153,10 @@ def _is_read_only(state: State) -> bool:
     return state.data is None and bool(state.launches) and all(
         argument in state.packed for launch in state.launches for argument in launch.arguments
         if isinstance(argument, Buffer))
+
+
+def _returning(prepared: Prepared) -> Callable[[], Prepared]:
+    return lambda: prepared
 
 
 def _of_layer(step: Step, error: InputError) -> InputError:
