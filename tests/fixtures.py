@@ -183,7 +183,7 @@ def own_algorithms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """Leaves ONNX Runtime out of plans of the host, as where it is not installed, except in tests
     that are marked with library_parts: what is compared with it is computed by other code."""
     if request.node.get_closest_marker("library_parts") is None:
-        monkeypatch.setattr("gossamer.plan.part.has_library", lambda device: False)
+        monkeypatch.setattr("gossamer.plan.fusion.has_library", lambda device: False)
 
 
 def is_slow(device: Device) -> bool:

@@ -39,7 +39,7 @@ from gossamer.errors import DeviceError
 from gossamer.io.output_files import PARTIAL
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.onnx_writer import to_onnx
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 from gossamer.plan.store import database
 from gossamer.plan.store.tuning_file import BadFile
 

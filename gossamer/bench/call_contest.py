@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from gossamer.accuracy import normalised_error
 from gossamer.bench.call_times import CallTimes, Load, in_turn
-from gossamer.bench.contender import OWN, AbsentError, CalledContender
 from gossamer.bench.processors import far_notice, transfer_ns
 from gossamer.bench.rows import ResultRow, Stamp, machine, now
+from gossamer.bench.work import OWN, AbsentError, CalledContender
 from gossamer.errors import DeviceLostError, GossamerError
 from gossamer.measure import Timing
 from gossamer_bench.work import Case
@@ -44,7 +44,7 @@ class Result:
     seconds: float = 0.0
 
     def add_failure(self, label: str, error: Exception) -> None:
-        """Lists a contender or an alternative that failed, with the first line of its error."""
+        """List a contender or an alternative that failed, with the first line of its error."""
         text = next(iter(str(error).strip().splitlines()), "")
         self.failed[label] = f"{type(error).__name__}: {text}"
 
@@ -63,7 +63,7 @@ class CallCase(Case):
 
 
 def run(case: CallCase, stamp: Stamp, note: Callable[[str], None] = lambda text: None) -> Result:
-    """Measures a case of calls. A contender that is absent or fails is listed with the reason.
+    """Measure a case of calls. A contender that is absent or fails is listed with the reason.
     Raises GossamerError when gossamer itself fails.
 
     note: function that is called with a line of text on the progress.
@@ -105,7 +105,7 @@ def run(case: CallCase, stamp: Stamp, note: Callable[[str], None] = lambda text:
 
 
 def _checked(case: Case, contender: CalledContender) -> float:
-    """Calls a contender to warm it up, and returns the error of its output. Raises ValueError where
+    """Call a contender to warm it up, and return the error of its output. Raises ValueError where
     the output is wrong."""
     call = contender.new_call()
     for _ in range(_WARM_UP if contender.runs is None else 1):
@@ -140,7 +140,7 @@ def _row(case: Case, contender: CalledContender, error: float, times: CallTimes,
 
 
 def scattered_notice(timed: Iterable[tuple[str, Timing]]) -> str:
-    """Returns a notice that names the contenders whose quartiles lie far apart; empty where there
+    """Return a notice that names the contenders whose quartiles lie far apart; empty where there
     are none. timed: names of contenders with their times."""
     spreads = [f"{contender} by {spread - 1:.0%}" for contender, timing in timed
                if (spread := timing.p75_us / max(timing.p25_us, 1e-3)) > _SCATTERED]

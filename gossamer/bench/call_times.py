@@ -79,7 +79,7 @@ class CallTimes:
                 "calls_a_second": len(self.samples) / self.elapsed_s}
 
     def histogram(self, columns: int = 24) -> str:
-        """Returns a histogram of the times as text, with columns of equal width on a logarithmic
+        """Return a histogram of the times as text, with columns of equal width on a logarithmic
         axis."""
         low, high = (float(np.quantile(self.samples, share)) for share in (0, 0.999))
         edges = np.geomspace(low, max(high, low * 1.01), columns + 1)
@@ -91,7 +91,7 @@ class CallTimes:
 
 def in_turn(contenders: Sequence[Callable[[], Call]], load: Load,
             before_round: Callable[[], None] = lambda: None) -> list[CallTimes | Exception]:
-    """Measures contenders in turn, in several rounds. Returns for each contender the times of its
+    """Measure contenders in turn, in several rounds. Return for each contender the times of its
     calls, or the error that one of its calls raised.
 
     contenders: for each contender, a function that makes a `Call`. In each round, each thread calls
@@ -118,7 +118,7 @@ def in_turn(contenders: Sequence[Callable[[], Call]], load: Load,
 
 
 def _round(new_call: Callable[[], Call], load: Load) -> np.ndarray:
-    """Returns the microseconds of the calls of one round."""
+    """Return the microseconds of the calls of one round."""
     threads = [_Caller(new_call) for _ in range(load.threads)]
     ready = threading.Barrier(load.threads)
     due = _dues(load)
@@ -132,7 +132,7 @@ def _round(new_call: Callable[[], Call], load: Load) -> np.ndarray:
 
 
 def _dues(load: Load) -> Iterator[float] | None:
-    """Returns the times at which calls are due, in seconds from the start, as an iterator that all
+    """Return the times at which calls are due, in seconds from the start, as an iterator that all
     threads share; None for a closed loop."""
     if load.rate is None:
         return None
@@ -150,12 +150,12 @@ class _Caller:
         self._thread: threading.Thread | None = None
 
     def start(self, ready: threading.Barrier, seconds: float, due: Iterator[float] | None) -> None:
-        """Starts a thread that calls the contender."""
+        """Start a thread that calls the contender."""
         self._thread = threading.Thread(target=self.run, args=(ready, seconds, due))
         self._thread.start()
 
     def samples(self) -> np.ndarray:
-        """Waits for the thread to end, and returns the nanoseconds of its calls. Raises the error
+        """Wait for the thread to end, and return the nanoseconds of its calls. Raises the error
         that a call raised."""
         if self._thread is not None:
             self._thread.join()
@@ -164,7 +164,7 @@ class _Caller:
         return np.frombuffer(self._samples, np.int64).astype(np.float64)
 
     def run(self, ready: threading.Barrier, seconds: float, due: Iterator[float] | None) -> None:
-        """Calls the contender in the present thread."""
+        """Call the contender in the present thread."""
         try:
             call = self._new_call()
             call()

@@ -16,11 +16,20 @@ import numpy as np
 
 from gossamer.bench.call_contest import CallCase
 from gossamer.bench.call_times import Call, Load
-from gossamer.bench.contender import OWN, AbsentError, CalledContender, PeerNetwork
 from gossamer.bench.networks import input_of, plans_of, precision_of, whole_network
-from gossamer.bench.peers.call_inputs import ARRAYS, BYTE_SCALE, BYTES, TENSORS, normalised
 from gossamer.bench.peers.calls import CALLED_PEERS
-from gossamer.bench.work import Setting
+from gossamer.bench.work import (
+    ARRAYS,
+    BYTE_SCALE,
+    BYTES,
+    OWN,
+    TENSORS,
+    AbsentError,
+    CalledContender,
+    PeerNetwork,
+    Setting,
+    normalised,
+)
 from gossamer.device.base import Device
 from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph
@@ -29,7 +38,7 @@ from gossamer.plan.plan import Plan
 
 LATENCY, THROUGHPUT = "latency", "throughput"
 BOUND, ONE_BY_ONE, PINNED = f"{OWN}:bound", f"{OWN}:one-by-one", f"{OWN}:page-locked"
-"""Contenders beside a plan's call and stream: a bound call; calls one after another in place of a
+"""Contenders next to a plan's call and stream: a bound call; calls one after another in place of a
 stream; a stream of arrays in page-locked memory."""
 _SAMPLE_US, _MOST_BATCHES = 1e6, 4096
 """Microseconds that the batches of one throughput sample should take, and the most batches. The
@@ -52,7 +61,7 @@ def case_name(name: str, kind: str, load: Load) -> str:
 
 def latency_case(make: NetworkMaker, batch: int, kind: str, load: Load,
                  setting: Setting) -> CallCase:
-    """Makes the case of calls with one kind of input. Raises AbsentError where the device has no
+    """Make the case of calls with one kind of input. Raises AbsentError where the device has no
     such inputs."""
     if kind == TENSORS and not setting.device.runs_cuda_libraries:
         raise AbsentError(f"{setting.device.name} holds no tensors of torch")
@@ -72,7 +81,7 @@ def latency_case(make: NetworkMaker, batch: int, kind: str, load: Load,
 
 def throughput_case(make: NetworkMaker, batch: int, kind: str, load: Load,
                     setting: Setting) -> CallCase:
-    """Makes the case of many batches. Each batch is the same array. The times include the
+    """Make the case of many batches. Each batch is the same array. The times include the
     transfers."""
     network = make(batch)
     x = _input(network, batch, kind)
@@ -105,7 +114,7 @@ def call_case(suite: str, name: str, network: PeerNetwork, x: np.ndarray, plans:
 
 
 def _input(network: PeerNetwork, batch: int, kind: str) -> np.ndarray:
-    """Returns an input: numbers from a normal distribution, or random bytes, which are in NHWC as
+    """Return an input: numbers from a normal distribution, or random bytes, which are in NHWC as
     decoded pictures are."""
     x = input_of(network, batch)
     if kind != BYTES:
@@ -115,7 +124,7 @@ def _input(network: PeerNetwork, batch: int, kind: str) -> np.ndarray:
 
 
 def _graph(network: PeerNetwork, kind: str) -> Graph:
-    """Returns the network, changed to take inputs of this kind."""
+    """Return the network, changed to take inputs of this kind."""
     if kind != BYTES:
         return network.graph
     given = InputFormat("uint8", "NHWC" if len(network.graph.inputs[0].shape) == 4 else "NCHW",
@@ -130,7 +139,7 @@ def _layout(x: np.ndarray, kind: str) -> str:
 def _add_peers(called: dict[str, Callable[[], CalledContender]], network: PeerNetwork,
                x: np.ndarray, kind: str, threads: int, setting: Setting,
                changed: Callable[[CalledContender], CalledContender] = lambda peer: peer) -> None:
-    """Adds the peers in each precision. changed: function that is applied to each peer."""
+    """Add the peers in each precision. changed: function that is applied to each peer."""
     def peer(name: str, precision: str) -> CalledContender:
         return changed(CALLED_PEERS[name](network, x, setting.device, precision, kind, threads))
 
@@ -141,7 +150,7 @@ def _add_peers(called: dict[str, Callable[[], CalledContender]], network: PeerNe
 
 def _own_call(name: str, plan: Plan, x: np.ndarray, kind: str, bound: bool,
               load: Load) -> CalledContender:
-    """Returns calls of a plan, each of which ends when its result is complete."""
+    """Return calls of a plan, each of which ends when its result is complete."""
     plan.contexts = max(plan.contexts, load.threads)
     precision = precision_of(plan.program(len(x)))
     layout = _layout(x, kind)
@@ -188,7 +197,7 @@ class Shares:
     more: str = ""
 
     def text(self, us: float) -> str:
-        """Returns a text with the images per second where a batch takes `us` microseconds, and with
+        """Return a text with the images per second where a batch takes `us` microseconds, and with
         the shares of this time that the batch's kernels and copies take."""
         copies_us = self.nbytes / self.bus
         text = (f"{_a_second(self.batch, us)}; kernels alone {self.kernels_us:.4g} us a batch "
@@ -214,7 +223,7 @@ def _own_stream(name: str, plan: Plan, x: np.ndarray, batches: int, shares: Shar
 
 def streamed(name: str, plan: Plan, batches: Callable[[], Any], runs: float, shares: Shares,
               precision: str, layout: str = "NHWC") -> CalledContender:
-    """Returns a stream of some batches as one call, whose output is the result of the first
+    """Return a stream of some batches as one call, whose output is the result of the first
     batch."""
     def call() -> object:
         first = None
@@ -227,7 +236,7 @@ def streamed(name: str, plan: Plan, batches: Callable[[], Any], runs: float, sha
 
 
 def _repeated(contender: CalledContender, batches: int, batch: int) -> CalledContender:
-    """Returns a contender that is called once for each of several batches."""
+    """Return a contender that is called once for each of several batches."""
     def new_call() -> Call:
         single = contender.new_call()
 
@@ -243,7 +252,7 @@ def _repeated(contender: CalledContender, batches: int, batch: int) -> CalledCon
 
 
 def copy_rate(device: Device) -> float:
-    """Returns the rate of copies from the host's memory to the device, in bytes per microsecond.
+    """Return the rate of copies from the host's memory to the device, in bytes per microsecond.
     The host's memory is page-locked where the device can lock pages."""
     source = device.page_locked(_COPIED_BYTES)
     source[...] = 1

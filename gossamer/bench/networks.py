@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.bench.contender import AbsentError, PeerNetwork
-from gossamer.bench.work import MOST_ERROR, Setting, least_work
+from gossamer.bench.work import MOST_ERROR, AbsentError, PeerNetwork, Setting, least_work
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.io.text import shape_text
 from gossamer.model import zoo
@@ -47,7 +46,7 @@ one, so that the errors of the layers behind the function have no bound."""
 
 @cache
 def file_network(path: Path) -> PeerNetwork:
-    """Returns the network of a model file. Raises InputError or ModelError where the file has no
+    """Return the network of a model file. Raises InputError or ModelError where the file has no
     network with one float32 input."""
     graph = load(path)
     (shape, dtype), *others = [(info.shape, info.dtype) for info in graph.inputs]
@@ -64,7 +63,7 @@ def file_network(path: Path) -> PeerNetwork:
 
 
 def in_torch(name: str, graph: Graph, batch: int) -> PeerNetwork:
-    """Returns a network whose PyTorch module is made from its graph, for this batch size."""
+    """Return a network whose PyTorch module is made from its graph, for this batch size."""
     def torch_form(constants: Mapping[str, np.ndarray]) -> object:
         from gossamer.bench.peers.graph_module import graph_module
 
@@ -74,7 +73,7 @@ def in_torch(name: str, graph: Graph, batch: int) -> PeerNetwork:
 
 
 def network_at(path: Path, batch: int) -> PeerNetwork:
-    """Returns a network of the zoo or of a file, with its PyTorch module for this batch size.
+    """Return a network of the zoo or of a file, with its PyTorch module for this batch size.
     Raises InputError or ModelError where the file has no network with one float32 input."""
     if str(path) in zoo.MODELS:
         return in_torch(str(path), zoo.build(str(path)), batch)
@@ -83,7 +82,7 @@ def network_at(path: Path, batch: int) -> PeerNetwork:
 
 
 def input_of(network: PeerNetwork, batch: int) -> np.ndarray:
-    """Returns an input of a network from a normal distribution, the same in every run. Raises
+    """Return an input of a network from a normal distribution, the same in every run. Raises
     UnsupportedError where the network has several inputs."""
     infos = network.graph.inputs
     if len(infos) != 1:
@@ -95,7 +94,7 @@ def input_of(network: PeerNetwork, batch: int) -> np.ndarray:
 
 def whole_network(suite: str, name: str, graph: Graph, x: np.ndarray,
                   layers: Sequence[Layer]) -> Case:
-    """Returns the case of a whole network with its reference and the least work of its layers."""
+    """Return the case of a whole network with its reference and the least work of its layers."""
     mixing, _ = along_batch(graph, len(x))
     expected = reference(graph, x[:CHECKED_IMAGES] if mixing is None else x)
     weights = [layer.weights["weight"] for layer in layers if "weight" in layer.weights]
@@ -110,13 +109,13 @@ def whole_network(suite: str, name: str, graph: Graph, x: np.ndarray,
 
 
 def reference(graph: Graph, x: np.ndarray) -> np.ndarray:
-    """Returns the network's first output for its one input `x`, in float64."""
+    """Return the network's first output for its one input `x`, in float64."""
     outputs = network_reference.reference(graph, {graph.inputs[0].name: x})
     return outputs[graph.outputs[0].name]
 
 
 def _most_error(graph: Graph) -> dict[str, float]:
-    """Returns, for each precision, the normalised error above which a result counts as wrong."""
+    """Return, for each precision, the normalised error above which a result counts as wrong."""
     functions = {step.function for node in graph.nodes for key in ("expression", "epilogue")
                  if key in node.attributes for step in node.attributes[key].steps}
     most = _ANY_ERROR if functions & _JUMPS else _OVER_LAYERS
@@ -125,7 +124,7 @@ def _most_error(graph: Graph) -> dict[str, float]:
 
 def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
            between_layers: bool = False) -> list[Plan]:
-    """Plans the network once for each allowed precision, and returns the plans, the most precise
+    """Plan the network once for each allowed precision, and return the plans, the most precise
     plan first. The precision of a plan is the precision of its least precise layer. If several
     plans have the same precision, only one of them is returned.
 
@@ -155,6 +154,6 @@ def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
 
 
 def precision_of(program: Program) -> str:
-    """Returns the precision of the least precise layer."""
+    """Return the precision of the least precise layer."""
     return max((step.variant.precision for step in program.steps), key=PRECISIONS.index,
                default="fp32")

@@ -27,7 +27,7 @@ _REPEATS = 3
 
 
 def sharing_cache(processor: int) -> set[int]:
-    """Returns the processors that share this processor's last-level cache, itself included, as the
+    """Return the processors that share this processor's last-level cache, itself included, as the
     operating system reports them; an empty set where the system reports none."""
     lists = {int((cache / "level").read_text()): (cache / "shared_cpu_list").read_text()
              for cache in (_SYSTEM / f"cpu{processor}" / "cache").glob("index*")
@@ -42,7 +42,7 @@ def sharing_cache(processor: int) -> set[int]:
 
 
 def transfer_ns() -> float:
-    """Returns the nanoseconds that a cache line takes to move from another processor to the first
+    """Return the nanoseconds that a cache line takes to move from another processor to the first
     one. The time is measured for every processor that this thread may use and that shares a cache
     with the first processor; the longest time is returned. The result is 0 where there is no such
     processor.
@@ -60,7 +60,7 @@ def transfer_ns() -> float:
 
 
 def far_notice(transfers: Sequence[float]) -> str:
-    """Returns a notice where transfers between processors were slow most times that they were
+    """Return a notice where transfers between processors were slow most times that they were
     measured for a case; an empty text otherwise. transfers: the results of transfer_ns()."""
     if not transfers or (median := statistics.median(transfers)) <= FAR_NS:
         return ""
@@ -70,7 +70,7 @@ def far_notice(transfers: Sequence[float]) -> str:
 
 
 def _read_ns(writer: int, reader: int) -> float:
-    """Returns the nanoseconds in which one processor reads a byte that another has written."""
+    """Return the nanoseconds in which one processor reads a byte that another has written."""
     data = memoryview(bytearray(_LINES * _LINE_BYTES))
     with bound([writer]):
         for offset in _ORDER:

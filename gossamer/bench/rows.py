@@ -80,7 +80,7 @@ class Stamp:
 
     @staticmethod
     def of(device: Device, command: str, commit: str | None = None) -> Stamp:
-        """Makes the stamp of a run that begins now.
+        """Make the stamp of a run that begins now.
 
         commit: commit to record, for a tree without git; by default the commit of the checkout from
         which gossamer runs.
@@ -89,7 +89,7 @@ class Stamp:
 
 
 def versions(device: Device) -> dict[str, str]:
-    """Returns the versions of gossamer, Python, the driver and the packages that are compared."""
+    """Return the versions of gossamer, Python, the driver and the packages that are compared."""
     result = {"gossamer": PACKAGE_VERSION, "python": platform.python_version(),
               "driver": device.driver}
     for package in _PACKAGES:
@@ -99,7 +99,7 @@ def versions(device: Device) -> dict[str, str]:
 
 
 def checkout_commit() -> str | None:
-    """Returns the commit of the checkout that contains this package, with "-dirty" where files of
+    """Return the commit of the checkout that contains this package, with "-dirty" where files of
     the package differ from the commit; None where the package is not in a checkout."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
@@ -116,10 +116,10 @@ def checkout_commit() -> str | None:
 
 
 def machine(device: Device) -> str:
-    """Returns the chip's name without the suffix that the API adds."""
+    """Return the chip's name without the suffix that the API adds."""
     return device.chip
 
 
 def now() -> str:
-    """Returns the time in UTC, to the second, as ISO 8601 writes it."""
+    """Return the time in UTC, to the second, as ISO 8601 writes it."""
     return datetime.now(UTC).isoformat(timespec="seconds")

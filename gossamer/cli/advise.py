@@ -19,7 +19,7 @@ from gossamer.io import output_files, terminal
 from gossamer.io.charts import check_available
 from gossamer.io.output_files import replacing
 from gossamer.ops.algorithm import PRECISIONS
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.report.html import time_text
 

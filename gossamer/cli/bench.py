@@ -98,12 +98,10 @@ def _results(model: Path, device: Device, batches: Sequence[int], precisions: tu
     """Yields the results of latency and of throughput."""
     from gossamer.bench import call_contest
     from gossamer.bench.calls import latency_case, throughput_case
-    from gossamer.bench.contender import AbsentError
     from gossamer.bench.networks import network_at
-    from gossamer.bench.peers.call_inputs import ARRAYS, TENSORS
     from gossamer.bench.peers.calls import CALLED_PEERS, release
     from gossamer.bench.rows import Stamp
-    from gossamer.bench.work import Setting, tuners
+    from gossamer.bench.work import ARRAYS, TENSORS, AbsentError, Setting, tuners
 
     peers = tuple(CALLED_PEERS) if against is None else () if against == "none" else tuple(
         against.split(","))

@@ -13,7 +13,7 @@ from gossamer.device.kernel_cache import MOST_BYTES, cache_folder
 from gossamer.errors import InputError
 from gossamer.io import output_files, packed, terminal
 from gossamer.io.text import bytes_text
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 from gossamer.plan.store import database, tuning_file
 from gossamer.plan.store.tuning_cache import TuningCache, file_name, tuning_folder
 from gossamer.plan.store.tuning_file import BadFile, count

@@ -37,9 +37,9 @@ from gossamer.io.text import duration_text, share_text
 from gossamer.model.batch_axis import default_batch
 from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import PRECISIONS
-from gossamer.plan.choose.builder import may_be_conversion
+from gossamer.plan.candidate import counted
+from gossamer.plan.choose.network import may_be_conversion
 from gossamer.plan.fusion import find_fusions
-from gossamer.plan.measurement import counted
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import EFFORTS, Policy
 from gossamer.plan.program import Layer

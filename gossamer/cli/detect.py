@@ -32,7 +32,7 @@ from gossamer.errors import InputError, one_line
 from gossamer.io import terminal
 from gossamer.io.images import FORMATS, load_image
 from gossamer.io.labels.reader import read_names
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 from gossamer.plan.plan_group import PlanGroup
 
 _Photo = tuple[Path, np.ndarray]

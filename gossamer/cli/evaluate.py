@@ -39,7 +39,7 @@ from gossamer.errors import InputError
 from gossamer.io import terminal
 from gossamer.io.text import human, shape_text
 from gossamer.model import outputs as network_outputs
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 
 _TOP = (1, 5)
 """The k of each top-k: a sample counts as right where its class is among the k best."""

@@ -21,9 +21,9 @@ from gossamer.io.text import human, share_text
 from gossamer.model.batch_axis import default_batch
 from gossamer.model.formats import format_lines
 from gossamer.model.infer.resolve import resolve
-from gossamer.plan.measurement import counted
-from gossamer.plan.report.forms import forms_line, weights_line
-from gossamer.plan.report.onnx_parts import part_notes
+from gossamer.plan.candidate import counted
+from gossamer.plan.report.bits import forms_line, weights_line
+from gossamer.plan.report.part_notes import part_notes
 from gossamer.plan.report.summary import forms_of_layers, summarise
 
 

@@ -25,7 +25,7 @@ from gossamer.io.text import shape_text, share_text
 from gossamer.model.prune import SCOPES, PrunedLayer, check_sparsity, prune
 from gossamer.model.prune_patterns import PATTERNS
 from gossamer.ops.algorithm import PRECISIONS
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 
 
 def prune_(

@@ -23,7 +23,7 @@ from gossamer.io.picture_batches import picture_batches
 from gossamer.io.text import shape_text
 from gossamer.model.infer.resolve import is_open
 from gossamer.model.photos import PhotoReader, taking_photos
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 from gossamer.train.data import csv_files
 from gossamer.train.data.csv_layout import FIRST, LAST
 

@@ -26,8 +26,10 @@ from gossamer.device.base import Device
 from gossamer.errors import InputError, cut
 from gossamer.io.output_files import replacing
 from gossamer.io.text import human, shape_text
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 from gossamer.train import MLP, Preparation, Progress, curve
+from gossamer.plan.candidate import counted
+from gossamer.train import MLP, Preparation, Progress
 from gossamer.train.data.samples import DataShape
 from gossamer.train.network import JUDGED
 

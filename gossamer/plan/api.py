@@ -1,15 +1,19 @@
-"""compile: the function that makes a plan for a network and a device."""
+"""The functions that make plans: for a network and a device, and with other weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find, find_several, names_several
 from gossamer.model.formats import with_formats
+from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import check_nodes, check_open_dimensions, is_open, with_shapes
 from gossamer.model.input_format import InputFormat
+from gossamer.plan.choose.saved_options import StoredChoices
+from gossamer.plan.lower.rules import optimised_for
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 
@@ -137,3 +141,20 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
 
         return OpenPlan(graph, where, policy)
     return Plan(graph, where, policy)
+
+
+def with_weights(plan: Plan, graph: Graph) -> Plan:
+    """Return a plan of the same network with other weights, for which nothing is measured.
+
+    plan: the plan whose choices are kept, for all batch sizes that it has planned.
+    graph: the network with its new weights, as `gossamer.load` returns it.
+
+    Raises InputError where a layer differs in more than its weights, or where its algorithm was
+    chosen for the zeros or values of the old weights, and the new weights have other zeros or
+    values.
+    """
+    made = Plan(optimised_for(graph, plan.device), plan.device, Policy(strict=plan.policy.strict),
+                choices=StoredChoices(Path(graph.name), plan.choices()))
+    for batch in made.planned_batches:
+        made.program(batch)
+    return made

@@ -22,8 +22,15 @@ from gossamer.model.batch_axis import mixing_node
 from gossamer.plan.plan import Plan
 from gossamer.plan.plan_group import PlanGroup
 from gossamer.plan.run.binding import as_called_for, in_order
-from gossamer.plan.run.device_workers import DeviceWorker, Member, Members, SharedWork
-from gossamer.plan.run.lanes import WARM_CALLS, PlanParts, host_arrays
+from gossamer.plan.run.device_workers import (
+    WARM_CALLS,
+    DeviceWorker,
+    Member,
+    Members,
+    PlanParts,
+    SharedWork,
+    host_arrays,
+)
 from gossamer.plan.run.requests import Request, WaitingRequests, measured_times
 
 _DEPTH = 2
@@ -114,7 +121,7 @@ class Batcher:
             One array in host memory for each input of the network, of one or several images, as for
             `plan(x)`. The arrays must not be changed before the result is there.
         deadline : float, optional
-            Seconds after which the result is of no use. A request that still waits then is not
+            Seconds after which nobody needs the result. A request that still waits then is not
             computed.
         **named : array
             The inputs by name, in place of `inputs`.
@@ -228,7 +235,7 @@ class Batcher:
         *inputs : array
             One array for each input of the network, as for `submit`.
         deadline : float, optional
-            Seconds after which the result is of no use.
+            Seconds after which nobody needs the result.
         **named : array
             The inputs by name, in place of `inputs`.
 
@@ -254,7 +261,7 @@ class Batcher:
         *inputs : array
             One array for each input of the network, as for `submit`.
         deadline : float, optional
-            Seconds after which the result is of no use.
+            Seconds after which nobody needs the result.
         **named : array
             The inputs by name, in place of `inputs`.
 

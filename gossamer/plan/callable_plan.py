@@ -11,11 +11,9 @@ from gossamer.errors import InputError
 from gossamer.model.graph import Graph
 from gossamer.plan.run.binding import single
 from gossamer.plan.run.bound import BoundCall
-from gossamer.plan.run.calls import Calls
+from gossamer.plan.run.calls import Calls, TailCalls
 from gossamer.plan.run.context import Context
-from gossamer.plan.run.device_workers import Members
-from gossamer.plan.run.lanes import PlanParts
-from gossamer.plan.run.network_tail import TailCalls
+from gossamer.plan.run.device_workers import Members, PlanParts
 from gossamer.plan.run.stream import ResultStream
 
 

@@ -1,17 +1,118 @@
-"""A candidate of a layer, and the reasons why another candidate was taken."""
+"""A candidate of a layer, its measurement, and the reasons why another was taken."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from gossamer.io.text import duration_text
-from gossamer.measure import SLACK
+from gossamer.measure import SLACK, Timing
 from gossamer.ops.algorithm import Algorithm, Variant
-from gossamer.plan.measurement import Measurement
-from gossamer.tensor import Format, memory_format
+from gossamer.plan.prepare import BuildCost
+from gossamer.tensor import Format, TensorSpec, memory_format
+
+TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "build_s")
+"""Fields of a measurement that are times."""
+_DIGITS = 4
+"""Number of significant digits of a stored number."""
+CandidateKey = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
+"""Algorithm, config, formats of the inputs, formats of the outputs, and precision."""
+
+
+def candidate_key(algorithm: Algorithm, variant: Variant) -> CandidateKey:
+    """Return the key that identifies a candidate among the candidates for one problem."""
+    return (algorithm.name, variant.config_text, _formats(variant.inputs),
+            _formats(variant.outputs), variant.precision)
+
+
+def _formats(specs: Sequence[TensorSpec]) -> tuple[str, ...]:
+    return tuple(str(spec.format) for spec in specs)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The times of one candidate and its error against the reference, or why it is excluded.
+    Numbers are rounded to four digits, so that a measurement is the same after it was stored and
+    read again. Raises ValueError where neither a time nor a failure is given, and for times that
+    are negative or not finite.
+
+    algorithm, config, precision: as in CandidateKey.
+    inputs, outputs: formats.
+    median_us, p25_us, p75_us: median and quartiles with warm caches, in microseconds.
+    cold_us: the median with cold caches, in microseconds.
+    error: the normalised error against the reference.
+    samples: the number of samples.
+    failure: why the candidate is excluded.
+    not_tried: whether the candidate was not built, since it was expected to be too slow.
+    search: the identifier of the search that left the candidate out; empty for a candidate that was
+    tried.
+    wrong_numbers: whether the candidate computed wrong numbers; with other weights its numbers may
+    be right.
+    weights: a digest of the constants with which the candidate was checked.
+    build_s, build_cached, device_bytes: the cost of preparing the candidate, as in BuildCost's
+    fields seconds, from_cache and nbytes; None if unknown.
+    """
+
+    algorithm: str
+    config: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    precision: str
+    median_us: float | None = None
+    p25_us: float | None = None
+    p75_us: float | None = None
+    cold_us: float | None = None
+    error: float | None = None
+    failure: str | None = None
+    not_tried: bool = False
+    search: str = ""
+    wrong_numbers: bool = False
+    samples: int = 0
+    weights: str = ""
+    build_s: float | None = None
+    build_cached: bool = False
+    device_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.median_us is None and self.failure is None:
+            raise ValueError(f"{self.algorithm} has neither a time nor a failure")
+        for name in (*TIMES, "error"):
+            value = getattr(self, name)
+            if value is not None:
+                if name != "error" and not 0 <= value < math.inf:
+                    raise ValueError(f"{self.algorithm} has {name} {value}")
+                object.__setattr__(self, name, _rounded(value))
+
+    @staticmethod
+    def of(algorithm: Algorithm, variant: Variant, timing: Timing | None = None,
+           build: BuildCost | None = None, **others: Any) -> Measurement:
+        """Return the measurement of a variant with a timing, or with a failure. others: further
+        fields by name."""
+        times = {} if timing is None else {
+            "median_us": timing.median_us, "p25_us": timing.p25_us, "p75_us": timing.p75_us,
+            "samples": timing.repeats}
+        built = {} if build is None else {
+            "build_s": build.seconds, "build_cached": build.from_cache,
+            "device_bytes": build.nbytes}
+        return Measurement(*candidate_key(algorithm, variant), **{**times, **built, **others})
+
+    @property
+    def candidate_key(self) -> CandidateKey:
+        """The key that `candidate_key(algorithm, variant)` returns."""
+        return (self.algorithm, self.config, self.inputs, self.outputs, self.precision)
+
+
+def rounded(timing: Timing) -> Timing:
+    """Return the timing, rounded to the digits that are stored."""
+    return Timing(_rounded(timing.median_us), _rounded(timing.p25_us), _rounded(timing.p75_us),
+                  timing.repeats)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{float(value):.{_DIGITS - 1}e}")
 
 
 @dataclass(frozen=True)
@@ -35,10 +136,6 @@ class Candidate:
         """Whether the candidate was measured and is not excluded."""
         return math.isfinite(self.cost)
 
-    def is_same_as(self, other: Candidate) -> bool:
-        """Returns whether another candidate is the same variant of the same algorithm."""
-        return (self.algorithm, self.variant) == (other.algorithm, other.variant)
-
     @cached_property
     def formats(self) -> tuple[tuple[Format, ...], tuple[Format, ...]]:
         """The formats of inputs and outputs by which plan assignments distinguish candidates."""
@@ -46,12 +143,12 @@ class Candidate:
                 tuple(map(memory_format, self.variant.outputs)))
 
     def with_exclusion(self, reason: str) -> Candidate:
-        """Returns the same candidate, excluded for a reason."""
+        """Return the same candidate, excluded for a reason."""
         candidate = self.in_its_time()
         return replace(candidate, measured=replace(candidate.measured, failure=reason))
 
     def in_no_time(self) -> Candidate:
-        """Returns the same candidate with times of zero, for a layer that copies nothing. A
+        """Return the same candidate with times of zero, for a layer that copies nothing. A
         candidate that is excluded is returned as it is."""
         if self.measured.failure or self.copying is not None:
             return self
@@ -59,17 +156,17 @@ class Candidate:
             self.measured, median_us=0.0, p25_us=0.0, p75_us=0.0, cold_us=0.0))
 
     def in_its_time(self) -> Candidate:
-        """Returns the same candidate with the time that was measured."""
+        """Return the same candidate with the time that was measured."""
         return self if self.copying is None else replace(self, measured=self.copying, copying=None)
 
 
 def why_not(candidate: Candidate, taken: Candidate, why: str = "") -> str:
-    """Returns why a candidate was not taken for a layer. why: as in Planned."""
+    """Return why a candidate was not taken for a layer. why: as in Planned."""
     return candidate.measured.failure or compared(candidate.cost, taken.cost, why)
 
 
 def compared(cost: float, taken: float, why: str = "") -> str:
-    """Returns words that compare two times in microseconds: `cost`, the time of a choice that was
+    """Return words that compare two times in microseconds: `cost`, the time of a choice that was
     not taken, and `taken`, the time of the choice that was taken. why: as in Planned."""
     text = f"{duration_text(cost)} against {duration_text(taken)}"
     if cost >= taken:
@@ -83,7 +180,7 @@ def compared(cost: float, taken: float, why: str = "") -> str:
 
 def why_not_others(candidates: Iterable[Candidate], taken: Candidate,
                    why: str = "") -> dict[str, str]:
-    """Returns, for each algorithm that was not taken for a layer, why the algorithm's best
+    """Return, for each algorithm that was not taken for a layer, why the algorithm's best
     candidate was not taken. why: as in Planned."""
     best: dict[str, Candidate] = {}
     for candidate in candidates:
@@ -92,3 +189,8 @@ def why_not_others(candidates: Iterable[Candidate], taken: Candidate,
             best[name] = candidate
     return {name: why_not(candidate, taken, why) for name, candidate in best.items()
             if name != taken.algorithm.name}
+
+
+def counted(number: int, word: str) -> str:
+    """Return a number with a noun in the singular or plural, such as '1 layer' and '2 layers'."""
+    return f"{number} {word}" + "s" * (number != 1)

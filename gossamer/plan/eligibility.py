@@ -30,7 +30,7 @@ variants that are expected to take longer are left out."""
 
 
 def refusal_reason(algorithm: Algorithm, problem: Problem, layer_device: Device) -> str | None:
-    """Returns why an algorithm has no variant that computes a problem in strict float32 and is
+    """Return why an algorithm has no variant that computes a problem in strict float32 and is
     built within UNMEASURED_SECONDS; None where the algorithm has such a variant. Where
     is_change_of_precision() holds for the problem, variants of any precision count."""
     if (reason := algorithm.supports(problem, layer_device)) is not None:
@@ -43,14 +43,14 @@ def refusal_reason(algorithm: Algorithm, problem: Problem, layer_device: Device)
 
 
 def is_change_of_precision(problem: Problem) -> bool:
-    """Returns whether a problem reads or writes float16 because a layer or the caller asked for it.
-    Returns False for fusions, which compute layers in a precision that the policy allows."""
+    """Return whether a problem reads or writes float16 because a layer or the caller asked for it.
+    Return False for fusions, which compute layers in a precision that the policy allows."""
     return not isinstance(problem, FusionProblem) and any(
         spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
 
 
 def reason_not_allowed(variants: Iterable[Variant], seconds: float, why: str) -> str | None:
-    """Returns why none of the variants may be taken; None where one of them may be taken.
+    """Return why none of the variants may be taken; None where one of them may be taken.
 
     variants: variants in precisions that are allowed.
     seconds: processor seconds that building may take.
@@ -68,7 +68,7 @@ def reason_not_allowed(variants: Iterable[Variant], seconds: float, why: str) ->
 
 
 def reason_build_too_long(variant: Variant, seconds: float, why: str) -> str:
-    """Returns the reason why a variant that takes long to build is left out."""
+    """Return the reason why a variant that takes long to build is left out."""
     return (f"would take about {variant.build_seconds:.0f} s to build, {why} at most "
             f"{seconds:.0f} s are allowed")
 
@@ -76,7 +76,7 @@ def reason_build_too_long(variant: Variant, seconds: float, why: str) -> str:
 def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
                 refusal_reason: Refusal = refusal_reason
                 ) -> tuple[list[Algorithm], Device, dict[str, str]]:
-    """Returns the algorithms that may compute a layer, the device on which they compute it, and for
+    """Return the algorithms that may compute a layer, the device on which they compute it, and for
     each other algorithm the reason why it may not. Where no algorithm may compute the layer on
     `device`, the host takes the place of the device.
 
@@ -106,7 +106,7 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
 
 def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
             reasons: dict[str, str]) -> list[Algorithm]:
-    """Returns the algorithms that a policy allows for a layer, and adds to `reasons` why each other
+    """Return the algorithms that a policy allows for a layer, and add to `reasons` why each other
     algorithm is not allowed.
 
     A layer that the policy's `force` names takes the algorithm that `force` states, and no other.
@@ -151,7 +151,7 @@ def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
 
 
 def is_asked_for(algorithm: Algorithm, policy: Policy) -> bool:
-    """Returns whether a policy allows an algorithm at all. An algorithm with by_name_only is taken
+    """Return whether a policy allows an algorithm at all. An algorithm with by_name_only is taken
     only where the policy's `only` names it."""
     return not algorithm.by_name_only or algorithm.name == policy.only
 
@@ -159,7 +159,7 @@ def is_asked_for(algorithm: Algorithm, policy: Policy) -> bool:
 def able_on(problem: Problem, device: Device, refusal_reason: Refusal,
             algorithms: Iterable[Algorithm] | None = None
             ) -> tuple[list[Algorithm], dict[str, str]]:
-    """Returns the algorithms that can compute a problem on a device, and for each other algorithm
+    """Return the algorithms that can compute a problem on a device, and for each other algorithm
     the reason why it cannot. algorithms: the algorithms to ask; by default all algorithms of the
     op."""
     able: list[Algorithm] = []
@@ -174,21 +174,21 @@ def able_on(problem: Problem, device: Device, refusal_reason: Refusal,
 
 
 def forced_otherwise(fusion: Layer, algorithm: Algorithm, policy: Policy) -> str:
-    """Returns why the policy's `force` keeps an algorithm from a fusion: a layer of the fusion has
-    to take another algorithm. Returns "" where `force` allows the algorithm."""
+    """Return why the policy's `force` keeps an algorithm from a fusion: a layer of the fusion has
+    to take another algorithm. Return "" where `force` allows the algorithm."""
     return next((f"{policy.force[name]} is forced for {name}" for name in fusion.covers
                  if policy.force.get(name, algorithm.name) != algorithm.name), "")
 
 
 def is_above(sparsity: float, threshold: float) -> bool:
-    """Returns whether a sparsity is above the threshold."""
+    """Return whether a sparsity is above the threshold."""
     # in floating point, 1 - 0.7 is a little more than 0.3
     return round(sparsity, 12) > threshold
 
 
 def first_in_order(layer: Layer, algorithms: Iterable[Algorithm], layer_device: Device,
                    threads: Threads = ALL) -> tuple[Algorithm, list[Variant]]:
-    """Returns the first algorithm that has a suitable variant, and a list of suitable variants of
+    """Return the first algorithm that has a suitable variant, and a list of suitable variants of
     this algorithm. All variants of the list have the config of the first suitable variant, and
     differ only in their formats. A suitable variant computes in strict float32 and is built within
     UNMEASURED_SECONDS. For a layer that the plan inserted, such as a change of layout or precision,

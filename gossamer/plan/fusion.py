@@ -1,28 +1,48 @@
-"""Finds the fusions of a network, and makes each fusion one layer. A fusion is several layers that
-one algorithm may compute in one step."""
+"""Layers of a network that are computed in one step, made one layer.
+
+A fusion is several layers that one algorithm may compute; a part is all layers that a library for
+whole networks may compute together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
+
+from gossamer import host_library
+from gossamer.device.base import Device
+from gossamer.errors import GossamerError, InputError, UnsupportedError
+from gossamer.model.graph import Graph
+from gossamer.model.readers.onnx.clusters import Clusters
 from gossamer.model.readers.onnx.order import stable_order
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import FusionProblem, Source, entry
+from gossamer.ops.onnx_part.host import session_of
+from gossamer.ops.onnx_part.problem import OnnxPartProblem
+from gossamer.ops.onnx_part.session import ComputingError
+from gossamer.ops.part.model import part_of_node
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.registry import OPS
-from gossamer.plan.program import Layer
+from gossamer.plan.candidate import counted
+from gossamer.plan.policy import Policy
+from gossamer.plan.program import Layer, Program
+
+WHOLE = "whole network"
+"""The name of the part that is all layers of a network."""
 
 
 def fusion_algorithms() -> list[FusionAlgorithm]:
-    """Returns the algorithms that compute several layers in one step."""
+    """Return the algorithms that compute several layers in one step."""
     return [algorithm for algorithm in OPS["fused"].algorithms
             if isinstance(algorithm, FusionAlgorithm)]
 
 
 def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Layer]:
-    """Returns the fusions of a network, each as one layer. The ops of a fusion's layers are a
+    """Return the fusions of a network, each as one layer. The ops of a fusion's layers are a
     pattern of an algorithm that recognises the fusion. Layers that match several patterns count as
     one fusion.
 
@@ -45,7 +65,7 @@ def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Laye
 
 
 def recognising(fusion: Layer) -> Sequence[Algorithm]:
-    """Returns the algorithms that recognise a fusion, or for a part all algorithms for parts."""
+    """Return the algorithms that recognise a fusion, or for a part all algorithms for parts."""
     problem = fusion.problem
     if isinstance(problem, PartProblem):
         return OPS[problem.op].algorithms
@@ -57,7 +77,7 @@ def recognising(fusion: Layer) -> Sequence[Algorithm]:
 
 def _is_read_too_early(layers: Sequence[Layer], readers: dict[str, list[int]],
                        indices: tuple[int, ...]) -> bool:
-    """Returns whether another layer reads an output of a fusion and comes before the fusion in the
+    """Return whether another layer reads an output of a fusion and comes before the fusion in the
     order of computation. indices: the fusion's layers."""
     place = indices[_place([layers[index] for index in indices])]
     return any(reader < place and reader not in indices for index in indices
@@ -65,7 +85,7 @@ def _is_read_too_early(layers: Sequence[Layer], readers: dict[str, list[int]],
 
 
 def _place(layers: Sequence[Layer]) -> int:
-    """Returns the index, within a fusion, of the layer in whose position the fusion is computed:
+    """Return the index, within a fusion, of the layer in whose position the fusion is computed:
     the last layer that is the first reader of a value from outside the fusion. All values that the
     fusion reads are computed before this layer."""
     known = {name for layer in layers for name in layer.outputs}
@@ -79,7 +99,7 @@ def _place(layers: Sequence[Layer]) -> int:
 
 def _chains(layers: Sequence[Layer], readers: dict[str, list[int]], pattern: Sequence[str],
             chain: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Yields the indices of each chain of layers whose ops match a pattern. A chain begins with the
+    """Yield the indices of each chain of layers whose ops match a pattern. A chain begins with the
     layers of `chain`, and each of its layers reads an output of the layer before."""
     last = layers[chain[-1]]
     if last.op != pattern[len(chain) - 1]:
@@ -94,13 +114,13 @@ def _chains(layers: Sequence[Layer], readers: dict[str, list[int]], pattern: Seq
 
 def _read_elsewhere(layers: Sequence[Layer], readers: dict[str, list[int]],
                     indices: tuple[int, ...], outputs: Collection[str]) -> set[str]:
-    """Returns the outputs of a fusion's layers that other layers or the network's user read."""
+    """Return the outputs of a fusion's layers that other layers or the network's user read."""
     return {name for index in indices for name in layers[index].outputs
             if name in outputs or not set(indices).issuperset(readers.get(name, ()))}
 
 
 def _fusion_of(layers: Sequence[Layer], read_elsewhere: Collection[str]) -> Layer | None:
-    """Returns layers as one layer with a FusionProblem. The arguments and None are as in
+    """Return layers as one layer with a FusionProblem. The arguments and None are as in
     joined()."""
     return joined(layers, read_elsewhere, FusionProblem,
                   " + ".join(layer.name for layer in layers), density=_density(layers),
@@ -109,7 +129,7 @@ def _fusion_of(layers: Sequence[Layer], read_elsewhere: Collection[str]) -> Laye
 
 def joined(layers: Sequence[Layer], read_elsewhere: Collection[str],
            make: Callable[..., Problem], name: str, **others: Any) -> Layer | None:
-    """Returns layers as one layer, which covers them; None where they read no value from outside,
+    """Return layers as one layer, which covers them; None where they read no value from outside,
     or where no value that they write is read outside.
 
     read_elsewhere: the values that other layers, or the network's user, read.
@@ -137,7 +157,7 @@ def joined(layers: Sequence[Layer], read_elsewhere: Collection[str],
 
 
 def _density(layers: Sequence[Layer]) -> float | None:
-    """Returns the share of nonzero weights of all layers; None where no layer has weights."""
+    """Return the share of nonzero weights of all layers; None where no layer has weights."""
     sizes = [(layer.density, layer.weights["weight"].size) for layer in layers
              if layer.density is not None and "weight" in layer.weights]
     total = sum(size for _, size in sizes)
@@ -145,7 +165,7 @@ def _density(layers: Sequence[Layer]) -> float | None:
 
 
 def with_fusions(layers: Sequence[Layer], fusions: Sequence[Layer]) -> list[Layer]:
-    """Returns the layers with fusions in place of the layers that they cover. Each fusion comes
+    """Return the layers with fusions in place of the layers that they cover. Each fusion comes
     after the layers that compute its inputs."""
     by_name = {layer.name: layer for layer in layers}
     at_place = {fusion.covers[_place([by_name[name] for name in fusion.covers])]: fusion
@@ -159,3 +179,141 @@ def with_fusions(layers: Sequence[Layer], fusions: Sequence[Layer]) -> list[Laye
     return [mixed[index] for index in stable_order(
         [{makers[name] for name in layer.inputs if name in makers} for layer in mixed],
         range(len(mixed)))]
+
+
+def is_part(layer: Layer) -> bool:
+    """Return whether a layer is a part of the network."""
+    return isinstance(layer.problem, PartProblem)
+
+
+def is_one_part(program: Program) -> bool:
+    """Return whether the only step of a program is a part of the network."""
+    return len(program.steps) == 1 and is_part(program.steps[0].layer)
+
+
+def may_have_parts(policy: Policy) -> bool:
+    """Return whether a policy lets libraries for whole networks compute parts."""
+    return policy.vendors and not policy.unfused and policy.sparse_threshold is None
+
+
+def has_library(device: Device) -> bool:
+    """Return whether a library that computes parts is installed for a device."""
+    try:
+        return not device.compiles and any(
+            algorithm.version(device) for algorithm in OPS[PartProblem.op].algorithms)
+    except ImportError:
+        # a library that this Python cannot import counts as not installed
+        return False
+
+
+def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device,
+               left_out: Collection[str] = ()) -> list[Layer]:
+    """Return the parts of a network, as few and as large as possible, since each one has its own
+    session and threads. The parts consist of the layers that an algorithm for parts can compute on
+    the device, without the layers that are left out.
+
+    outputs: the names of the network's outputs.
+    left_out: names of layers that are in no part.
+    """
+    if not has_library(device):
+        return []
+    left_out = set(left_out)
+    while True:
+        clusters = _clusters(layers, left_out)
+        parts = [(group, part) for group in clusters.groups()
+                 if (part := _part_of(layers, group, outputs))]
+        refused = {member.name for _, part in parts if not _is_computed(part, device)
+                   for member in part.members
+                   if not _is_computed(part_of(layers, [member], outputs), device)}
+        if not refused:
+            break
+        left_out |= refused
+    parts = [(group, part) for group, part in parts if _is_computed(part, device)]
+    found = []
+    for numbers in clusters.independent([group for group, _ in parts]):
+        together = _part_of(layers, sorted(index for number in numbers
+                                           for index in parts[number][0]), outputs)
+        # together they may have more constants than a model can
+        found += [together] if together and _is_computed(together, device) else [
+            parts[number][1] for number in numbers]
+    return found
+
+
+def part_of(layers: Sequence[Layer], members: Sequence[Layer],
+            outputs: Collection[str]) -> Layer | None:
+    """Return some of a network's layers as one layer with a PartProblem; None where these layers
+    read no value from outside, where no value that they write is read outside, or where all of them
+    are reshapes."""
+    count = sum(not layer.is_reshape for layer in members)
+    whole = len(members) == len(layers)
+    name = WHOLE if whole else (
+        f"{members[0].name} to {members[-1].name}, {counted(count, 'layer')}")
+    inside = {layer.name for layer in members}
+    read = {value for layer in layers if layer.name not in inside for value in layer.inputs}
+    return joined(members, read.union(outputs), partial(PartProblem, whole=whole), name,
+                  source=name, members=tuple(members)) if count else None
+
+
+def source_of(layer: Layer, error: InputError) -> str:
+    """Return the words by which messages name a layer that fails to compute its outputs. For a
+    part, the words name one member of the part if the error says which member fails."""
+    number = part_of_node(error.node) if isinstance(error, ComputingError) else None
+    if number is not None and number < len(layer.members):
+        layer = layer.members[number]
+    return layer.source or layer.name
+
+
+def check_library_layers(graph: Graph, layers: Callable[[int], Sequence[Layer]]) -> None:
+    """Raise UnsupportedError where ONNX Runtime refuses a part of a network that only ONNX Runtime
+    can compute. The error names the nodes. So the user sees the error before the plan is first
+    called.
+
+    layers: returns the layers at a batch size. Errors that this function raises are ignored here,
+    because calls of the plan raise them again.
+    """
+    if not host_library.is_installed() or all(
+            node.op != OnnxPartProblem.op for node in graph.nodes):
+        return
+    try:
+        tried = layers(graph.batch_or(1))
+    except GossamerError:
+        return
+    for layer in tried:
+        if isinstance(layer.problem, OnnxPartProblem):
+            try:
+                session_of(layer.problem, layer.weights, optimised=False)
+            except UnsupportedError as error:
+                # other batch sizes may have shapes that fit
+                if not _runs_in_other_shapes(layer.problem, layer.weights):
+                    raise UnsupportedError(f"{graph.file or graph.name}: {layer.source}: {error}"
+                                           ) from None
+
+
+def _runs_in_other_shapes(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray]) -> bool:
+    try:
+        session_of(problem, weights, optimised=False, shaped=False)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _is_computed(part: Layer | None, device: Device) -> bool:
+    """Whether an algorithm computes a part on a device; False for None."""
+    return part is not None and any(algorithm.supports(part.problem, device) is None
+                                    for algorithm in OPS[PartProblem.op].algorithms)
+
+
+def _part_of(layers: Sequence[Layer], indices: Sequence[int],
+             outputs: Collection[str]) -> Layer | None:
+    return part_of(layers, [layers[index] for index in indices], outputs)
+
+
+def _clusters(layers: Sequence[Layer], left_out: Collection[str]) -> Clusters:
+    """Return the groups of connected layers that may be parts: no path leads from a group through
+    other layers back to it."""
+    clusters = Clusters()
+    for layer in layers:
+        step = clusters.add(layer.inputs, layer.outputs)
+        if layer.name not in left_out:
+            clusters.join(step)
+    return clusters

@@ -14,9 +14,8 @@ from gossamer.io.text import shape_text
 from gossamer.model.graph import Graph, ValueInfo, as_called
 from gossamer.model.infer.resolve import TRIAL_SIZE, at_size, resolve, with_shapes
 from gossamer.plan.choose.saved_options import StoredChoices
-from gossamer.plan.lower.rules import lower
-from gossamer.plan.optimised import optimised_for
-from gossamer.plan.part import check_library_layers
+from gossamer.plan.fusion import check_library_layers
+from gossamer.plan.lower.rules import lower, optimised_for
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.run.binding import as_called_for, batch_of, in_order
@@ -241,7 +240,7 @@ class OpenPlan:
             return next(reversed(self._plans.values()))
 
     def _plan_of(self, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Plan:
-        """Returns the plan for the inputs of a call."""
+        """Return the plan for the inputs of a call."""
         named = {name: value for name, value in options.items() if name not in ("out", "stream")}
         names = [info.name for info in self._called.network_inputs]
         given = dict(zip(names, in_order(self._called, inputs, named), strict=True))
@@ -280,7 +279,7 @@ class OpenPlan:
 
 
 def _sizes(info: ValueInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the sizes of an input without the batch, in the order of the network's axes.
+    """Return the sizes of an input without the batch, in the order of the network's axes.
     shape: the shape of the caller's array."""
     if info.given is not None and len(shape) == 4:
         order = AXES[info.given.layout]

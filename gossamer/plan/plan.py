@@ -23,14 +23,13 @@ from gossamer.plan.choose.outcomes import EndToEnd, Planned
 from gossamer.plan.choose.planner import Planner
 from gossamer.plan.choose.saved_options import StoredChoices, stored, used_algorithms
 from gossamer.plan.eligibility import ANY
-from gossamer.plan.optimised import optimised_for
-from gossamer.plan.part import check_library_layers
+from gossamer.plan.fusion import check_library_layers
+from gossamer.plan.lower.rules import optimised_for
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
-from gossamer.plan.report.onnx_parts import check_parts, part_notes
-from gossamer.plan.run.calls import Calls
+from gossamer.plan.report.part_notes import check_parts, part_notes
+from gossamer.plan.run.calls import Calls, TailCalls
 from gossamer.plan.run.context import Context
-from gossamer.plan.run.network_tail import TailCalls
 from gossamer.plan.store import plan_file
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ class Plan(CallablePlan):
 
     def _repr_html_(self) -> str:
         """Return what notebooks show: the report. Where that would first measure, the names."""
-        from gossamer.plan.report.notebook import escape
+        from gossamer.plan.report.html import escape
 
         if self.tuner is not None and not self._planned:
             return escape(repr(self))

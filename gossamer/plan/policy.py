@@ -53,12 +53,12 @@ class Effort:
     more_gain: float = math.inf
 
     def configs_of(self, algorithm: Algorithm) -> int | None:
-        """Returns the number of configs of an algorithm that are measured at first; None for all.
+        """Return the number of configs of an algorithm that are measured at first; None for all.
         """
         return self.vendor_configs if algorithm.vendor else self.configs
 
     def most_configs_of(self, algorithm: Algorithm) -> int | None:
-        """Returns the number of configs of an algorithm that are measured at most; None for all.
+        """Return the number of configs of an algorithm that are measured at most; None for all.
         The number is larger than the result of configs_of() only for dense algorithms of gossamer's
         own: a config of an algorithm that skips zeros would be compiled for one layer only."""
         is_more = self.more_configs is not None and algorithm.dense and not algorithm.vendor
@@ -149,12 +149,12 @@ class Policy:
 
 
 def _algorithms() -> set[str]:
-    """Returns the names of all algorithms, and imports their code."""
+    """Return the names of all algorithms, and import their code."""
     return {algorithm.name for op in OPS.values() for algorithm in op.algorithms}
 
 
 def _no_algorithm(name: str, names: Collection[str]) -> str:
-    """Returns words for a message: that no algorithm has this name, and which names are similar."""
+    """Return words for a message: that no algorithm has this name, and which names are similar."""
     close = closest(name, names)
     return "there is no such algorithm; " + (
         f"close to it: {', '.join(close)}" if close else

@@ -75,7 +75,7 @@ class BuiltElsewhere:
 @np.errstate(all="ignore")
 def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
           device: Device, built: BuiltElsewhere | None = None) -> tuple[State, BuildCost]:
-    """Returns the state that algorithm.prepare() makes, and the cost of making it. built: the work
+    """Return the state that algorithm.prepare() makes, and the cost of making it. built: the work
     of another process for the same candidate; its seconds are part of the cost."""
     watched = _RecordingWeights(weights)
     if built is not None:
@@ -103,7 +103,7 @@ _Made = TypeVar("_Made")
 
 def side_by_side(device: Device,
                  makers: Sequence[Callable[[], _Made]]) -> Sequence[Callable[[], _Made]]:
-    """Returns for each maker a function that returns the maker's result or raises its error.
+    """Return for each maker a function that returns the maker's result or raises its error.
 
     Where the device does not build side by side, the makers themselves are returned, not yet
     called. Otherwise all makers have been called on return, in one thread for each processor that
@@ -122,7 +122,7 @@ def side_by_side(device: Device,
 
 
 def _device_bytes(state: State) -> int:
-    """Returns the bytes of packed weights, other buffers and code that a state uses."""
+    """Return the bytes of packed weights, other buffers and code that a state uses."""
     buffers = [*state.packed, *(argument for launch in state.launches
                                 for argument in launch.arguments if isinstance(argument, Buffer))]
     code = {id(launch.kernel): launch.kernel.code_bytes or 0 for launch in state.launches}

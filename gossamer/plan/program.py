@@ -74,7 +74,7 @@ class Layer:
         return digest(self.weights)[:_DIGITS]
 
     def weights_on(self, device: Device) -> Weights:
-        """Returns the layer's weights, to be packed for a device."""
+        """Return the layer's weights, to be packed for a device."""
         return self.store.of(self.name, self.weights, device, self.covers)
 
 
@@ -148,7 +148,7 @@ class Step:
                 for layer in self.layer.members if not layer.is_reshape] or [self]
 
     def candidate_of(self, candidates: Iterable[Candidate]) -> Candidate:
-        """Returns the candidate that computes the step, out of the layer's candidates."""
+        """Return the candidate that computes the step, out of the layer's candidates."""
         (taken,) = [candidate for candidate in candidates
                     if (candidate.algorithm, candidate.variant) == (self.algorithm, self.variant)]
         return taken
@@ -205,19 +205,19 @@ class Program:
         return [shown for step in self.steps for shown in step.shown]
 
     def host_steps(self, device: Device) -> list[Step]:
-        """Returns the steps that the host computes in a plan for another device. Steps in place are
+        """Return the steps that the host computes in a plan for another device. Steps in place are
         left out, since nothing computes them."""
         return [step for step in self.steps if step.device is not device and not step.in_place]
 
     def root(self, value: str) -> str:
-        """Returns the name of the value whose memory a value has according to `aliases`, or the
+        """Return the name of the value whose memory a value has according to `aliases`, or the
         value's own name where it has no alias."""
         while value in self.aliases:
             value = self.aliases[value]
         return value
 
     def place(self, value: str) -> Place:
-        """Returns the value that owns the memory of a value, and the byte of that memory at which
+        """Return the value that owns the memory of a value, and the byte of that memory at which
         the value begins."""
         root, offset = self.root(value), 0
         while root in self.places:

@@ -9,11 +9,11 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.io.text import duration_text
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Step
-from gossamer.plan.report.forms import form_of
+from gossamer.plan.report.bits import form_of
 from gossamer.plan.report.zeros import FEW_ZEROS
 from gossamer.plan.tune.cost import Estimates
 from gossamer.torch.captured import captured, place

@@ -8,7 +8,7 @@ from torch import nn
 
 from gossamer.device.base import Device
 from gossamer.model.formats import with_formats
-from gossamer.plan.new_weights import with_weights
+from gossamer.plan.api import with_weights
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.torch.captured import Captured, Formats, captured, is_channels_last, place

@@ -22,8 +22,7 @@ from onnx import TensorProto, helper
 import gossamer
 from gossamer.device.registry import find
 from gossamer.plan.plan import Plan
-from gossamer.plan.run.device_workers import Members
-from gossamer.plan.run.lanes import PlanParts
+from gossamer.plan.run.device_workers import Members, PlanParts
 from gossamer.plan.run.stream import ResultStream
 from tests.bulk.stand_in_device import StandInDevice, wait_until
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 from gossamer.bench.calls import BOUND, ONE_BY_ONE
-from gossamer.bench.contender import OWN
+from gossamer.bench.work import OWN
 from gossamer.cli.app import app
 from gossamer.cli.verbs import VERBS
 from tests.bench.verb import bench

@@ -15,7 +15,7 @@ from gossamer.device.registry import find
 from gossamer.measure import Timing
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.registry import OPS
-from gossamer.plan.measurement import Measurement
+from gossamer.plan.candidate import Measurement
 from gossamer.plan.store.database import read
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.store.tuning_file import parse, text

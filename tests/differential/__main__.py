@@ -9,8 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.differential.check import WAYS, Difference, work
-from tests.differential.known import cause
+from tests.differential.check import WAYS, Difference, cause, work
 
 FOLDER = Path("build/differential")
 STUCK_SECONDS = 300.0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.differential.check import differences
-from tests.differential.known import cause
+from tests.differential.check import cause, differences
 from tests.differential.network import drawn
 
 

@@ -18,12 +18,11 @@ from PIL import Image
 
 import gossamer
 from gossamer.measure import Timing
-from gossamer.plan.measurement import Measurement
+from gossamer.plan.candidate import Measurement
 from gossamer.plan.store import tuning_file
 from gossamer.train import MLP
 from gossamer_bench import row_files
-from tests.bench.rows import row
-from tests.bench.sparse_folder import HEADING, LINES
+from tests.bench.verb import HEADING, LINES, row
 from tests.model import torch_files
 from tests.model.onnx_models import model, weights
 from tests.model.readers.darknet.interpreter import random_weights

@@ -27,7 +27,7 @@ from gossamer.plan.store import tuning_file
 from gossamer.train.data import sources
 from gossamer_bench.row_files import read_rows
 from gossamer_bench.sparse_files import read_archive, read_sparse
-from tests.bench.rows import row
+from tests.bench.verb import row
 from tests.fuzz import seeds
 from tests.fuzz.refusal import MIB, refusal
 

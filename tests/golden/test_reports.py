@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from gossamer.plan.report.bits import MemoryUse
 from gossamer.plan.report.html import page
-from gossamer.plan.report.memory import MemoryUse
 from gossamer.plan.report.report import Report
 from gossamer.plan.report.zeros import _SLOWER, break_even
 from tests.golden import Golden

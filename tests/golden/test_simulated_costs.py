@@ -21,11 +21,10 @@ from gossamer.tensor import Format
 from tests.golden import Golden
 from tests.model.onnx_models import save
 from tests.simulated.algorithms import drawn_times, estimated_times, simulated
-from tests.simulated.clock import ticking
-from tests.simulated.device import HARDWARE, SimulatedDevice
+from tests.simulated.binary import pruned_network
+from tests.simulated.device import HARDWARE, SimulatedDevice, ticking
 from tests.simulated.networks import random_network
 from tests.simulated.plans import Case, planned
-from tests.simulated.pruned import pruned_network
 
 DRAWN = (3, 10, 11, 12, 14, 20, 24, 25, 26, 27, 34)
 """Seeds of networks that are planned within half a second each."""
@@ -77,7 +76,7 @@ def test_options(golden: Golden, tmp_path: Path) -> None:
 def test_parts_for_a_library(golden: Golden, tmp_path: Path,
                              monkeypatch: pytest.MonkeyPatch) -> None:
     """A library for whole networks is simulated on the device, too."""
-    monkeypatch.setattr("gossamer.plan.part.has_library", lambda device: True)
+    monkeypatch.setattr("gossamer.plan.fusion.has_library", lambda device: True)
     for module in ("choose.network_candidates", "run.prepared_steps"):
         monkeypatch.setattr(f"gossamer.plan.{module}.problem_times", lambda problem, *_: [
             0.5 + 3.0 * (index % 2) for index in range(len(problem.parts))])

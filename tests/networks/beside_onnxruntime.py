@@ -32,8 +32,8 @@ from gossamer.bench.processors import far_notice, transfer_ns
 from gossamer.bench.rows import checkout_commit, machine, now
 from gossamer.device.registry import find
 from gossamer.errors import GossamerError
-from gossamer.plan.measurement import counted
-from gossamer.plan.part import is_part
+from gossamer.plan.candidate import counted
+from gossamer.plan.fusion import is_part
 from gossamer.plan.plan import Plan
 from tests.networks.compared import drawn_inputs, session_of
 from tests.networks.table import TIMM, TORCHVISION

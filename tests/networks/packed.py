@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 
 SUFFIX = ".onnx.gz"
 _KEY = "drawn weights"

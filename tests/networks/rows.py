@@ -17,7 +17,7 @@ from typing import Any
 
 from gossamer.device.registry import find
 from gossamer.errors import GossamerError
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 from gossamer.plan.policy import EFFORTS
 
 FAILURES = ("crashed", "differs")

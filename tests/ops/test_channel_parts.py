@@ -18,7 +18,7 @@ from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.resize.problem import ResizeProblem
-from gossamer.plan.channel_parts import aligned_channels, first_channels, may_be_part
+from gossamer.plan.in_place import aligned_channels, first_channels, may_be_part
 from gossamer.tensor import Format, TensorSpec, default_spec
 from tests.fixtures import is_slow
 from tests.ops.harness import candidates, check_variants, op_of, quick, random_weights

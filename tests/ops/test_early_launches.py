@@ -27,10 +27,9 @@ from gossamer.plan.prepare import build
 from tests.model.onnx_models import save
 from tests.ops.harness import random_weights
 from tests.ops.problems import BUILT
-from tests.simulated.binary import binary_network
+from tests.simulated.binary import binary_network, pruned_network
 from tests.simulated.device import H200, SimulatedDevice
 from tests.simulated.networks import random_network
-from tests.simulated.pruned import pruned_network
 
 pytest.importorskip("cuda.core")
 pytest.importorskip("gossamer.device.cuda.nvrtc")

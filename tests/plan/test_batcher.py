@@ -27,7 +27,7 @@ from gossamer.errors import (
 )
 from gossamer.plan.batcher import Batcher
 from gossamer.plan.plan import Plan
-from gossamer.plan.run.lanes import Lanes
+from gossamer.plan.run.device_workers import Lanes
 from tests.fixtures import working_devices
 from tests.model.onnx_models import model, save
 from tests.plan.small import assert_close, compiled, expected, images, small

@@ -21,14 +21,13 @@ from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.copy.problem import slice_, transpose
 from gossamer.ops.registry import OPS
-from gossamer.plan.candidate import Candidate
+from gossamer.plan.candidate import Candidate, Measurement
 from gossamer.plan.in_place import (
     in_place_candidates,
     keep_in_place,
     layers_in_place,
     part_offsets,
 )
-from gossamer.plan.measurement import Measurement
 from gossamer.plan.program import Layer, MeasuredLayer, Program
 from gossamer.tensor import TensorSpec, default_spec
 from tests.fixtures import is_slow

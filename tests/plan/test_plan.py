@@ -1,10 +1,12 @@
-"""Calls of a plan: batch sizes, outputs in the caller's arrays, bad inputs, threads."""
+"""Plans: what they compute, what they refuse, and policies."""
 
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError
 from gossamer.plan.plan import Plan
+from gossamer.plan.policy import Policy
 from tests.fixtures import is_slow
 from tests.golden import Golden
 from tests.model.onnx_models import model, runtime, weights
@@ -254,3 +257,18 @@ def test_a_plan_says_how_it_goes_to_another_process(plan: Plan) -> None:
     for carry in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match=r"plan.save\(FILE\) and Plan.load\(FILE\)"):
             carry(plan)
+
+
+@pytest.mark.parametrize("seconds", [1e-300, 1, np.float32(2.5), 1e300])
+def test_any_other_budget_is_allowed(seconds: float) -> None:
+    assert Policy("quick", budget_s=seconds).budget_s == seconds
+
+
+def test_options_that_are_refused(golden: Golden) -> None:
+    options: list[dict[str, Any]] = [
+        {"effort": "quick", name: value} for name in ("budget_s", "tolerance", "sparse_threshold")
+        for value in ("10", [0.5], 1j)]
+    options += [{"effort": "quick", "budget_s": seconds}
+                for seconds in (0, -1.0, math.nan, math.inf, -math.inf, np.float32(0))]
+    options += [{"budget_s": 1}, {"force": {"a": "cudn"}}]
+    golden.refusals("policies", {str(each): partial(Policy, **each) for each in options})

@@ -13,10 +13,9 @@ from dataclasses import replace
 
 import onnx
 
-from tests.simulated.binary import binary_network
+from tests.simulated.binary import binary_network, pruned_network
 from tests.simulated.networks import random_network
 from tests.simulated.plans import Case, check
-from tests.simulated.pruned import pruned_network
 
 
 def case_of(seed: int) -> tuple[Case, Callable[[int], onnx.ModelProto]]:

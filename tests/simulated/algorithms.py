@@ -20,7 +20,7 @@ from gossamer.device.host import host_array
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
-from gossamer.plan.measurement import candidate_key
+from gossamer.plan.candidate import candidate_key
 from gossamer.plan.store.keys import problem_key
 from gossamer.plan.tune.cost import Estimates
 from gossamer.tensor import TensorSpec, default_format, logical_view, pack, unpack
@@ -159,7 +159,7 @@ def simulated(times: Times) -> Iterator[None]:
                 _simulated(algorithm, times) for algorithm in op.algorithms)))
         # kernels of checks are not simulated: the host checks
         patch.setattr("gossamer.plan.tune.memory.checks_in_memory", lambda device: False)
-        patch.setattr("gossamer.plan.tune.device_check.checks_in_memory", lambda device: False)
+        patch.setattr("gossamer.plan.tune.check.checks_in_memory", lambda device: False)
         yield
 
 

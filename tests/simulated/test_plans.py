@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph
 from gossamer.model.input_format import InputFormat
+from gossamer.model.load import load
 from gossamer.ops.fused.problem import FusionProblem
-from gossamer.plan.choose.builder import ProgramBuilder
 from gossamer.plan.choose.conversion_costs import ConversionCosts
-from gossamer.plan.choose.network import Network
+from gossamer.plan.choose.network import Network, ProgramBuilder
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
@@ -31,10 +32,10 @@ from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
 from tests.model.onnx_models import model
 from tests.simulated.algorithms import Times, drawn_times, estimated_times, simulated
-from tests.simulated.binary import binary_network
+from tests.simulated.binary import binary_network, pruned_network
 from tests.simulated.device import HARDWARE, SimulatedDevice
+from tests.simulated.networks import random_network
 from tests.simulated.plans import Case, check
-from tests.simulated.pruned import pruned_network
 
 PLANS = 100
 AT_ONCE = 10
@@ -217,3 +218,36 @@ def test_a_wrong_price_is_found(planted: pytest.MonkeyPatch) -> None:
     assert found()
 
 
+def with_scales(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Multiplies the network's input by numbers that are computed from its height and width, as
+    exporters write the scale of attention. Such numbers are inputs of a part."""
+    graph = model.graph
+    graph.initializer.extend(numpy_helper.from_array(np.array([number]), str(number))
+                             for number in (2, 3, 4))
+    nodes = [helper.make_node("Shape", ["x"], ["shape"])]
+    scaled = "x"
+    for first, end in ("23", "34"):
+        nodes += [helper.make_node("Slice", ["shape", first, end], ["size" + first]),
+                  helper.make_node("Cast", ["size" + first], ["real" + first],
+                                   to=TensorProto.FLOAT),
+                  helper.make_node("Sqrt", ["real" + first], ["root" + first]),
+                  helper.make_node("Mul", [scaled, "root" + first], ["scaled" + first])]
+        scaled = "scaled" + first
+    for node in graph.node:
+        node.input[:] = [scaled if name == "x" else name for name in node.input]
+    following = list(graph.node)
+    del graph.node[:]
+    graph.node.extend(nodes + following)
+    return model
+
+
+@pytest.mark.library_parts
+@pytest.mark.parametrize("seed", range(8))
+def test_no_candidate_computes_wrong_numbers(seed: int, tmp_path: Path) -> None:
+    host, path = find("host"), tmp_path / "network.onnx"
+    path.write_bytes(with_scales(random_network(seed)).SerializeToString())
+    tuner = Tuner(host, "quick", cache=TuningCache(host, tmp_path / "tuning"))
+    program = Plan(load(str(path)), host, Policy("quick"), tuner=tuner).program(1 + seed % 3)
+    measured = [candidate.measured for node in program.measured for candidate in node.candidates]
+    assert any(each.failure is None for each in measured)
+    assert not [each for each in measured if each.wrong_numbers]

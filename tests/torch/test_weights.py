@@ -11,7 +11,7 @@ from torch import nn
 
 import gossamer
 from gossamer.errors import GossamerWarning, InputError
-from gossamer.plan.new_weights import with_weights
+from gossamer.plan.api import with_weights
 from gossamer.torch.backend import backend
 from gossamer.torch.watch import CALLS, Watch, Weights
 from tests.tolerances import normalised_error

@@ -13,9 +13,8 @@ import pytest
 
 from bench_tests import jax_stand_in
 from bench_tests.networks import tiny
-from gossamer.bench.contender import AbsentError
 from gossamer.bench.rows import Stamp
-from gossamer.bench.work import Setting, tuners
+from gossamer.bench.work import AbsentError, Setting, tuners
 from gossamer.device.base import Device
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.bench.contender import PeerNetwork
+from gossamer.bench.work import PeerNetwork
 from gossamer.expression import apply, identity
 from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer_bench.layer_tables import ConvLayer, LinearLayer

@@ -13,8 +13,8 @@ import pytest
 
 from bench_tests.conftest import PEAKS, setting
 from bench_tests.networks import tiny
-from gossamer.bench.contender import AbsentError
 from gossamer.bench.rows import ResultRow, Stamp
+from gossamer.bench.work import AbsentError
 from gossamer.device.base import Device
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find

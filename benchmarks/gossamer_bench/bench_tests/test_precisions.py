@@ -12,9 +12,8 @@ import pytest
 
 from bench_tests.conftest import PEAKS, NvidiaDevice, setting
 from bench_tests.networks import LAYERS, tiny
-from gossamer.bench.contender import AbsentError
 from gossamer.bench.rows import Stamp
-from gossamer.bench.work import Setting
+from gossamer.bench.work import AbsentError, Setting
 from gossamer.device.base import Buffer, Device
 from gossamer.device.registry import find
 from gossamer.measure import Timing
@@ -23,8 +22,7 @@ from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import buffers_as_arrays
 from gossamer.ops.registry import OPS
-from gossamer.plan.candidate import Candidate
-from gossamer.plan.measurement import Measurement
+from gossamer.plan.candidate import Candidate, Measurement
 from gossamer.plan.program import Layer
 from gossamer_bench import contest
 from gossamer_bench.peers.inference import PEERS, defaults, vendors
@@ -165,19 +163,19 @@ def test_the_real_tuner_takes_what_is_allowed(tmp_path: Path) -> None:
 
 def test_torchs_switches_follow_the_precision_and_come_back() -> None:
     torch = pytest.importorskip("torch")
-    from gossamer.bench.peers import torch_runs
+    from gossamer.bench.peers import torch_calls
 
     def switches() -> tuple[bool, bool, bool]:
         return (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32,
                 torch.backends.cudnn.benchmark)
 
-    torch_runs.forget()
+    torch_calls.forget()
     before = switches()
-    flags = torch_runs.FLAGS
+    flags = torch_calls.FLAGS
     for precision, tf32 in (("fp32", False), ("tf32", True), ("fp16", False)):
         flags.use(precision)
         assert switches() == (tf32, tf32, True)
-    torch_runs.forget()
+    torch_calls.forget()
     assert switches() == before
 
 

@@ -17,7 +17,7 @@ from gossamer.bench.call_contest import Result
 from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer_bench.row_files import KEYS, append_rows, check_appendable, csv_bytes, read_rows
-from tests.bench.rows import row
+from tests.bench.verb import row
 
 SCHEMA = ["suite", "case", "contender", "device", "precision", "layout", "config", "batch",
           "median_us", "p25_us", "p75_us", "error", "speed_of_light_us", "density", "machine",

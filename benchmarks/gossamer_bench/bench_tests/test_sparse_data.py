@@ -13,7 +13,7 @@ import pytest
 from gossamer.errors import InputError, ModelError
 from gossamer_bench import sparse_data
 from gossamer_bench.sparse_data import ALL, SKIMCAFFE, check, masked_resnet50, published_layers
-from tests.bench.sparse_folder import HEADING, LINES, tiny_folder
+from tests.bench.verb import HEADING, LINES, tiny_folder
 
 
 def test_a_folder_and_all_its_files_are_needed(tmp_path: Path) -> None:

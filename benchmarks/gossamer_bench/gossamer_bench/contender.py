@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gossamer.bench.contender import AbsentError, PeerNetwork
+from gossamer.bench.work import AbsentError, PeerNetwork
 from gossamer.device.base import Device
 from gossamer.measure import Timing, Work
 

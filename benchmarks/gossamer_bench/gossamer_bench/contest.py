@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from gossamer.accuracy import normalised_error
 from gossamer.bench.call_contest import Result, scattered_notice
-from gossamer.bench.contender import OWN, AbsentError
 from gossamer.bench.processors import far_notice, transfer_ns
 from gossamer.bench.rows import ResultRow, Stamp, machine, now
+from gossamer.bench.work import OWN, AbsentError
 from gossamer.errors import DeviceLostError, GossamerError
 from gossamer.measure import Task, Timing, interleave
 from gossamer_bench.contender import Alternative, ReadyContender, TimedContender

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.bench.contender import OWN, AbsentError
+from gossamer.bench.work import OWN, AbsentError
 from gossamer.device.registry import find
 from gossamer.errors import UnsupportedError
 from gossamer.plan.api import compile as compile_plan

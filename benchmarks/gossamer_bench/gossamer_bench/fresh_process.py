@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.bench.contender import AbsentError
+from gossamer.bench.work import AbsentError
 from gossamer.model.graph import Graph
 
 _CACHES = ("GOSSAMER_CACHE", "POCL_CACHE_DIR", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR",

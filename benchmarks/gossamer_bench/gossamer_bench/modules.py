@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from typing import Any
 
-from gossamer.bench.contender import AbsentError
+from gossamer.bench.work import AbsentError
 from gossamer.errors import InputError, first_line
 
 TIMM = "timm/"

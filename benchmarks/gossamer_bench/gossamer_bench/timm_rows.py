@@ -10,10 +10,9 @@ from pathlib import Path
 
 from gossamer.bench import call_contest
 from gossamer.bench.call_times import Load
-from gossamer.bench.contender import OWN
 from gossamer.bench.peers.calls import release
 from gossamer.bench.rows import Stamp
-from gossamer.bench.work import Setting
+from gossamer.bench.work import OWN, Setting
 from gossamer.errors import GossamerError, first_line
 from gossamer_bench.modules import TIMM
 from gossamer_bench.suites.torch_modules import case_of, works_of

@@ -29,9 +29,8 @@ def bench_timm(patterns: str | None, device_name: str | None, batches: Sequence[
                output: Path | None, commit: str | None, *, as_json: bool) -> None:
     """Measures the networks of timm that patterns name, and prints a row for each network at each
     batch size. Raises InputError for wrong options, and where torch or timm is missing."""
-    from gossamer.bench.contender import AbsentError
     from gossamer.bench.rows import Stamp
-    from gossamer.bench.work import Setting, tuners
+    from gossamer.bench.work import AbsentError, Setting, tuners
     from gossamer.device.registry import find
     from gossamer_bench.modules import TIMM as PREFIX
     from gossamer_bench.modules import names_of

@@ -233,10 +233,9 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
     Markdown."""
     from gossamer.bench import call_contest
     from gossamer.bench.call_contest import CallCase
-    from gossamer.bench.contender import AbsentError
     from gossamer.bench.peers.calls import release
     from gossamer.bench.rows import Stamp
-    from gossamer.bench.work import Setting, tuners
+    from gossamer.bench.work import AbsentError, Setting, tuners
     from gossamer.device.registry import find
     from gossamer.plan.policy import EFFORTS
     from gossamer_bench import contest

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from gossamer.bench import work
 from gossamer.bench.call_times import Load
-from gossamer.bench.contender import OWN
-from gossamer.bench.work import Setting
+from gossamer.bench.work import OWN, Setting
 from gossamer_bench.contender import Alternative
 
 _BITS = {"fp64": 64, "fp16": 16, "int8": 8, "b1": 1}

@@ -1,5 +1,7 @@
-"""The peers of calls: each peer is called as its users call it, from the input to the complete
-result."""
+"""The peers of calls, and their inputs.
+
+Each peer is called as its users call it, from the input to the complete result.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gossamer.bench.contender import AbsentError, CalledContender, PeerNetwork
-from gossamer.bench.peers.call_inputs import ARRAYS, TENSORS, normalised
+from gossamer.bench.work import (
+    ARRAYS,
+    TENSORS,
+    AbsentError,
+    CalledContender,
+    PeerNetwork,
+    normalised,
+)
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.model.onnx_writer import to_onnx
@@ -23,7 +31,7 @@ threads to a peer that is ready to be called. Raises AbsentError."""
 
 def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device, precision: str, kind: str,
                 threads: int) -> CalledContender:
-    """Returns ONNX Runtime on all cores of the processor. Raises AbsentError."""
+    """Return ONNX Runtime on all cores of the processor. Raises AbsentError."""
     if kind == TENSORS:
         raise AbsentError("takes arrays of the host: it is compared on the processor")
     if precision != "fp32":
@@ -49,7 +57,7 @@ def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device, precision: 
 
 
 def check_torch(network: PeerNetwork) -> None:
-    """Raises AbsentError where PyTorch cannot run a network here."""
+    """Raise AbsentError where PyTorch cannot run a network here."""
     if network.torch is None:
         raise AbsentError(f"{network.name} is not written down in PyTorch")
     if importlib.util.find_spec("torch") is None:
@@ -57,7 +65,7 @@ def check_torch(network: PeerNetwork) -> None:
 
 
 def _torch(name: str) -> CalledPeer:
-    """Returns the peer of this name. Its module torch_calls is imported when the peer is first
+    """Return the peer of this name. Its module torch_calls is imported when the peer is first
     used."""
     def peer(network: PeerNetwork, x: np.ndarray, device: Device, precision: str, kind: str,
              threads: int) -> CalledContender:
@@ -79,17 +87,17 @@ CALLED_PEERS: dict[str, CalledPeer] = {
 
 
 def onnx_bytes(network: PeerNetwork) -> bytes:
-    """Returns the content of the network's ONNX file."""
+    """Return the content of the network's ONNX file."""
     return (to_onnx(network.graph).SerializeToString() if network.onnx is None
             else network.onnx())
 
 
 def release() -> None:
-    """Frees the memory of contenders that are no longer referenced: graphs and modules hold device
+    """Free the memory of contenders that are no longer referenced: graphs and modules hold device
     memory in reference cycles, torch caches the memory that it frees, and JAX caches the functions
     that it compiled."""
-    if "gossamer.bench.peers.torch_runs" in sys.modules:
-        sys.modules["gossamer.bench.peers.torch_runs"].forget()
+    if "gossamer.bench.peers.torch_calls" in sys.modules:
+        sys.modules["gossamer.bench.peers.torch_calls"].forget()
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
     gc.collect()

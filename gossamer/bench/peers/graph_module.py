@@ -32,7 +32,7 @@ def _greatest(x: Any, y: Any) -> torch.Tensor:
 
 
 def _limited(function: Callable[..., torch.Tensor], limit: str, x: Any, y: Any) -> torch.Tensor:
-    """Returns the minimum or maximum of two values, one of which may be a number. torch.minimum and
+    """Return the minimum or maximum of two values, one of which may be a number. torch.minimum and
     torch.maximum take tensors only, so that a number becomes the limit of a clamp."""
     for tensor, number in ((x, y), (y, x)):
         if not isinstance(number, torch.Tensor):
@@ -41,7 +41,7 @@ def _limited(function: Callable[..., torch.Tensor], limit: str, x: Any, y: Any) 
 
 
 def _truth(compare: Callable[..., Any]) -> Callable[..., torch.Tensor]:
-    """Returns a comparison whose result is 1 or 0 in the dtype of its arguments."""
+    """Return a comparison whose result is 1 or 0 in the dtype of its arguments."""
     def compared(x: Any, y: Any) -> torch.Tensor:
         dtype = next(each.dtype for each in (x, y) if isinstance(each, torch.Tensor))
         return compare(x, y).to(dtype)  # type: ignore[no-any-return]
@@ -70,7 +70,7 @@ constants. Where there are two arguments, one of them may be a number instead of
 
 
 def graph_module(graph: Graph, batch: int) -> nn.Module:
-    """Returns a module in evaluation mode that computes the graph's output, or a tuple of its
+    """Return a module in evaluation mode that computes the graph's output, or a tuple of its
     outputs, at this batch size. The module has one call of torch for each op, and for each step of
     an expression. Batch norms are folded.
 
@@ -105,12 +105,12 @@ class _Writer:
         return fx.GraphModule(self._root, self._calls).eval().requires_grad_(False)
 
     def refused(self, node: Node) -> UnsupportedError:
-        """Returns the error for a node that this file does not translate."""
+        """Return the error for a node that this file does not translate."""
         return UnsupportedError(f"{self.static.graph.name}: {node.source or node.name} ({node.op})"
                                 " has no form in PyTorch here")
 
     def value(self, name: str) -> fx.Node:
-        """Returns the node of torch.fx for a value; a constant becomes a parameter."""
+        """Return the node of torch.fx for a value; a constant becomes a parameter."""
         if name not in self._values:
             attribute = f"constant_{len(self._values)}"
             array = np.ascontiguousarray(self.static.constants[name])
@@ -129,7 +129,7 @@ class _Writer:
         return name in self.static.constants
 
     def expression(self, node: Node, expression: Expression, known: Sequence[Any]) -> fx.Node:
-        """Writes an expression, which has one result. known: the expression's inputs, followed by
+        """Write an expression, which has one result. known: the expression's inputs, followed by
         the results of its first steps if these are written already."""
         results = list(known)
         if len(expression.outputs) != 1:
@@ -147,7 +147,7 @@ class _Writer:
 
     def with_epilogue(self, node: Node, layer: Callable[[fx.Node | None], fx.Node],
                       channel_axes: int) -> fx.Node:
-        """Writes a layer and its epilogue. A bias that the epilogue adds in its first step becomes
+        """Write a layer and its epilogue. A bias that the epilogue adds in its first step becomes
         an argument of the layer's call.
 
         layer: function that writes the layer with a bias, or with None.
@@ -162,7 +162,7 @@ class _Writer:
         return self.expression(node, expression, [None, *known, layer(flat)])
 
     def _bias(self, expression: Expression, operands: Sequence[str]) -> str | None:
-        """Returns the constant that the first step of an epilogue adds to the layer's result; None
+        """Return the constant that the first step of an epilogue adds to the layer's result; None
         where the first step does other work, or where the result without the bias is needed
         later."""
         if not expression.steps or expression.steps[0].function != "add":
@@ -175,7 +175,7 @@ class _Writer:
         return operands[high - 1]
 
     def _operand(self, name: str, channel_axes: int) -> fx.Node:
-        """Returns an operand of an epilogue; a constant has one value for each channel."""
+        """Return an operand of an epilogue; a constant has one value for each channel."""
         if not self.is_constant(name):
             return self.value(name)
         return self.call(torch.reshape, self.value(name), (-1, *[1] * channel_axes))

@@ -11,7 +11,7 @@ from gossamer.tensor import default_spec
 
 
 def nearest_positions(static: StaticGraph, node: Node) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns the input's row for each row of the output, and the input's column for each column of
+    """Return the input's row for each row of the output, and the input's column for each column of
     the output; None for a resize that interpolates or whose input is no image."""
     a, shape = node.attributes, static.shapes[node.inputs[0]]
     if a["mode"] != "nearest" or len(shape) != 4:
@@ -22,7 +22,7 @@ def nearest_positions(static: StaticGraph, node: Node) -> tuple[np.ndarray, np.n
 
 
 def repetitions(positions: np.ndarray, size: int) -> int | None:
-    """Returns how often the positions repeat each of `size` pixels. Returns None where the pixels
+    """Return how often the positions repeat each of `size` pixels. Return None where the pixels
     are not in order, or are not repeated equally often."""
     times = len(positions) // size
     return times if np.array_equal(positions, np.arange(size).repeat(times)) else None

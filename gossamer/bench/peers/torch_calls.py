@@ -1,17 +1,29 @@
-"""Calls PyTorch as its users do: eagerly, compiled, or compiled and captured in a CUDA graph."""
+"""PyTorch as its users call it: eagerly, compiled, or captured in a CUDA graph; needs torch."""
 
 from __future__ import annotations
 
+import copy
+import sys
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from gossamer.bench.call_times import Call
-from gossamer.bench.contender import AbsentError, CalledContender, PeerNetwork
-from gossamer.bench.peers.call_inputs import BYTE_SCALE, BYTES, TENSORS, normalised
-from gossamer.bench.peers.torch_runs import FLAGS, CapturedRun, folded
+from gossamer.bench.work import (
+    BYTE_SCALE,
+    BYTES,
+    TENSORS,
+    AbsentError,
+    CalledContender,
+    PeerNetwork,
+    normalised,
+)
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 
@@ -26,7 +38,7 @@ _WARM_UP = 3
 
 def called(name: str, network: PeerNetwork, x: np.ndarray, device: Device, precision: str,
            kind: str, threads: int) -> CalledContender:
-    """Returns a peer ready to be called; see gossamer.bench.peers.calls. Raises AbsentError."""
+    """Return a peer ready to be called; see gossamer.bench.peers.calls. Raises AbsentError."""
     on_cuda = device.runs_cuda_libraries
     if on_cuda and not torch.cuda.is_available():
         raise AbsentError("this torch sees no CUDA device: install a build for CUDA")
@@ -77,7 +89,7 @@ def called(name: str, network: PeerNetwork, x: np.ndarray, device: Device, preci
 
 def _prepared(name: str, network: PeerNetwork, x: np.ndarray, place: torch.device,
               precision: str) -> tuple[Callable[[torch.Tensor], Any], torch.Tensor]:
-    """Returns the function that runs the network, and the input on its device. With the precision
+    """Return the function that runs the network, and the input on its device. With the precision
     fp16, images are in NHWC, as PyTorch advises."""
     assert network.torch is not None
     FLAGS.use(precision)
@@ -100,7 +112,7 @@ def _prepared(name: str, network: PeerNetwork, x: np.ndarray, place: torch.devic
 
 
 def captured(run: Callable[[torch.Tensor], Any], source: torch.Tensor) -> CapturedRun:
-    """Captures one execution, whose input is `source`, in a CUDA graph."""
+    """Capture one execution, whose input is `source`, in a CUDA graph."""
     side = torch.cuda.Stream(source.device)
     side.wait_stream(torch.cuda.current_stream(source.device))
     with torch.cuda.stream(side):
@@ -130,3 +142,89 @@ def _output(value: Any) -> np.ndarray:
         return value
     array: np.ndarray = _first(value).float().cpu().numpy()
     return array
+
+
+class _Flags:
+    """torch's switches for TF32 and for cuDNN's search, which hold for the whole process.
+
+    The switches take effect when cuDNN searches for an algorithm, runs it and captures it. Each
+    call of torch-eager asks for the switches that the call needs; a switch is written only when it
+    changes, so that a call loses little time.
+    """
+
+    def __init__(self) -> None:
+        self._tf32: bool | None = None
+        self._before: tuple[bool, bool, bool] | None = None
+
+    def use(self, precision: str) -> None:
+        """Allow TF32 where the precision is "tf32", forbid TF32 in other precisions, and let
+        cuDNN search for its fastest algorithms."""
+        tf32 = precision == "tf32"
+        if tf32 is self._tf32:
+            return
+        if self._before is None:
+            # torch warns once that newer switches replace these, but torch.compile reads these
+            # switches, and fails where only the newer switches were set
+            with warnings.catch_warnings(action="ignore"):
+                self._before = (torch.backends.cuda.matmul.allow_tf32,
+                                torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)
+                self._write(*self._before)
+        self._write(tf32, tf32, True)
+        self._tf32 = tf32
+
+    def restore(self) -> None:
+        """Set the switches to the values that they had before the first use."""
+        if self._before is not None:
+            self._write(*self._before)
+        self._tf32 = self._before = None
+
+    @staticmethod
+    def _write(products: bool, convolutions: bool, search: bool) -> None:
+        torch.backends.cuda.matmul.allow_tf32 = products
+        torch.backends.cudnn.allow_tf32 = convolutions
+        torch.backends.cudnn.benchmark = search
+
+
+FLAGS = _Flags()
+"""The switches of this process."""
+
+
+@dataclass(frozen=True)
+class CapturedRun:
+    """Executions of a module as a CUDA graph.
+
+    graph: the graph.
+    result: the output, which each execution fills.
+    run: function that executes the module. The function keeps the weights alive, because the graph
+    reads the weights without owning them.
+
+    A call takes the arguments of `run`, but reads only the memory that was captured.
+    """
+
+    graph: torch.cuda.CUDAGraph
+    result: Any
+    run: Callable[..., Any]
+
+    def __call__(self, *_: torch.Tensor) -> Any:
+        self.graph.replay()
+        return self.result
+
+
+def forget() -> None:
+    """Restore the process's settings, and drop compiled modules."""
+    FLAGS.restore()
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+
+
+def folded(network: nn.Module) -> nn.Module:
+    """Return a copy in which every batch norm that follows a convolution in an nn.Sequential is
+    folded into the convolution."""
+    network = copy.deepcopy(network)
+    for sequence in [m for m in network.modules() if isinstance(m, nn.Sequential)]:
+        for index in reversed(range(len(sequence) - 1)):
+            conv, norm = sequence[index], sequence[index + 1]
+            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                sequence[index] = fuse_conv_bn_eval(conv, norm)
+                del sequence[index + 1]
+    return network

@@ -4,7 +4,7 @@ candidates with which the whole network takes the least time."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gossamer.device.base import Device
@@ -12,10 +12,9 @@ from gossamer.errors import UnsupportedError
 from gossamer.facts import REAL
 from gossamer.ops.exactness import in_float16
 from gossamer.ops.packed import formats_for
-from gossamer.plan.candidate import Candidate, why_not_others
-from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder, is_packed_alike
+from gossamer.plan.candidate import Candidate, compared, why_not_others
 from gossamer.plan.choose.conversion_costs import ConversionCosts
-from gossamer.plan.choose.network import Network
+from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder, is_packed_alike
 from gossamer.plan.choose.network_candidates import NetworkCandidates
 from gossamer.plan.choose.plan_assignment import (
     Conversion,
@@ -23,14 +22,19 @@ from gossamer.plan.choose.plan_assignment import (
     Option,
     minimise,
 )
-from gossamer.plan.choose.reasons import fusion_reasons
-from gossamer.plan.choose.restriction import Restriction, allowed, free, wherever
 from gossamer.plan.eligibility import eligibility
-from gossamer.plan.policy import Policy
+from gossamer.plan.policy import Effort, Policy
 from gossamer.plan.program import Layer, MeasuredLayer, Program
 from gossamer.plan.tune.measures import usable
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, default_format, memory_format
+
+LAYER_BY_LAYER = "layer by layer"
+"""The key of the reason why a fusion is not computed layer by layer; the other keys of reasons are
+names of algorithms."""
+Restriction = Callable[[MeasuredLayer, Candidate], bool]
+"""A function that returns whether a candidate of a layer or fusion is admitted. As few layers as
+possible are computed by other candidates than those that are admitted."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class Assigner:
         return [node for node in (*self._nodes, *self._fusions) if not node.layer.is_reshape]
 
     def program(self, assigned: Assigned, why: str = "") -> Program:
-        """Returns the program of an assignment. why: the reason, for reports, why layers take
+        """Return the program of an assignment. why: the reason, for reports, why layers take
         slower candidates than in the cheapest assignment."""
         reasons = fusion_reasons(self.measured, {node.layer.name: candidate
                                                  for node, candidate in assigned.taken},
@@ -106,7 +110,7 @@ class Assigner:
         return program
 
     def _conversion(self, layer: Layer) -> LayerChoice:
-        """Returns the choice of the fastest candidate for a change of format."""
+        """Return the choice of the fastest candidate for a change of format."""
         able, layer_device, reasons = eligibility(layer, self._device)
         candidates = self._tuner.measure(layer, able, layer_device)
         fastest = min(usable(layer, candidates, layer_device),
@@ -115,7 +119,7 @@ class Assigner:
 
     def checked(self, restriction: Restriction | None = None,
                 first: Assigned | None = None) -> Assigned:
-        """Returns the cheapest assignment whose conversions are measured, and whose candidates are
+        """Return the cheapest assignment whose conversions are measured, and whose candidates are
         right with the constants of their layers. A layer that no algorithm of the device supports
         runs on the host.
 
@@ -135,8 +139,8 @@ class Assigner:
                 return assigned
 
     def _excluded(self, assigned: Assigned) -> bool:
-        """Excludes candidates of an assignment if they compute wrong numbers with the constants of
-        their layers. Returns whether any candidate was excluded."""
+        """Exclude candidates of an assignment if they compute wrong numbers with the constants of
+        their layers. Return whether any candidate was excluded."""
         checked = self._tuner.verified((node.layer, candidate, node.device)
                                        for node, candidate in assigned.taken)
         wrong = False
@@ -147,7 +151,7 @@ class Assigner:
         return wrong
 
     def assigned(self, restriction: Restriction) -> Assigned:
-        """Returns the cheapest assignment of layers and fusions. Conversions that were not measured
+        """Return the cheapest assignment of layers and fusions. Conversions that were not measured
         count with the least time that they can take. Raises UnsupportedError where no formats fit
         together."""
         taken = self._options(restriction)
@@ -169,7 +173,7 @@ class Assigner:
 
     def _options(self, restriction: Restriction
                  ) -> list[tuple[Option, MeasuredLayer, Candidate | None]]:
-        """Returns the options of all nodes and fusions, each with the layer or fusion and the
+        """Return the options of all nodes and fusions, each with the layer or fusion and the
         candidate that the option stands for; the candidate is None for a reshape. Raises
         GossamerError with the reasons where all candidates of a layer are excluded and no fusion
         has an option for it."""
@@ -191,7 +195,7 @@ class Assigner:
 
     def _option(self, layer: Layer, cost: float, inputs: Sequence[Format],
                 outputs: Sequence[Format], unwanted: int = 0) -> Option:
-        """Returns an option of a layer or fusion, which reads and writes these formats."""
+        """Return an option of a layer or fusion, which reads and writes these formats."""
         reads = [((layer.name, port), value, format_) for port, (value, format_)
                  in enumerate(zip(layer.inputs, inputs, strict=True))]
         if layer.covers:
@@ -203,7 +207,7 @@ class Assigner:
                       unwanted)
 
     def _reshapes(self, layer: Layer) -> list[tuple[Format, Format]]:
-        """Returns the formats in which a reshape, which leaves memory as it is, may read its value,
+        """Return the formats in which a reshape, which leaves memory as it is, may read its value,
         each with the format of the result: the value has to be row-major, or packed where both
         shapes are packed alike."""
         source, target = (self._network.specs[name].shape
@@ -216,7 +220,7 @@ class Assigner:
         return formats
 
     def _dtypes(self, layer: Layer) -> tuple[str, ...]:
-        """Returns the dtypes in which the value that a layer reshapes may be stored."""
+        """Return the dtypes in which the value that a layer reshapes may be stored."""
         dtype = self._network.specs[layer.inputs[0]].dtype
         may_be_half = dtype == "float32" and (self._tuner.precision == "fp16" or in_float16(
             layer.facts.get(layer.outputs[0], REAL)))
@@ -225,6 +229,102 @@ class Assigner:
 
 def _choice(taken: Candidate, candidates: Sequence[Candidate], layer_device: Device,
             reasons: Mapping[str, str], why: str = "") -> LayerChoice:
-    """Returns the choice of a candidate, with the reason why each other algorithm was not taken."""
+    """Return the choice of a candidate, with the reason why each other algorithm was not taken."""
     rejected = {**reasons, **why_not_others(candidates, taken, why)}
     return LayerChoice(taken.algorithm, taken.variant, layer_device, rejected, candidates)
+
+
+def allowed(restriction: Restriction, node: MeasuredLayer) -> list[Candidate]:
+    """Return the candidates that a layer or fusion may take: those that are admitted, or all where
+    none is."""
+    usable = [candidate for candidate in node.candidates if candidate.is_usable]
+    return [candidate for candidate in usable if restriction(node, candidate)] or usable
+
+
+def free(node: MeasuredLayer, candidate: Candidate) -> bool:
+    """Admit all candidates."""
+    return True
+
+
+def dense(node: MeasuredLayer, candidate: Candidate) -> bool:
+    """Admit no algorithm that skips zeros."""
+    return candidate.algorithm.dense
+
+
+def floats(node: MeasuredLayer, candidate: Candidate) -> bool:
+    """Admit no algorithm on bits."""
+    return not candidate.algorithm.exact
+
+
+def wherever(algorithm: str) -> Restriction:
+    """Return the restriction that takes one algorithm wherever it can be used."""
+    return lambda node, candidate: candidate.algorithm.name == algorithm
+
+
+def first_configs(measured: Sequence[MeasuredLayer], effort: Effort) -> Restriction:
+    """Return the restriction to the first configs of each algorithm, among the configs that work.
+    effort: says how many first configs an algorithm has."""
+    admitted: set[tuple[str, str, str]] = set()
+    for node in measured:
+        first: dict[str, set[str]] = {}
+        for candidate in (each for each in node.candidates if each.is_usable):
+            configs = first.setdefault(candidate.algorithm.name, set())
+            most = effort.configs_of(candidate.algorithm)
+            if most is None or len(configs) < most:
+                configs.add(candidate.variant.config_text)
+        admitted.update((node.layer.name, name, config)
+                        for name, configs in first.items() for config in configs)
+    return lambda node, candidate: (
+        node.layer.name, candidate.algorithm.name, candidate.variant.config_text) in admitted
+
+
+def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candidate], *,
+                   forced: str | None = None, why: str = "") -> dict[str, dict[str, str]]:
+    """Return the reasons of each step. The key of a step is the name of its layer or fusion; the
+    key of a reason is the name of an algorithm, or LAYER_BY_LAYER. The step of a fusion gets the
+    reason why the fusion is not computed layer by layer. For a fusion that was not taken, the step
+    that computes its first layer gets the reasons why no algorithm computes the fusion.
+
+    measured: all layers and fusions. taken: the candidate of each step, by the name of its layer or
+    fusion. forced: the algorithm that the user forces. why: as in Planned.
+    """
+    known = {node.layer.name: node for node in measured}
+    fusions = [node for node in known.values() if node.layer.covers]
+    fusion_of = {name: node.layer for node in fusions if node.layer.name in taken
+                 for name in node.layer.covers}
+    reasons: dict[str, dict[str, str]] = {}
+    for fusion in fusions:
+        name, covers = fusion.layer.name, fusion.layer.covers
+        if name in taken:
+            alone = sum(known[layer].least_cost for layer in covers if layer in known)
+            reasons.setdefault(name, {})[LAYER_BY_LAYER] = _why_not_alone(
+                alone, taken[name], forced, why)
+            continue
+        first = next(layer for layer in covers if layer in known)
+        step = fusion_of[first].name if first in fusion_of else first
+        row = reasons.setdefault(step, {})
+        for algorithm, reason in fusion.reasons.items():
+            row.setdefault(algorithm, reason)
+        # the fastest candidate of an algorithm comes last, so that its reason replaces the others
+        for candidate in sorted(fusion.candidates, key=lambda candidate: -candidate.cost):
+            row[candidate.algorithm.name] = candidate.measured.failure or (
+                f"{name}: {_why_not_at_once(fusion.layer, candidate, taken, fusion_of, why)}")
+        row.pop(taken[step].algorithm.name, None)
+    return reasons
+
+
+def _why_not_alone(alone: float, taken: Candidate, forced: str | None, why: str) -> str:
+    if taken.algorithm.name == forced:
+        return f"{forced} is forced"
+    if math.isinf(alone):
+        return "no candidate of some layer works alone"
+    return compared(alone, taken.cost, why)
+
+
+def _why_not_at_once(fusion: Layer, candidate: Candidate, taken: Mapping[str, Candidate],
+                     fusion_of: Mapping[str, Layer], why: str) -> str:
+    for name in fusion.covers:
+        if name in fusion_of:
+            return f"{name} is computed in {fusion_of[name].name}"
+    return compared(candidate.cost, sum(taken[name].cost for name in fusion.covers
+                                        if name in taken), why)

@@ -56,13 +56,13 @@ class Calibration:
                               if array.shape[:1] == (self.images,)}
 
     def check(self, batch: int) -> None:
-        """Raises InputError where programs of a batch size cannot be compared."""
+        """Raise InputError where programs of a batch size cannot be compared."""
         if self._mixing is not None and batch != self.images:
             raise InputError(f"the calibration inputs hold {self.images} images, expected {batch} "
                              f"for batch {batch}: {self._mixing}")
 
     def error(self, run: Callable[[Arrays], Arrays], batch: int) -> float:
-        """Returns the largest normalised error of the outputs of run(), which computes `batch`
+        """Return the largest normalised error of the outputs of run(), which computes `batch`
         images at a time. Raises InputError as check() does."""
         self.check(batch)
         worst = 0.0
@@ -84,7 +84,7 @@ class Calibration:
 
     def choose(self, chosen: Callable[[frozenset[str] | None], Planned],
                error: Callable[[Program], float]) -> Planned:
-        """Returns a plan within the tolerance, with its accuracy.
+        """Return a plan within the tolerance, with its accuracy.
 
         chosen: makes the fastest plan in which only the named layers may be less precise than
         float32; with None all layers may be less precise. Where the plan for None exceeds the
@@ -113,7 +113,7 @@ class Calibration:
         return replace(taken, accuracy=self.accuracy(taken.program, taken_error, faster))
 
     def accuracy(self, program: Program, error: float, faster: Sequence[str] = ()) -> Accuracy:
-        """Returns the accuracy of a program with the given error. faster: the names of layers that
+        """Return the accuracy of a program with the given error. faster: the names of layers that
         would be faster in less than float32. Each of these layers that the program computes in
         float32 is listed as held back."""
         less_precise = tuple(step.layer.name for step in _less_precise(program))
@@ -122,13 +122,13 @@ class Calibration:
 
 
 def _less_precise(program: Program) -> list[Step]:
-    """Returns the steps of the network's layers that are computed in less than float32."""
+    """Return the steps of the network's layers that are computed in less than float32."""
     return [step for step in program.steps if not step.layer.inserted
             and not step.variant.is_as_precise_as_float32(step.layer.problem)]
 
 
 def _saved(step: Step) -> float:
-    """Returns the microseconds that a step's lower precision saves over the best float32
+    """Return the microseconds that a step's lower precision saves over the best float32
     candidate."""
     cost = min((candidate.cost for candidate in step.candidates
                 if candidate.variant == step.variant), default=0.0)

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from gossamer.device.base import Device
 from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.packed import can_hold
-from gossamer.plan.choose.builder import conversion_layer
-from gossamer.plan.choose.network import Network
+from gossamer.plan.choose.network import Network, conversion_layer
 from gossamer.plan.choose.plan_assignment import Conversion
 from gossamer.plan.eligibility import able_on, eligibility
 from gossamer.plan.program import Layer
@@ -34,7 +33,7 @@ class ConversionCosts:
         self._estimated: dict[_Key, Layer] = {}
 
     def __call__(self, value: str, source: Format, target: Format) -> float:
-        """Returns the cost of copying a value from one format to another, in microseconds; infinite
+        """Return the cost of copying a value from one format to another, in microseconds; infinite
         where no algorithm makes this copy."""
         key = self._key(value, source, target)
         if key not in self._known:
@@ -58,7 +57,7 @@ class ConversionCosts:
         return self._measured(self._request(layer))
 
     def _request(self, layer: Layer) -> MeasurementRequest:
-        """Returns the request to measure the algorithms that may convert a value; packed values are
+        """Return the request to measure the algorithms that may convert a value; packed values are
         not converted on the host."""
         specs = (*layer.problem.inputs, *layer.problem.outputs)
         if any(spec.format.is_packed for spec in specs):
@@ -73,7 +72,7 @@ class ConversionCosts:
             request.layer, request.algorithms, request.device)), default=math.inf)
 
     def measure_estimated(self, conversions: Iterable[Conversion]) -> bool:
-        """Measures the conversions whose cost is an estimate. Returns whether any was measured."""
+        """Measure the conversions whose cost is an estimate. Return whether any was measured."""
         requests: dict[_Key, MeasurementRequest] = {}
         for conversion in conversions:
             key = self._key(*conversion)

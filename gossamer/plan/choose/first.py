@@ -11,8 +11,7 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.registry import OPS
-from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder, is_packed_alike
-from gossamer.plan.choose.network import Network
+from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder, is_packed_alike
 from gossamer.plan.eligibility import (
     able_on,
     eligibility,
@@ -20,8 +19,14 @@ from gossamer.plan.eligibility import (
     forced_otherwise,
     refusal_reason,
 )
-from gossamer.plan.fusion import find_fusions, recognising, with_fusions
-from gossamer.plan.part import find_parts, is_part, may_have_parts
+from gossamer.plan.fusion import (
+    find_fusions,
+    find_parts,
+    is_part,
+    may_have_parts,
+    recognising,
+    with_fusions,
+)
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.tensor import Format
@@ -53,12 +58,12 @@ class FirstChoices:
         self._read_packed: dict[tuple[str, Format], bool] = {}
 
     def program(self) -> Program:
-        """Returns the program. Raises UnsupportedError where the host cannot compute a layer
+        """Return the program. Raises UnsupportedError where the host cannot compute a layer
         either."""
         return self._network.program(self._device, self.choice, self.fusions)
 
     def _parts(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Returns the parts of a network. Layers whose algorithm the policy decides are left out.
+        """Return the parts of a network. Layers whose algorithm the policy decides are left out.
         Layers whose weights are all zero are left out too, because gossamer computes only their
         epilogues. Where `only` names an algorithm for parts, only the layers that the policy's
         `force` names are left out."""
@@ -74,7 +79,7 @@ class FirstChoices:
                           [*left_out, *self._policy.force])
 
     def choice(self, builder: ProgramBuilder, layer: Layer) -> LayerChoice:
-        """Returns the choice for a layer or fusion. The layer's inputs are in the builder
+        """Return the choice for a layer or fusion. The layer's inputs are in the builder
         already."""
         able, layer_device, reasons = self._able(layer)
         algorithm, variants = first_in_order(layer, able, layer_device, self._policy.threads)
@@ -93,7 +98,7 @@ class FirstChoices:
         return LayerChoice(algorithm, min(variants, key=order), layer_device, reasons)
 
     def _able(self, layer: Layer) -> tuple[list[Algorithm], Device, dict[str, str]]:
-        """Returns the algorithms that may compute a layer, in their order, with their device, and
+        """Return the algorithms that may compute a layer, in their order, with their device, and
         for each other algorithm the reason why it may not."""
         if layer.name in self._forced:
             algorithm, reasons = self._forced[layer.name]
@@ -105,8 +110,8 @@ class FirstChoices:
 
     def _as_they_are(self, builder: ProgramBuilder, layer: Layer, packed: Collection[str]
                      ) -> tuple[Algorithm, list[Variant]] | None:
-        """Returns the first algorithm that can read the packed inputs without conversions, and the
-        variants with which it does so. Returns None where no algorithm can."""
+        """Return the first algorithm that can read the packed inputs without conversions, and the
+        variants with which it does so. Return None where no algorithm can."""
         able, layer_device, _ = self._able(layer)
         for algorithm in able:
             _, variants = first_in_order(layer, [algorithm], layer_device, self._policy.threads)
@@ -118,7 +123,7 @@ class FirstChoices:
         return None
 
     def _unpacking(self, layer: Layer, variant: Variant) -> int:
-        """Returns 0 where all readers of a variant's packed outputs take them packed, 1 where the
+        """Return 0 where all readers of a variant's packed outputs take them packed, 1 where the
         variant has no packed output, and 2 where a packed output would have to be unpacked."""
         packed = [(name, spec.format) for name, spec in zip(
             layer.outputs, variant.outputs, strict=True) if spec.format.is_packed]
@@ -127,7 +132,7 @@ class FirstChoices:
         return 0 if all(self._all_read(name, format_) for name, format_ in packed) else 2
 
     def _all_read(self, name: str, format_: Format) -> bool:
-        """Returns whether a value has readers and all of its readers can read it in a packed
+        """Return whether a value has readers and all of its readers can read it in a packed
         format."""
         key = name, format_
         if key not in self._read_packed:
@@ -137,7 +142,7 @@ class FirstChoices:
         return self._read_packed[key]
 
     def _reads(self, layer: Layer, name: str, format_: Format) -> bool:
-        """Returns whether a layer can read a value in a packed format with a variant whose own
+        """Return whether a layer can read a value in a packed format with a variant whose own
         packed outputs never have to be unpacked."""
         if layer.is_reshape:
             (target,) = layer.outputs
@@ -156,7 +161,7 @@ class FirstChoices:
 
 def _forced_algorithms(fusions: Sequence[Layer], device: Device, policy: Policy
                        ) -> dict[str, tuple[Algorithm, Mapping[str, str]]]:
-    """Returns the algorithm for each fusion that the policy's `only` forces, by the fusion's name,
+    """Return the algorithm for each fusion that the policy's `only` forces, by the fusion's name,
     with the reasons why other algorithms cannot compute the fusion. The fusions that the algorithm
     can compute are taken in the order of the network. A fusion is left out where it shares a layer
     with a fusion that was taken earlier."""

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
+from gossamer.facts import REAL, ValueFacts
+from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.ops.copy.problem import convert
+from gossamer.plan.candidate import Candidate
 from gossamer.plan.fusion import with_fusions
 from gossamer.plan.in_place import keep_in_place
-from gossamer.plan.program import Layer, Program
-from gossamer.tensor import Format, TensorSpec, default_spec
+from gossamer.plan.program import Layer, Program, Step
+from gossamer.tensor import (
+    Format,
+    TensorSpec,
+    default_format,
+    default_spec,
+    image_shape,
+    memory_format,
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,7 @@ class Network:
     def program(self, device: Device, decide: Callable[[ProgramBuilder, Layer], LayerChoice],
                 fusions: Sequence[Layer] = (),
                 reshapes: Mapping[str, Format] | None = None) -> Program:
-        """Returns the program with the choices that decide() makes. Its concatenations and slices
+        """Return the program with the choices that decide() makes. Its concatenations and slices
         copy nothing where the formats allow that.
 
         decide, reshapes: as in ProgramBuilder. fusions: the fusions that are computed in one step.
@@ -59,3 +69,138 @@ class Network:
         for layer in with_fusions(self.layers, fusions):
             builder.add(layer)
         return keep_in_place(builder.finish(self.outputs), self.layers, device)
+
+
+@dataclass(frozen=True)
+class LayerChoice:
+    """The algorithm, variant and device that compute a layer.
+
+    rejected: for each other algorithm why it does not compute the layer.
+    candidates: all candidates that were measured for the layer.
+    """
+
+    algorithm: Algorithm
+    variant: Variant
+    device: Device
+    rejected: dict[str, str] = field(default_factory=dict)
+    candidates: Sequence[Candidate] = ()
+
+
+class ProgramBuilder:
+    """Builds a program, to which layers are added one after another.
+
+    inputs: the specs of the network's inputs by the names of the values that hold the callers'
+    arrays.
+    decide: a function of this builder and a layer, which returns the choice for the layer.
+    reshapes: the formats in which reshapes read their inputs, by the names of the layers; for a
+    reshape that is not listed, _kept() returns the format.
+    names: the names of inputs by the names of their values, where the two names differ.
+    """
+
+    def __init__(self, batch: int, inputs: Mapping[str, TensorSpec],
+                 constants: Mapping[str, np.ndarray],
+                 decide: Callable[[ProgramBuilder, Layer], LayerChoice],
+                 reshapes: Mapping[str, Format] | None = None,
+                 names: Mapping[str, str] | None = None) -> None:
+        self.program = Program(batch, [], {}, {}, dict(constants), {}, {},
+                               reshapes=dict(reshapes or {}))
+        self.specs = self.program.specs
+        self.copies: dict[tuple[str, TensorSpec], str] = {}
+        self._decide = decide
+        self._facts: dict[str, ValueFacts] = {}
+        for name, spec in inputs.items():
+            self.specs[name] = spec
+            self.program.inputs[(names or {}).get(name, name)] = name
+        for name, array in constants.items():
+            self.specs[name] = default_spec(array.shape, str(array.dtype))
+
+    def add(self, layer: Layer) -> None:
+        """Add a layer, and before it the conversions of its inputs that its variant needs."""
+        self._facts.update(layer.facts)
+        if layer.is_reshape:
+            (name,), (spec,) = layer.outputs, layer.problem.outputs
+            source = self.specs[layer.inputs[0]]
+            read = self.program.reshapes.get(layer.name) or _kept(source, spec)
+            self.program.aliases[name] = self.converted(layer.inputs[0],
+                                                        replace(source, format=read))
+            self.specs[name] = replace(spec, format=read if read.is_packed else default_format(
+                spec.shape, read.dtype))
+            return
+        choice = self._decide(self, layer)
+        sources = [self.converted(name, spec)
+                   for name, spec in zip(layer.inputs, choice.variant.inputs, strict=True)]
+        self._append(layer, choice, sources)
+
+    def finish(self, outputs: Mapping[str, TensorSpec]) -> Program:
+        """Return the program, whose outputs lie in memory as these specs say."""
+        for name, spec in outputs.items():
+            self.program.outputs[name] = self.converted(name, spec)
+        return self.program
+
+    def converted(self, name: str, spec: TensorSpec) -> str:
+        """Return the name of a value that holds the value `name` in memory as a spec says: `name`
+        itself, or a copy that is made once for all readers."""
+        if self.has(name, spec):
+            return self.copies.get((name, _canonical(spec)), name)
+        # several formats may describe the same memory: the readers of all these formats share one
+        # conversion, to the format for which the plan assignment has counted a cost
+        present, spec = _canonical(self.specs[name]), _canonical(spec)
+        changes = spec.format.differences(present.format) or [spec.layout]
+        target = f"{name} as {' '.join(changes)}"
+        while target in self.specs:
+            target += "'"
+        layer = conversion_layer(name, target, present, spec, self._facts.get(name, REAL))
+        self._append(layer, self._decide(self, layer), [name])
+        self.copies[name, spec] = target
+        return target
+
+    def has(self, name: str, spec: TensorSpec) -> bool:
+        """Return whether a value, or a copy of the value, lies in memory as a spec says."""
+        return self.specs[name].same_memory(spec) or (name, _canonical(spec)) in self.copies
+
+    def _append(self, layer: Layer, choice: LayerChoice, sources: list[str]) -> None:
+        self.program.steps.append(Step(layer, choice.algorithm, choice.variant, choice.device,
+                                       sources, layer.outputs, choice.rejected,
+                                       choice.candidates))
+        self.specs.update(zip(layer.outputs, choice.variant.outputs, strict=True))
+
+
+def _kept(source: TensorSpec, target: TensorSpec) -> Format:
+    """Return the format in which a reshape reads a value. A value that is not packed is read
+    row-major, in its dtype. A packed value is read as it is if the shapes before and after the
+    reshape are packed alike, else row-major in the dtype of the reshaped tensor."""
+    if not source.format.is_packed:
+        return default_format(source.shape, source.dtype)
+    if is_packed_alike(source.shape, target.shape):
+        return source.format
+    return default_format(source.shape, target.dtype)
+
+
+def _canonical(spec: TensorSpec) -> TensorSpec:
+    """Return the spec with its memory_format(), which is equal for all formats that describe the
+    same memory."""
+    return replace(spec, format=memory_format(spec))
+
+
+def is_packed_alike(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Return whether packed tensors of two shapes lie in memory alike: a matrix is packed like
+    images of one pixel."""
+    return all(len(each) in (2, 4) for each in (shape, other)) and (
+        image_shape(shape) == image_shape(other))
+
+
+def may_be_conversion(name: str, values: Iterable[str]) -> bool:
+    """Return whether a layer of this name may be a conversion of one of the values."""
+    return any(name.startswith(f"{value} as ") for value in values)
+
+
+def conversion_layer(name: str, target: str, source: TensorSpec, spec: TensorSpec,
+                     facts: ValueFacts) -> Layer:
+    """Return the layer that copies a value into another format. facts: the facts about the
+    value."""
+    property_changed = "layout" if source.dtype == spec.dtype else "precision"
+    known: tuple[ValueFacts, ...] = ()
+    if source.format.is_packed or spec.format.is_packed:
+        property_changed, known = "packing", (facts,)
+    return Layer(target, [name], [target], convert(source, spec, known),
+                 source=f"change of {property_changed} of {name!r}", inserted=True)

@@ -26,14 +26,12 @@ from gossamer.plan.eligibility import (
     is_above,
     is_asked_for,
 )
-from gossamer.plan.fusion import find_fusions, recognising
+from gossamer.plan.fusion import find_fusions, find_parts, may_have_parts, recognising
 from gossamer.plan.in_place import in_place_candidates, layers_in_place
-from gossamer.plan.part import find_parts, may_have_parts
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.keys import problem_key
-from gossamer.plan.tune.bounds import uncheckable
-from gossamer.plan.tune.discontinuity import has_jumps
+from gossamer.plan.tune.discontinuity import has_discontinuities, uncheckable
 from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.profile import LISTING
 from gossamer.plan.tune.tuner import Tuner
@@ -69,7 +67,7 @@ class NetworkCandidates:
         self.of_fusions = [*parts, *(self._measured_fusion(fusion) for fusion in fusions)]
 
     def _measured_parts(self, network: Network) -> list[MeasuredLayer]:
-        """Returns the parts that a library for whole networks may compute, as few and as large as
+        """Return the parts that a library for whole networks may compute, as few and as large as
         possible. Some layers may be faster alone, with another algorithm, than within such a part;
         the parts without these layers are returned too."""
         def measured(left_out: Collection[str]) -> list[MeasuredLayer]:
@@ -80,10 +78,10 @@ class NetworkCandidates:
         left_out: set[str] = set()
         parts = measured(left_out)
         if not any(math.isfinite(part.least_cost) for part in parts):
-            # a part in which an op reads a result that jumps cannot be checked, so parts without
-            # the layers that have jumps are tried
+            # a part in which an op reads a discontinuous result cannot be checked, so parts without
+            # the layers that have discontinuities are tried
             left_out = {layer.name for layer in network.layers
-                        if has_jumps(layer.problem)}
+                        if has_discontinuities(layer.problem)}
             parts += measured(left_out) if left_out else []
         alone = {node.layer.name: node.least_cost for node in self.of_layers}
         faster = {name for part in parts if math.isfinite(part.least_cost)
@@ -94,7 +92,7 @@ class NetworkCandidates:
         return parts
 
     def _measure_together(self, layers: Sequence[Layer], fusions: Sequence[Layer]) -> None:
-        """Measures the candidates of all layers and fusions together, since the time that a fusion
+        """Measure the candidates of all layers and fusions together, since the time that a fusion
         saves decides whether candidates of its layers are worth measuring. The first candidates of
         gossamer's own dense algorithms are built while the fusions are listed, and candidates of
         both while the vendors' libraries are asked for their variants."""
@@ -126,7 +124,7 @@ class NetworkCandidates:
             [problems, policy.only, policy.sparse_threshold, dict(policy.force)]))
 
     def _requests(self, layers: Sequence[Layer], refusal: Refusal) -> list[MeasurementRequest]:
-        """Returns the requests to measure the algorithms that may compute each layer on the device.
+        """Return the requests to measure the algorithms that may compute each layer on the device.
         refusal: returns why an algorithm may not compute a problem."""
         requests = []
         for layer in layers:
@@ -137,7 +135,7 @@ class NetworkCandidates:
 
     def _refusal_of_own(self, algorithm: Algorithm, problem: Problem,
                         device: Device) -> str | None:
-        """Returns why an algorithm is not among the first that are measured; None where it is.
+        """Return why an algorithm is not among the first that are measured; None where it is.
         ZeroWeights is among them, since no other algorithm may compute a layer that it supports."""
         is_asked_later = algorithm.vendor and device.compiles
         skips_zeros = not (algorithm.dense or isinstance(algorithm, ZeroWeights))
@@ -163,13 +161,13 @@ class NetworkCandidates:
         return MeasuredLayer(layer, layer_device, self._precise(layer, candidates), reasons)
 
     def _measured_fusion(self, fusion: Layer) -> MeasuredLayer:
-        """Returns a fusion with its candidates."""
+        """Return a fusion with its candidates."""
         allowed, reasons = self._fusion_eligibility(fusion)
         candidates = list(self._tuner.measure(fusion, allowed, self._device) if allowed else [])
         return MeasuredLayer(fusion, self._device, self._precise(fusion, candidates), reasons)
 
     def _fusion_eligibility(self, fusion: Layer) -> tuple[list[Algorithm], dict[str, str]]:
-        """Returns the algorithms that may compute a fusion, and for each other algorithm that
+        """Return the algorithms that may compute a fusion, and for each other algorithm that
         recognises the fusion the reason why it may not."""
         policy, refusal = self._policy, self._tuner.space.refusal_reason
         layers = [self._layers[name] for name in fusion.covers]
@@ -178,7 +176,7 @@ class NetworkCandidates:
                 layer.problem, self._device, refusal)[0]}
             for layer in layers if not layer.is_reshape)
         able, reasons = able_on(fusion.problem, self._device, refusal, recognising(fusion))
-        unchecked = uncheckable(fusion.problem) if has_jumps(fusion.problem) else None
+        unchecked = uncheckable(fusion.problem) if has_discontinuities(fusion.problem) else None
         above = set() if policy.sparse_threshold is None else {
             is_above(1 - layer.density, policy.sparse_threshold) for layer in layers
             if layer.density is not None}
@@ -197,7 +195,7 @@ class NetworkCandidates:
         return [algorithm for algorithm in able if algorithm.name not in reasons], reasons
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
-        """Returns the candidates of a layer. Where the layer must be as precise as float32, a
+        """Return the candidates of a layer. Where the layer must be as precise as float32, a
         candidate that is less precise is excluded."""
         if self._less_precise is None or layer.name in self._less_precise:
             return candidates
@@ -207,7 +205,7 @@ class NetworkCandidates:
 
 
 def _times_within(part: MeasuredLayer) -> dict[str, float]:
-    """Returns the microseconds that a library takes for each layer of a part while it computes the
+    """Return the microseconds that a library takes for each layer of a part while it computes the
     whole part."""
     layer = part.layer
     assert isinstance(layer.problem, PartProblem)

@@ -1,6 +1,7 @@
-"""The time and accuracy of a program that was chosen, and its comparison with other programs.
-The module imports no code that measures, because reports import it also where nothing was
-measured."""
+"""The time and accuracy of a program that was chosen, compared with other programs.
+
+The module imports no code that measures, because reports import it also where nothing was measured.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gossamer.measure import Timing
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 from gossamer.plan.program import Program
 
 if TYPE_CHECKING:
@@ -87,3 +88,5 @@ class Planned:
     end_to_end: EndToEnd | None = None
     why: str = ""
     plans: Sequence[dict[str, Any]] = ()
+
+

@@ -111,7 +111,7 @@ class PlanAssignment:
 def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
              conversion: Callable[[str, Any, Any], float], *,
              required: Mapping[str, Any], slack: float = SLACK) -> PlanAssignment:
-    """Returns the cheapest plan assignment, where costs that differ by little count as equal. Of
+    """Return the cheapest plan assignment, where costs that differ by little count as equal. Of
     options of a node that count as equal, the first is taken.
 
     An option that costs at most (1 + slack) times the cheapest option of its node counts with the
@@ -180,12 +180,12 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
 
 
 def load_solver() -> None:
-    """Imports the modules of SciPy that minimise() uses, so that its first call need not."""
+    """Import the modules of SciPy that minimise() uses, so that its first call need not."""
     from scipy import optimize, sparse  # noqa: F401
 
 
 def _states(options: Sequence[Option], slack: float) -> Iterator[tuple[int, int, float]]:
-    """Yields the states: for each effect the index of the option that is taken, its place among the
+    """Yield the states: for each effect the index of the option that is taken, its place among the
     options of its nodes, and the cost with which the option counts."""
     least: defaultdict[Hashable, float] = defaultdict(lambda: math.inf)
     for option in options:
@@ -213,7 +213,7 @@ def _states(options: Sequence[Option], slack: float) -> Iterator[tuple[int, int,
 def _add_conversions(program: _Program, value: str, given: _ByFormat, readers: Iterable[_ByFormat],
                      conversion: Callable[[str, Any, Any], float]
                      ) -> dict[int, Conversion]:
-    """Adds the conversions of a value to a program, and returns them by their variables.
+    """Add the conversions of a value to a program, and return them by their variables.
 
     given: the states that write the value. readers: for each place where the value is read, the
     states that read it there.
@@ -248,7 +248,7 @@ class _Program:
         self._limits: list[tuple[float, float]] = []
 
     def state(self, cost: float, place: int, unwanted: int) -> int:
-        """Returns the number of the variable of a state. place: its place in the order of
+        """Return the number of the variable of a state. place: its place in the order of
         preference."""
         variable = self.variable(cost)
         self._extra[variable] = _PREFERRED * place + _UNWANTED * unwanted
@@ -256,7 +256,7 @@ class _Program:
         return variable
 
     def variable(self, cost: float) -> int:
-        """Returns the number of a variable that is 0 or 1 where the variables of all states are."""
+        """Return the number of a variable that is 0 or 1 where the variables of all states are."""
         self._costs.append(cost)
         self._extra.append(0.0)
         self._is_state.append(False)
@@ -264,14 +264,14 @@ class _Program:
 
     def limit(self, variables: Iterable[int], low: float, high: float,
               less: Iterable[int] = ()) -> None:
-        """States the least and the largest value of the sum of variables, less other variables."""
+        """State the least and the largest value of the sum of variables, less other variables."""
         row = len(self._limits)
         self._limits.append((low, high))
         self._entries += [(row, variable, 1.0) for variable in variables]
         self._entries += [(row, variable, -1.0) for variable in less]
 
     def solution(self, scale: float) -> np.ndarray:
-        """Returns the values of the variables with the least total cost. Raises NoAssignmentError
+        """Return the values of the variables with the least total cost. Raises NoAssignmentError
         where there are none. scale: factor of the costs."""
         # importing scipy.optimize takes a few tenths of a second
         from scipy import optimize, sparse

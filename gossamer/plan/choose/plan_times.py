@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from gossamer.device.base import Device
 from gossamer.errors import DeviceLostError, OutOfMemoryError, first_line
 from gossamer.measure import Task, interleave
+from gossamer.plan.candidate import candidate_key, rounded
 from gossamer.plan.choose.outcomes import EndToEnd
-from gossamer.plan.measurement import candidate_key, rounded
 from gossamer.plan.program import Program
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key
@@ -27,7 +27,7 @@ _SAMPLE_US, _BRIEF_SAMPLE_US = 1e4, 5e3
 
 
 def is_clearly_faster(time: EndToEnd, other: EndToEnd) -> bool:
-    """Returns whether both programs run and the first is faster by more than the spread of
+    """Return whether both programs run and the first is faster by more than the spread of
     samples."""
     return (time.timing is not None and other.timing is not None
             and time.timing.p75_us < other.timing.p25_us)
@@ -36,7 +36,7 @@ def is_clearly_faster(time: EndToEnd, other: EndToEnd) -> bool:
 def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tuner,
                note: Callable[[str], None] = lambda line: None, *,
                brief: bool = False) -> list[EndToEnd]:
-    """Returns the time of each of a network's programs; equal programs are timed once.
+    """Return the time of each of a network's programs; equal programs are timed once.
 
     The times are read from the cache where the cache has all of them. Otherwise all programs are
     timed together, with their samples interleaved, and the times are stored. If every program
@@ -70,7 +70,7 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
 
 
 def program_key(program: Program, device: Device) -> str:
-    """Returns 32 hexadecimal digits that identify what a program runs: problems, algorithms, their
+    """Return 32 hexadecimal digits that identify what a program runs: problems, algorithms, their
     sources and libraries, configs, layouts, precisions, the order of steps, which steps copy
     nothing, and which step reads which value."""
     numbers: dict[str, int] = {}
@@ -88,14 +88,14 @@ def program_key(program: Program, device: Device) -> str:
 
 
 def _brief_key(program: Program, device: Device) -> str:
-    """Returns the key under which the time of a few samples of a program is stored."""
+    """Return the key under which the time of a few samples of a program is stored."""
     return hashlib.sha256(f"{program_key(program, device)} brief".encode()).hexdigest()[:32]
 
 
 def _timed_together(name: str, programs: Mapping[str, Program], missing: Collection[str],
                     device: Device, repeats: int, sample_us: float) -> dict[str, EndToEnd]:
-    """Returns the times of the programs that fit the memory together, and the reasons why other
-    programs do not run. A program that finds too little memory beside the others is left out.
+    """Return the times of the programs that fit the memory together, and the reasons why other
+    programs do not run. A program that finds too little memory next to the others is left out.
     Programs whose times are missing come first; if all of these programs fail to run, no other
     program is timed."""
     results: dict[str, EndToEnd] = {}

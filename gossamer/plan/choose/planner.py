@@ -49,7 +49,7 @@ class Planner:
         self._store = WeightsStore()
 
     def network(self, batch: int) -> Network:
-        """Returns the network at a batch size, before anything is chosen for its layers."""
+        """Return the network at a batch size, before anything is chosen for its layers."""
         static = resolve(self._graph, batch)
         given = given_inputs(static, self._store)
         layers, constants = lower(static, self._store)
@@ -61,7 +61,7 @@ class Planner:
         return Network([*given.layers, *layers], batch, inputs, outputs, constants, given.names)
 
     def planned(self, batch: int) -> Planned:
-        """Returns the program of a batch size. Measurements are written to disk, even where an
+        """Return the program of a batch size. Measurements are written to disk, even where an
         error or Ctrl-C ends the measuring. Raises InputError where the calibration inputs do not
         suit the batch size."""
         if self._tuner is None:
@@ -97,13 +97,13 @@ class Planner:
         return self._refined(planned, self._tuner)
 
     def _chosen(self, network: Network) -> Planned:
-        """Returns the cheapest plan, within the tolerance if there is one."""
+        """Return the cheapest plan, within the tolerance if there is one."""
         if self._calibration is None:
             return self._made(network, None)
         return self._calibration.choose(partial(self._made, network), self._error)
 
     def _made(self, network: Network, less_precise: frozenset[str] | None) -> Planned:
-        """Returns the cheapest plan. less_precise: as in Assigner."""
+        """Return the cheapest plan. less_precise: as in Assigner."""
         if self._tuner is None:
             return Planned(FirstChoices(network, self._device, self._policy).program())
         from gossamer.plan.choose.assigner import Assigner
@@ -116,7 +116,7 @@ class Planner:
             self._tuner.release()
 
     def _refined(self, planned: Planned, tuner: Tuner) -> Planned:
-        """Returns the plan that is the fastest from end to end: the plan of the cheapest
+        """Return the plan that is the fastest from end to end: the plan of the cheapest
         assignment, or another plan."""
         from gossamer.plan.choose.refine import refined
 
@@ -132,13 +132,13 @@ class Planner:
             found.program, self._error(found.program), planned.accuracy.held_back))
 
     def _error(self, program: Program) -> float:
-        """Returns the error of a program's outputs on the calibration inputs."""
+        """Return the error of a program's outputs on the calibration inputs."""
         assert self._calibration is not None
         return self._calibration.error(
             Context(self._graph.name, program, self._device).run, program.batch)
 
     def _accurate(self, program: Program) -> Program:
-        """Returns the program. Raises GossamerError where its error exceeds the tolerance."""
+        """Return the program. Raises GossamerError where its error exceeds the tolerance."""
         tolerance = None if self._calibration is None else self._calibration.tolerance
         if tolerance is not None and not (error := self._error(program)) <= tolerance:
             raise GossamerError(f"its error {error:.1e} is more than the tolerance "
@@ -147,7 +147,7 @@ class Planner:
 
 
 def _check_forced(layers: Sequence[Layer], policy: Policy) -> None:
-    """Raises InputError where the policy's `force` names a layer that does not exist."""
+    """Raise InputError where the policy's `force` names a layer that does not exist."""
     names = [layer.name for layer in layers if not layer.is_reshape]
     for name in policy.force:
         if name not in names:
@@ -157,7 +157,7 @@ def _check_forced(layers: Sequence[Layer], policy: Policy) -> None:
 
 
 def _at_boundary(spec: TensorSpec, policy: Policy) -> TensorSpec:
-    """Returns the spec that a policy wants for an input or output of the network. spec: the spec in
+    """Return the spec that a policy wants for an input or output of the network. spec: the spec in
     the default layout."""
     if policy.boundary is None or len(spec.shape) != 4 or spec.dtype != "float32":
         return spec

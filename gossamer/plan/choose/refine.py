@@ -20,19 +20,19 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.errors import DeviceLostError, GossamerError, first_line
 from gossamer.io.text import duration_text
-from gossamer.plan.candidate import Candidate
-from gossamer.plan.choose.assigner import Assigned, Assigner
-from gossamer.plan.choose.outcomes import DENSE_ONLY, MEASURED, WHEREVER, EndToEnd, Planned
-from gossamer.plan.choose.plan_times import end_to_end, is_clearly_faster, program_key
-from gossamer.plan.choose.restriction import (
+from gossamer.plan.candidate import Candidate, candidate_key, counted
+from gossamer.plan.choose.assigner import (
+    Assigned,
+    Assigner,
     Restriction,
     dense,
     first_configs,
     floats,
     wherever,
 )
-from gossamer.plan.measurement import candidate_key, counted
-from gossamer.plan.part import is_one_part
+from gossamer.plan.choose.outcomes import DENSE_ONLY, MEASURED, WHEREVER, EndToEnd, Planned
+from gossamer.plan.choose.plan_times import end_to_end, is_clearly_faster, program_key
+from gossamer.plan.fusion import is_one_part
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Program, Step
 from gossamer.plan.store.keys import problem_key
@@ -61,7 +61,7 @@ Exchange = Mapping[str, Candidate]
 def refined(name: str, chosen: Planned, device: Device, tuner: Tuner,
             accurate: Callable[[Program], Program],
             note: Callable[[str], None] = lambda line: None) -> Planned:
-    """Returns the fastest of a network's plans: the plan of the cheapest assignment, or another
+    """Return the fastest of a network's plans: the plan of the cheapest assignment, or another
     plan that is clearly faster as a whole.
 
     These plans are compared with the cheapest assignment:
@@ -116,7 +116,7 @@ class _Plans:
         self._most_us = math.inf if tuner.limits.everything else _CLEARLY_SLOWER * chosen_us
 
     def add(self, plan: str, assigned: Callable[[], Assigned]) -> None:
-        """Makes a plan's program from the assignment that a function returns."""
+        """Make a plan's program from the assignment that a function returns."""
         try:
             program = self._accurate(self.assigner.program(assigned()))
         except DeviceLostError:
@@ -129,7 +129,7 @@ class _Plans:
             self.programs[plan], self._keys[plan] = program, program_key(program, self._device)
 
     def assigned(self, restriction: Restriction) -> Assigned:
-        """Returns the cheapest assignment within a restriction. Raises _NotTriedError where the sum
+        """Return the cheapest assignment within a restriction. Raises _NotTriedError where the sum
         of its layers' times is clearly larger than the sum for the measured choice."""
         assigned = self.assigner.assigned(restriction)
         # on processors, bits and floats take nearly the same time, so that the sums of layers'
@@ -143,7 +143,7 @@ class _Plans:
         return self.assigner.checked(restriction, assigned)
 
     def fastest(self, among: Collection[str] | None = None) -> str:
-        """Times plans together, by default all, and returns the plan to use. The plan to beat is
+        """Time plans together, by default all, and return the plan to use. The plan to beat is
         the network as one part, or the first plan where no plan is one part. The fastest plan is
         used if it is clearly faster than the plan to beat, or if the plan to beat does not run.
         Otherwise the plan to beat is used. Unless the effort tries everything, only plans that skip
@@ -168,7 +168,7 @@ class _Plans:
         return fastest
 
     def _may_beat(self, plan: str, other: str) -> bool:
-        """Returns whether a plan that is clearly faster than another plan is taken in its place.
+        """Return whether a plan that is clearly faster than another plan is taken in its place.
         Layers whose weights are all zero (as in untrained networks) do not count as layers that
         skip zeros."""
         return (self._tuner.limits.everything or not is_one_part(self.programs[other])
@@ -176,11 +176,11 @@ class _Plans:
                        for step in self.programs[plan].steps))
 
     def runs(self, plan: str) -> bool:
-        """Returns whether a plan runs, as far as is known."""
+        """Return whether a plan runs, as far as is known."""
         return plan not in self._times or self._times[plan].timing is not None
 
     def planned(self, taken: str) -> Planned:
-        """Returns the outcome with plan `taken` as the choice."""
+        """Return the outcome with plan `taken` as the choice."""
         if not self._times:
             return self._chosen
         first = {key: plan for plan, key in reversed(self._keys.items())}
@@ -201,7 +201,7 @@ class _Plans:
 
 def _restrictions(chosen: Program, device: Device, tuner: Tuner
                   ) -> Iterator[tuple[str, Restriction]]:
-    """Yields the restrictions of the whole network that may give another program, with their names.
+    """Yield the restrictions of the whole network that may give another program, with their names.
     Algorithms for layers that take little time are left out, unless the effort tries everything."""
     usable: dict[str, dict[str, bool]] = {}
     on_bits: dict[str, set[bool]] = {}
@@ -233,7 +233,7 @@ def _restrictions(chosen: Program, device: Device, tuner: Tuner
 
 def _better(name: str, program: Program, assigner: Assigner, device: Device, tuner: Tuner,
             note: Callable[[str], None]) -> Exchange:
-    """Returns candidates that make a program faster as a whole. Each candidate is tried alone: all
+    """Return candidates that make a program faster as a whole. Each candidate is tried alone: all
     steps that compute the same problem take the candidate, and no other step changes.
 
     The time of a layer alone does not show which data it leaves in the cache, and how early the
@@ -270,7 +270,7 @@ def _better(name: str, program: Program, assigner: Assigner, device: Device, tun
 
 
 def _exchanged(program: Program, exchange: Exchange) -> Assigned:
-    """Returns the assignment of a program with some of its candidates exchanged for others of the
+    """Return the assignment of a program with some of its candidates exchanged for others of the
     same formats."""
     nodes = {node.layer.name: node for node in program.measured}
     taken = [(node, exchange.get(step.layer.name) or step.candidate_of(node.candidates))
@@ -282,7 +282,7 @@ def _exchanged(program: Program, exchange: Exchange) -> Assigned:
 
 
 def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]:
-    """Returns as many exchanges of candidates as the effort says, first the exchanges that may save
+    """Return as many exchanges of candidates as the effort says, first the exchanges that may save
     most. Steps that compute the same problem in the same way exchange their candidates
     together."""
     measured = {known.layer.name: known.candidates for known in program.measured}
@@ -303,7 +303,7 @@ def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]
 
 def _of_steps(steps: Sequence[Step], taken: Mapping[str, Candidate],
               measured: Mapping[str, Iterable[Candidate]]) -> Iterator[tuple[float, Exchange]]:
-    """Yields a pair for each candidate that all these steps could take in their present formats:
+    """Yield a pair for each candidate that all these steps could take in their present formats:
     the most microseconds that the candidate may save in all these steps together, and the exchange
     by which the steps take the candidate."""
     before = [taken[step.layer.name] for step in steps]
@@ -322,7 +322,7 @@ def _of_steps(steps: Sequence[Step], taken: Mapping[str, Candidate],
 
 def _row(plan: str, time: EndToEnd, times: Mapping[str, EndToEnd], taken: str,
          first: str) -> dict[str, Any]:
-    """Returns the row of a plan in the report. first: the first plan with the same program."""
+    """Return the row of a plan in the report. first: the first plan with the same program."""
     timing, best = time.timing, times[taken].timing
     row = {"plan": plan, "median_us": None, "p25_us": None, "p75_us": None,
            "outcome": time.failure, "is_taken": plan == taken}

@@ -14,16 +14,14 @@ from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.host_threads import Threads, of_threads, threads_in, without_threads
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.registry import OPS
-from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
-from gossamer.plan.choose.network import Network
+from gossamer.plan.candidate import candidate_key
+from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder
 from gossamer.plan.eligibility import eligibility, first_in_order
-from gossamer.plan.fusion import find_fusions
-from gossamer.plan.measurement import candidate_key
-from gossamer.plan.part import part_of
+from gossamer.plan.fusion import find_fusions, part_of
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.store.keys import libraries, problem_key, source_hash
 from gossamer.plan.store.plan_file import again
-from gossamer.plan.tune.alike import timed_problem
+from gossamer.plan.tune.measures import timed_problem
 from gossamer.tensor import Format
 
 Stored = Mapping[str, Any]
@@ -34,7 +32,7 @@ StoredPrograms = Mapping[str, Mapping[str, Any]]
 
 
 def stored(programs: Mapping[int, Program], device: Device) -> dict[str, dict[str, Any]]:
-    """Returns the choices of programs by batch size."""
+    """Return the choices of programs by batch size."""
     return {str(batch): {"steps": [_stored(step, device) for step in programs[batch].steps],
                          "reshapes": {name: asdict(format_) for name, format_
                                       in programs[batch].reshapes.items()}}
@@ -54,7 +52,7 @@ def _stored(step: Step, device: Device) -> dict[str, Any]:
 
 
 def used_algorithms(plain: StoredPrograms, device: Device) -> dict[str, Any]:
-    """Returns, by op and name, the source hash of each algorithm that stored choices take, and the
+    """Return, by op and name, the source hash of each algorithm that stored choices take, and the
     versions of the libraries that the algorithm calls on the device. Names of algorithms that
     gossamer does not have are left out."""
     used = {(step["op"], step["algorithm"]) for program in plain.values()
@@ -105,7 +103,7 @@ class StoredChoices:
         return list(self._choices)
 
     def program(self, network: Network, device: Device) -> tuple[Program, list[str]]:
-        """Returns the program of a network, and sentences for the user about it.
+        """Return the program of a network, and sentences for the user about it.
 
         A batch size that was not planned gets the choices of the planned batch size that is nearest
         by ratio. Where a choice does not fit the layer, another config of its algorithm is taken,
@@ -152,7 +150,7 @@ class StoredChoices:
 
 def _parts(steps: Iterable[Stored], layers: Sequence[Layer],
            outputs: Collection[str]) -> Iterator[Layer]:
-    """Yields each part that was planned, if the network still has all layers of the part."""
+    """Yield each part that was planned, if the network still has all layers of the part."""
     by_name = {layer.name: layer for layer in layers}
     for step in steps:
         if step["op"] == PartProblem.op and by_name.keys() >= set(step["covers"]):
@@ -168,7 +166,7 @@ def _ratio(a: int, b: int) -> float:
 
 def _restored(step: Stored, layer: Layer, device: Device, threads: Threads | None, *,
               exact: bool) -> LayerChoice | str:
-    """Returns the stored choice of a layer, or the reason why this choice cannot be used.
+    """Return the stored choice of a layer, or the reason why this choice cannot be used.
 
     threads: threads of a layer on the host, in place of those of the choice.
     exact: whether the choice may be used only for a problem that counts as equal for the algorithm.
@@ -194,7 +192,7 @@ def _restored(step: Stored, layer: Layer, device: Device, threads: Threads | Non
 
 def _variants(algorithm: Algorithm, layer: Layer, device: Device,
               precision: str) -> Iterator[Variant]:
-    """Yields the variants of a precision, and only then the variants of all precisions, because
+    """Yield the variants of a precision, and only then the variants of all precisions, because
     libraries take long to list the variants of other precisions."""
     yield from algorithm.variants_in(layer.problem, device, (precision,))
     yield from algorithm.variants(layer.problem, device)
@@ -220,7 +218,7 @@ def _matches(step: Stored, algorithm: Algorithm, variant: Variant, device: Devic
 
 
 def _first(layer: Layer, device: Device, preferred: str) -> LayerChoice:
-    """Returns the first variant of the preferred algorithm, else of the first algorithm that
+    """Return the first variant of the preferred algorithm, else of the first algorithm that
     supports the layer. The layer runs on the host where no algorithm of the device supports it."""
     able, layer_device, reasons = eligibility(
         layer, device, refusal_reason=lambda algorithm, problem, device: algorithm.supports(

@@ -33,7 +33,7 @@ class GivenInputs:
 
 
 def given_inputs(static: StaticGraph, store: WeightsStore) -> GivenInputs:
-    """Returns the inputs of a graph as callers give them. store: the packed weights of the
+    """Return the inputs of a graph as callers give them. store: the packed weights of the
     network's layers."""
     result = GivenInputs()
     taken, layers = names_of(static.graph), {node.name for node in static.graph.nodes}
@@ -52,7 +52,7 @@ def given_inputs(static: StaticGraph, store: WeightsStore) -> GivenInputs:
 
 def _layer(name: str, info: ValueInfo, given: InputFormat, value: str,
            spec: TensorSpec, store: WeightsStore) -> Layer:
-    """Returns the layer that computes an input from the value that holds the caller's tensor."""
+    """Return the layer that computes an input from the value that holds the caller's tensor."""
     expression, constants = _affine(given, spec)
     problem = ElementwiseProblem(
         (spec, *(default_spec(array.shape) for array in constants)), expression,
@@ -64,7 +64,7 @@ def _layer(name: str, info: ValueInfo, given: InputFormat, value: str,
 
 
 def _affine(given: InputFormat, spec: TensorSpec) -> tuple[Expression, list[np.ndarray]]:
-    """Returns the expression that multiplies by the format's factors and adds its shifts, with the
+    """Return the expression that multiplies by the format's factors and adds its shifts, with the
     arrays of its further inputs. A number that all channels share is a constant of the expression;
     numbers that differ between channels are further inputs."""
     steps: list[ExpressionStep] = []

@@ -1,5 +1,7 @@
-"""The rules that lower nodes of a graph to problems of ops. This module, products.py and state.py
-are the only code that makes problems from nodes."""
+"""The rules that lower the nodes of a graph to problems of ops.
+
+This module and state.py are the only code that makes problems from nodes.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +11,26 @@ from typing import Any
 
 import numpy as np
 
+from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
+from gossamer.expression import identity
 from gossamer.model.facts import derive, stating_nan
-from gossamer.model.graph import Node, StaticGraph
+from gossamer.model.graph import Graph, Node, StaticGraph
 from gossamer.model.opset.definition import OpDef
 from gossamer.model.opset.onnx_part import nodes_of
 from gossamer.model.opset.registry import OPSET
 from gossamer.model.opset.shapes import swaps_matrices
+from gossamer.model.passes.optimise import optimise
 from gossamer.ops.batch_norm.problem import BatchNormProblem
 from gossamer.ops.concat.problem import ConcatProblem
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
 from gossamer.ops.copy import problem as copy_problem
 from gossamer.ops.elementwise.problem import cast
 from gossamer.ops.gather.problem import GatherProblem
+from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.layer_norm.problem import LayerNormProblem
+from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.onnx_part.problem import MODEL, OnnxPartProblem
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.pool.problem import PoolProblem
@@ -30,19 +39,25 @@ from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.ops.softmax.problem import SoftmaxProblem
 from gossamer.ops.top_k.problem import TopKProblem
 from gossamer.ops.weights import WeightsStore
-from gossamer.plan.lower.products import conv2d, conv_transpose2d, gemm, matmul
 from gossamer.plan.lower.state import LowerState
 from gossamer.plan.program import Layer
 from gossamer.tensor import default_spec
 
 _MOST_KNOWN = 4096
 """The most integers of a known input that a problem states. Shapes are far shorter; longer inputs
-are the places or masks of elements."""
+are the positions or masks of elements."""
+
+
+def optimised_for(graph: Graph, device: Device) -> Graph:
+    """Return the graph from which plans for a device are made: optimised, with the same results as
+    `graph`."""
+    return optimise(graph, channels_first=device.compiles,
+                    chooses_by_weights=device.compiles and not device.on_processors)
 
 
 def lower(static: StaticGraph, store: WeightsStore | None = None
           ) -> tuple[list[Layer], dict[str, np.ndarray]]:
-    """Returns the layers of a graph in order, and the constants that they read as run-time values.
+    """Return the layers of a graph in order, and the constants that they read as run-time values.
 
     store: facts and packed forms of the graph's weights, which all batch sizes share.
     Raises UnsupportedError that names the node for which there is no problem.
@@ -58,7 +73,7 @@ def lower(static: StaticGraph, store: WeightsStore | None = None
 
 
 def _needed(state: LowerState) -> list[Layer]:
-    """Returns the layers without needless reshapes and transpositions. A reshape or transposition
+    """Return the layers without needless reshapes and transpositions. A reshape or transposition
     is needless if all its readers read its input in place of its result. Such a reader may be a
     matrix product that takes another product's matrix as it was before the reshape to more
     dimensions, or a product that transposes a matrix itself."""
@@ -70,7 +85,7 @@ def _needed(state: LowerState) -> list[Layer]:
 
 
 def flops_by_node(static: StaticGraph) -> dict[str, int]:
-    """Returns the floating-point operations of each node by its name, as the problems of the
+    """Return the floating-point operations of each node by its name, as the problems of the
     node's layers count them. Raises UnsupportedError as lower() does."""
     state = LowerState(static, WeightsStore(), {})
     flops = {}
@@ -82,12 +97,103 @@ def flops_by_node(static: StaticGraph) -> dict[str, int]:
 
 
 def _lower_node(state: LowerState, node: Node) -> None:
-    """Adds the layers of a node. Raises UnsupportedError that names the node."""
+    """Add the layers of a node. Raises UnsupportedError that names the node."""
     graph = state.static.graph
     try:
         _RULES[node.op](state, node)
     except ValueError as error:
         raise UnsupportedError(f"{graph.file}: {node.source or node.name}: {error}") from None
+
+
+def _conv2d(state: LowerState, node: Node) -> None:
+    weight = state.weight(node.inputs[1])
+    if weight is None:
+        raise ValueError("the weights are computed at run time, expected a constant")
+    attributes = node.attributes
+    epilogue, values, weights = state.epilogue(node)
+    n, c, h, w = state.spec(node.inputs[0]).shape
+    problem = Conv2dProblem(
+        n, c, h, w, weight.shape[0], (weight.shape[2], weight.shape[3]),
+        tuple(attributes["strides"]), tuple(attributes["pads"]), tuple(attributes["dilations"]),
+        attributes["groups"], epilogue, state.weights_info(node, weight),
+        state.facts([node.inputs[0], *values]), state.stated(node.outputs[0]))
+    if min(problem.pads) < 0:
+        raise ValueError(f"pads {problem.pads} are negative; crop the input with Slice instead")
+    state.add(node, problem, [node.inputs[0], *values], {"weight": weight, **weights})
+
+
+def _conv_transpose2d(state: LowerState, node: Node) -> None:
+    weight = state.weight(node.inputs[1])
+    bias = state.weight(node.inputs[2]) if len(node.inputs) > 2 else None
+    if weight is None or (bias is None and len(node.inputs) > 2):
+        raise ValueError("the weights are computed at run time, expected constants")
+    attributes = node.attributes
+    problem = ConvTranspose2dProblem(
+        state.spec(node.inputs[0]), weight.shape[1] * attributes["groups"],
+        (weight.shape[2], weight.shape[3]), tuple(attributes["strides"]),
+        tuple(attributes["pads"]), tuple(attributes["dilations"]),
+        tuple(attributes["output_padding"]), attributes["groups"], bias is not None)
+    weights = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+    state.add(node, problem, node.inputs[:1], weights)
+
+
+def _gemm(state: LowerState, node: Node) -> None:
+    a, b = node.inputs[:2]
+    attributes = node.attributes
+    weight = state.weight(b)
+    if weight is None:
+        _gemm_of_values(state, node, a, b)
+        return
+    if attributes.get("trans_a"):
+        a = state.transposed(node, a)
+    _gemm_of_weight(state, node, a, weight if attributes.get("trans_b") else weight.T)
+
+
+def _gemm_of_weight(state: LowerState, node: Node, a: str, weight: np.ndarray) -> None:
+    """Add the product of a value with a weight (M, K), whose rows give the M columns of the
+    result. A value of more than two dimensions is reshaped to a matrix before the product, and the
+    result is reshaped back; reshapes copy nothing."""
+    epilogue, values, weights = state.epilogue(node)
+    inputs = [state.matrix(node, name) for name in (a, *values)]
+    rows, depth = state.spec(inputs[0]).shape
+    problem = GemmProblem(rows, weight.shape[0], depth, epilogue,
+                          state.weights_info(node, weight),
+                          state.facts([node.inputs[0], *values]), state.stated(node.outputs[0]))
+    (output,) = node.outputs
+    shape = state.static.shapes[output]
+    if len(shape) == 2:
+        state.add(node, problem, inputs, {"weight": weight, **weights})
+        return
+    matrix = state.define_matrix(output)
+    state.add(node, problem, inputs, {"weight": weight, **weights}, outputs=[matrix])
+    state.reshape(node, matrix, output, shape, name=f"{node.name} reshaped")
+
+
+def _gemm_of_values(state: LowerState, node: Node, a: str, b: str) -> None:
+    """Add a product of two run-time matrices, and its epilogue as a layer of its own."""
+    swapped = tuple(index for index, name in enumerate(("trans_a", "trans_b"))
+                    if node.attributes.get(name))
+    problem = MatmulProblem(state.spec(a), state.spec(b), transposed=swapped)
+    expression = node.attributes.get("epilogue") or identity()
+    if expression.is_identity:
+        state.add(node, problem, [a, b])
+        return
+    product = f"product of {node.name}"
+    state.define(product, problem.outputs[0].shape, problem.outputs[0].dtype)
+    state.add(node, problem, [a, b], outputs=[product], name=product)
+    state.expression(node, [product, *node.inputs[2:]], expression)
+
+
+def _matmul(state: LowerState, node: Node) -> None:
+    a, b = node.inputs
+    weight = state.weight(b)
+    left = state.spec(a)
+    if weight is not None and weight.ndim == 2 and len(left.shape) >= 2:
+        _gemm_of_weight(state, node, a, weight.T)
+        return
+    swapped = tuple(index for index, name in enumerate(node.inputs) if name in state.swapped)
+    a, b = (state.swapped.get(name, name) for name in node.inputs)
+    state.add(node, MatmulProblem(state.spec(a), state.spec(b), transposed=swapped), [a, b])
 
 
 def _batch_norm_training(state: LowerState, node: Node) -> None:
@@ -178,7 +284,7 @@ def _pad(state: LowerState, node: Node) -> None:
 
 
 def _resize(state: LowerState, node: Node) -> None:
-    """Adds a resize of a tensor of rank 4, or of rank 3 with a height of 1."""
+    """Add a resize of a tensor of rank 4, or of rank 3 with a height of 1."""
     a = node.attributes
     source = state.spec(node.inputs[0])
     sizes, scales = tuple(a["sizes"]), tuple(a["scales"])
@@ -255,14 +361,14 @@ _RULES: dict[str, Callable[[LowerState, Node], Any]] = {
     "batch_norm_training": _batch_norm_training,
     "cast": _cast,
     "concat": _concat,
-    "conv2d": conv2d,
-    "conv_transpose2d": conv_transpose2d,
+    "conv2d": _conv2d,
+    "conv_transpose2d": _conv_transpose2d,
     "elementwise": _elementwise,
     "expand": _expand,
     "gather": _gather,
-    "gemm": gemm,
+    "gemm": _gemm,
     "layer_norm": _layer_norm,
-    "matmul": matmul,
+    "matmul": _matmul,
     "pad": _pad,
     "onnx_part": _onnx_part,
     "pool": _pool,
@@ -278,7 +384,7 @@ _RULES: dict[str, Callable[[LowerState, Node], Any]] = {
 
 
 def check_rules(opset: Mapping[str, OpDef], rules: Collection[str]) -> None:
-    """Raises TypeError where a static graph may have an op without a rule, or where no static graph
+    """Raise TypeError where a static graph may have an op without a rule, or where no static graph
     has the op of a rule. The error names these ops."""
     remaining = {name for name, definition in opset.items() if definition.remains}
     problems = [f"{text}: {', '.join(sorted(names))}" for text, names in (

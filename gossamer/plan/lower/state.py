@@ -47,17 +47,17 @@ class LowerState:
         self.read |= {info.name for info in static.graph.outputs}
 
     def constant(self, name: str) -> np.ndarray | None:
-        """Returns the array of a constant at this batch size; None for other values."""
+        """Return the array of a constant at this batch size; None for other values."""
         return self.static.constants.get(name)
 
     def weight(self, name: str) -> np.ndarray | None:
-        """Returns the array of a constant that is the same at every batch size, so that its packed
+        """Return the array of a constant that is the same at every batch size, so that its packed
         forms can be shared; None for other values, and for constants that only this batch size
         has."""
         return self.static.graph.constants.get(name)
 
     def spec(self, name: str) -> TensorSpec:
-        """Returns the spec of a value in the default layout."""
+        """Return the spec of a value in the default layout."""
         array = self.constant(name)
         if array is not None:
             return default_spec(array.shape, str(array.dtype))
@@ -66,7 +66,7 @@ class LowerState:
     def add(self, node: Node, problem: Problem, inputs: Sequence[str],
             weights: Mapping[str, np.ndarray] | None = None, *,
             outputs: Sequence[str] | None = None, name: str | None = None) -> None:
-        """Adds a layer. outputs, name: by default the outputs and the name of the node."""
+        """Add a layer. outputs, name: by default the outputs and the name of the node."""
         for value in inputs:
             array = self.constant(value)
             if array is not None:
@@ -79,34 +79,34 @@ class LowerState:
             facts=self._few_valued(names), store=self._store))
 
     def copy(self, node: Node, problem: CopyProblem, **names: Any) -> None:
-        """Adds a layer that copies values of a node's first input. names: as for add()."""
+        """Add a layer that copies values of a node's first input. names: as for add()."""
         inputs = node.inputs[:1]
         self.add(node, replace(problem, facts=self.facts(inputs)), inputs, **names)
 
     def weights_info(self, node: Node, weight: np.ndarray) -> WeightsInfo:
-        """Returns the density, mask hash and facts of a node's weights, its second input."""
+        """Return the density, mask hash and facts of a node's weights, its second input."""
         if node.name not in self._store.infos:
             self._store.infos[node.name] = _weights_info(weight, self.stated(node.inputs[1]))
         return self._store.infos[node.name]
 
     def facts(self, names: Sequence[str]) -> tuple[ValueFacts, ...]:
-        """Returns the value facts of a problem's run-time inputs; empty where no input has few
+        """Return the value facts of a problem's run-time inputs; empty where no input has few
         different values."""
         facts = tuple(self.stated(name) for name in names)
         return facts if any(fact != REAL for fact in facts) else ()
 
     def _few_valued(self, names: Sequence[str]) -> dict[str, ValueFacts]:
-        """Returns, by name, the facts of the values that have few different values. Unlike those of
+        """Return, by name, the facts of the values that have few different values. Unlike those of
         problems they say whether a value may be NaN, on which its conversions depend."""
         return {name: replace(facts, nan=self._facts[name].nan) for name in names
                 if (facts := self.stated(name)) != REAL}
 
     def stated(self, name: str) -> ValueFacts:
-        """Returns the facts of a value or constant as problems state them (shared_facts)."""
+        """Return the facts of a value or constant as problems state them (shared_facts)."""
         return shared_facts(replace(self._facts.get(name, REAL), nan=False))
 
     def transposed(self, node: Node, name: str) -> str:
-        """Adds a copy that transposes a matrix, and returns the copy's name."""
+        """Add a copy that transposes a matrix, and return the copy's name."""
         target = f"{name} transposed for {node.name}"
         source = self.spec(name)
         self.add(node, copy_problem.transpose(source, (1, 0)), [name], outputs=[target],
@@ -115,12 +115,12 @@ class LowerState:
         return target
 
     def define(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
-        """Adds a value that the graph does not have."""
+        """Add a value that the graph does not have."""
         self.static.shapes[name] = shape
         self.static.dtypes[name] = dtype
 
     def matrix(self, node: Node, name: str) -> str:
-        """Returns the name of a value in the shape of a matrix, whose rows are the vectors along
+        """Return the name of a value in the shape of a matrix, whose rows are the vectors along
         the value's last axis. A value of more dimensions is reshaped, once for all readers."""
         if len(self.spec(name).shape) == 2:
             return name
@@ -130,7 +130,7 @@ class LowerState:
         return self._matrices[name]
 
     def define_matrix(self, name: str) -> str:
-        """Adds a value that has another value's numbers in the shape of a matrix, and returns the
+        """Add a value that has another value's numbers in the shape of a matrix, and return the
         name of the new value."""
         spec = self.spec(name)
         matrix = self._matrices[name] = f"rows of {name}"
@@ -140,7 +140,7 @@ class LowerState:
 
     def reshape(self, node: Node, source: str, target: str, shape: Sequence[int], *,
                 name: str | None = None) -> None:
-        """Adds a reshape, a layer whose output is the source's memory in another shape.
+        """Add a reshape, a layer whose output is the source's memory in another shape.
         name: by default the name of the node."""
         if self.constant(source) is not None:
             self.constants[source] = self.static.constants[source]
@@ -150,7 +150,7 @@ class LowerState:
             facts=self._few_valued([target]), store=self._store))
 
     def epilogue(self, node: Node) -> tuple[Epilogue, list[str], dict[str, np.ndarray]]:
-        """Returns the node's epilogue, the run-time values that it reads and its constants."""
+        """Return the node's epilogue, the run-time values that it reads and its constants."""
         expression: Expression = node.attributes.get("epilogue") or identity()
         kinds, values, weights = [], [], {}
         for index, name in enumerate(node.inputs[2:]):
@@ -164,7 +164,7 @@ class LowerState:
         return Epilogue(expression, tuple(kinds)), values, weights
 
     def expression(self, node: Node, operands: Sequence[str], expression: Expression) -> None:
-        """Adds a layer that computes an expression of values and constants."""
+        """Add a layer that computes an expression of values and constants."""
         arrays = [self.weight(name) for name in operands]
         constants = tuple(i for i, array in enumerate(arrays) if array is not None)
         dtypes = tuple(self.static.dtypes[name] for name in node.outputs)
@@ -188,7 +188,7 @@ def _weights_info(weight: np.ndarray, facts: ValueFacts) -> WeightsInfo:
 
 
 def _crowded(nonzero: np.ndarray) -> float:
-    """Returns the share of fours of neighbours along axis 1 with more than two nonzeros."""
+    """Return the share of fours of neighbours along axis 1 with more than two nonzeros."""
     if nonzero.ndim < 2:
         return 1.0
     counts = np.add.reduceat(nonzero, np.arange(0, nonzero.shape[1], 4), axis=1, dtype=np.uint8)

@@ -1,16 +1,19 @@
-"""A measured plan as one HTML page without other files: bars, and tables of all numbers."""
+"""A report as HTML: one page without other files, or a part of a notebook."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gossamer.errors import one_line
 from gossamer.io.text import bytes_text, duration_text, human, share_text
-from gossamer.plan.measurement import counted
-from gossamer.plan.report.headline import headline
-from gossamer.plan.report.notebook import cell, escape, paragraph, table
-from gossamer.plan.report.page_style import STYLE
+from gossamer.model.passes.dead_channels import less_work
+from gossamer.ops.registry import OPS
+from gossamer.plan.candidate import counted
+from gossamer.plan.choose.outcomes import DENSE_ONLY, WHEREVER
 from gossamer.plan.report.report import Report, seconds_text
 from gossamer.plan.report.zeros import break_even_text
 
@@ -18,8 +21,10 @@ WHY_SLOWER = "why below 1"
 """Heading of the column that says why a layer is slower than with the best dense algorithm."""
 BREAK_EVEN = "zeros win below"
 """Heading of the column of densities below which skipping zeros is expected to be faster."""
+
+
 def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
-    """Returns the page for a measured plan. reports: one report for each batch size.
+    """Return the page for a measured plan. reports: one report for each batch size.
 
     facts: a mapping with the keys model, device, description, effort, precision, measured and
     reused (numbers of candidates), version (of gossamer), date, parameters (numbers in the
@@ -41,35 +46,35 @@ def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
 
 
 def by_time(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns a row's candidates, the fastest first and candidates without a time last."""
+    """Return a row's candidates, the fastest first and candidates without a time last."""
     return sorted(row.get("candidates", []),
                   key=lambda candidate: (candidate["median_us"] is None,
                                          candidate["median_us"] or 0.0))
 
 
 def with_precision(row: Mapping[str, Any]) -> str:
-    """Returns the algorithm's name, with its precision where the precision is not float32."""
+    """Return the algorithm's name, with its precision where the precision is not float32."""
     return row["algorithm"] + ("" if row["precision"] == "fp32" else f" {row['precision']}")
 
 
 def time_text(value: float | None) -> str:
-    """Returns a time in microseconds as text; "" for None."""
+    """Return a time in microseconds as text; "" for None."""
     return "" if value is None else f"{value:.1f}"
 
 
 def quartiles_text(times: Mapping[str, Any]) -> str:
-    """Returns the quartiles of a row or a candidate as text; "" where they are not known."""
+    """Return the quartiles of a row or a candidate as text; "" where they are not known."""
     low, high = times.get("p25_us"), times.get("p75_us")
     return "" if low is None or high is None else f"{low:.1f} to {high:.1f}"
 
 
 def error_text(value: float | None) -> str:
-    """Returns a normalised error as text; "" for None."""
+    """Return a normalised error as text; "" for None."""
     return "" if value is None else f"{value:.0e}"
 
 
 def build_text(built: Mapping[str, Any]) -> str:
-    """Returns the time that preparing a row or a candidate took, with "(cached)" where a kernel was
+    """Return the time that preparing a row or a candidate took, with "(cached)" where a kernel was
     in the disk cache."""
     if built["build_s"] is None:
         return ""
@@ -95,7 +100,7 @@ def _section(report: Report) -> str:
 
 
 def _headline(report: Report) -> list[str]:
-    """Returns the few numbers that matter most, each in a box of the page."""
+    """Return the few numbers that matter most, each in a box of the page."""
     tiles = headline(report)
     if not tiles:
         return []
@@ -105,7 +110,7 @@ def _headline(report: Report) -> list[str]:
 
 
 def _all_numbers(report: Report) -> str:
-    """Returns the table with a row for each layer."""
+    """Return the table with a row for each layer."""
     slower = any(row.get("speedup_reason") for row in report.rows)
     with_zeros = any(break_even_text(row) for row in report.rows)
     headings = ["layer", "problem", "density", "algorithm", "config", "us", "quartiles",
@@ -116,7 +121,7 @@ def _all_numbers(report: Report) -> str:
 
 
 def _anchor(report: Report, index: int) -> str:
-    """Returns the HTML id of the element that says why a layer has its algorithm."""
+    """Return the HTML id of the element that says why a layer has its algorithm."""
     return f"batch-{report.batch}-layer-{index}"
 
 
@@ -126,7 +131,7 @@ def _legend(taken: str, other: str) -> str:
 
 
 def _plans(plans: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the bars of the plans that were compared, with the outcome of each."""
+    """Return the bars of the plans that were compared, with the outcome of each."""
     longest = max(plan["median_us"] or 0.0 for plan in plans)
     lines = ["<h3>Plans, end to end</h3>", _legend("the plan taken", "another plan")]
     for plan in plans:
@@ -139,7 +144,7 @@ def _plans(plans: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
-    """Returns a layer's bars, which can be opened to show why its algorithm was taken."""
+    """Return a layer's bars, which can be opened to show why its algorithm was taken."""
     median, dense = row.get("median_us"), row.get("best_dense_us")
     density = f", density {_density(row)}" if _density(row) else ""
     bars = _bar(with_precision(row), median, longest, True, density)
@@ -158,7 +163,7 @@ def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
 
 def _numbers(row: Mapping[str, Any], anchor: str, with_reason: bool,
              with_zeros: bool) -> list[str]:
-    """Returns the cells of a layer's row in the table of all numbers. The layer's name is a link to
+    """Return the cells of a layer's row in the table of all numbers. The layer's name is a link to
     the reasons for its algorithm."""
     median, dense = row.get("median_us"), row.get("best_dense_us")
     speedup = row.get("speedup")
@@ -174,12 +179,12 @@ def _numbers(row: Mapping[str, Any], anchor: str, with_reason: bool,
 
 
 def _density(row: Mapping[str, Any]) -> str:
-    """Returns the share of a layer's nonzero weights as text; "" where the layer has no weights."""
+    """Return the share of a layer's nonzero weights as text; "" where the layer has no weights."""
     return "" if row["density"] is None else share_text(row["density"])
 
 
 def _candidates(row: Mapping[str, Any]) -> str:
-    """Returns the bars and the table of a layer's candidates, with the reason why each candidate
+    """Return the bars and the table of a layer's candidates, with the reason why each candidate
     was taken or was not taken."""
     candidates = by_time(row)
     longest = max((candidate["median_us"] or 0.0 for candidate in candidates), default=0.0)
@@ -214,7 +219,7 @@ def _longest(row: Mapping[str, Any]) -> float:
 
 
 def _whole(value: str) -> str:
-    """Returns a cell whose words are not broken."""
+    """Return a cell whose words are not broken."""
     return f'<td class="whole">{escape(value)}</td>'
 
 
@@ -223,12 +228,12 @@ def _number(value: str) -> str:
 
 
 def _value(name: str) -> str:
-    """Returns the name of a plan or candidate that has no time."""
+    """Return the name of a plan or candidate that has no time."""
     return f'<div class="value">{escape(name)}</div>'
 
 
 def _bar(name: str, value: float | None, longest: float, taken: bool, more: str = "") -> str:
-    """Returns a name, a time and its bar, whose length is the time's share of the longest time; ""
+    """Return a name, a time and its bar, whose length is the time's share of the longest time; ""
     where the time is not known."""
     if value is None:
         return ""
@@ -236,3 +241,132 @@ def _bar(name: str, value: float | None, longest: float, taken: bool, more: str 
     return (f'<div class="bar{"" if taken else " other"}"><div class="value">'
             f'<span>{escape(name)}</span>: {duration_text(value)}{escape(more)}</div>'
             f'<div><div class="fill" style="width:{width:.1f}%"></div></div></div>')
+
+
+def fragment(report: Report) -> str:
+    """Return a report as a part of another page, such as a notebook, which has its own style."""
+    head, *rows = report.table
+    tiles = "; ".join(f"<b>{escape(tile.number)}</b> {escape(tile.meaning)}"
+                      for tile in headline(report))
+    return "\n".join([
+        *([f"<p>{tiles}</p>"] if tiles else []),
+        table(head, [list(map(cell, row)) for row in rows]),
+        *map(paragraph, report.lines)])
+
+
+def escape(text: str) -> str:
+    """Return a text as HTML. Names may come from strangers, so that characters which control a
+    terminal or the direction of a text are written as their codes."""
+    return html.escape(one_line(text))
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], taken: int = -1) -> str:
+    """Return a table.
+
+    rows: the cells of each row as HTML. On a narrow screen, without room for the line of headings,
+    each cell shows the name of its column.
+    taken: number of the row that is highlighted; -1 for none.
+    """
+    lines = ["<table>", "<thead><tr>" + "".join(f"<th>{heading}</th>" for heading in headings)
+             + "</tr></thead>", "<tbody>"]
+    for index, cells in enumerate(rows):
+        named = [cell.replace("<td", f'<td data-name="{heading}"', 1)
+                 for heading, cell in zip(headings, cells, strict=True)]
+        lines.append(f'<tr{" class=taken" if index == taken else ""}>{"".join(named)}</tr>')
+    return "\n".join([*lines, "</tbody></table>"])
+
+
+def paragraph(text: str) -> str:
+    return f"<p>{escape(text)}</p>"
+
+
+def cell(value: str) -> str:
+    return f"<td>{escape(value)}</td>"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number with its unit, and what it means."""
+
+    number: str
+    meaning: str
+
+
+def headline(report: Report) -> list[Tile]:
+    """Return the time of the whole network, how much less work it is without the channels that
+    have no effect, and the times of three other plans as multiples of
+    this time: the best dense plan, the best plan of one library, and the best plan of one algorithm
+    of gossamer's own. Plans without a time are left out; only for the dense plan a tile says that
+    it was not timed."""
+    time = report.end_to_end_us
+    if not time:
+        return []
+    cached = ", from the cache" if report.end_to_end_cached else ""
+    rate = f": {report.batch / time * 1e6:,.0f} a second" if report.batch else ""
+    tiles = [Tile(duration_text(time), f"end to end{cached}{rate}")]
+    if (less := less_work(report.notes)) is not None:
+        tiles.append(Tile(f"{less[1]} x", f"less work, as {less[0]} channels without effect are "
+                          "left out"))
+    times = {plan["plan"]: plan["median_us"] for plan in report.plans if plan["median_us"]}
+    if DENSE_ONLY in times:
+        tiles.append(Tile(f"{times[DENSE_ONLY] / time:.2f} x", "as fast as the best dense plan ("
+                          f"{duration_text(times[DENSE_ONLY])})"))
+    tiles += [Tile("not timed", f"the best dense plan ({plan['outcome']})") for plan in report.plans
+              if plan["plan"] == DENSE_ONLY and not plan["median_us"]]
+    single = {name.removesuffix(WHEREVER): median for name, median in times.items()
+              if name.endswith(WHEREVER)}
+    libraries = {algorithm.name: algorithm.vendor for op in OPS.values()
+                 for algorithm in op.algorithms if algorithm.vendor}
+    for kind, names in (("library", single.keys() & libraries),
+                        ("algorithm", single.keys() - libraries)):
+        if names:
+            best = min(names, key=single.__getitem__)
+            tiles.append(Tile(
+                f"{single[best] / time:.2f} x", f"as fast as the best plan of one {kind} wherever "
+                f"it can ({libraries.get(best, best)}, {duration_text(single[best])})"))
+    return tiles
+
+
+STYLE = """
+:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif;
+  --taken: #17804a; --other: #8a8a8a; --line: #8886; --warning: #b86e00; --tint: #f5a62322; }
+@media (prefers-color-scheme: dark) { :root { --taken: #35c27c; --other: #9a9a9a;
+  --warning: #f5a623; } }
+body { margin: 1.5em auto; max-width: 90em; padding: 0 1em; overflow-wrap: anywhere; }
+h1, h1 + p { margin-bottom: 0; }
+h1 ~ p { margin-top: .3em; }
+.headline { display: grid; grid-template-columns: repeat(auto-fit, minmax(15em, 1fr)); gap: .8em; }
+.headline > div { border: 1px solid var(--line); border-radius: 6px; padding: .6em .9em; }
+.headline .large { font-size: 190%; font-weight: 600; line-height: 1.3; }
+.warning { border-left: 5px solid var(--warning); background: var(--tint); padding: .6em .9em; }
+.warning strong { color: var(--warning); }
+table { border-collapse: collapse; font-size: 88%; width: 100%; margin: 1em 0; }
+th, td { text-align: left; padding: .2em .4em; border-bottom: 1px solid var(--line);
+  vertical-align: top; }
+.why { padding-left: 1.2em; opacity: .8; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+th, td.whole { overflow-wrap: normal; }
+tr.taken { font-weight: 600; }
+.legend span { display: inline-block; width: 1.6em; height: .8em; margin: 0 .4em 0 1em; }
+.legend span:first-child { margin-left: 0; }
+.row { border-bottom: 1px solid var(--line); padding: .4em 0; }
+summary { cursor: pointer; }
+summary .name, div > .name { font-weight: 600; }
+.bar { display: grid; grid-template-columns: minmax(8em, 2fr) minmax(0, 3fr); gap: .8em;
+  align-items: center; }
+.bar .value { font-variant-numeric: tabular-nums; }
+.fill { height: .9em; min-width: 3px; border-radius: 2px; background: var(--taken); }
+.other .fill, .legend .other { background: var(--other); }
+.legend .taken { background: var(--taken); }
+@media (max-width: 1100px) {
+  thead { display: none; }
+  tr { display: grid; grid-template-columns: repeat(auto-fill, minmax(9em, 1fr)); gap: .2em 1em;
+    border-bottom: 1px solid var(--line); padding: .5em 0; }
+  td, td.number { display: block; border: 0; padding: 0; text-align: left; white-space: normal;
+    overflow-wrap: anywhere; }
+  td:empty { display: none; }
+  td::before { content: attr(data-name); display: block; font-size: 85%; font-weight: 400;
+    opacity: .7; }
+}
+@media (max-width: 700px) { .bar { grid-template-columns: 1fr; gap: 0; margin-bottom: .3em; } }
+"""

@@ -11,14 +11,12 @@ from gossamer.device.base import Device
 from gossamer.errors import one_line
 from gossamer.io.text import duration_text
 from gossamer.measure import Timing
-from gossamer.plan.candidate import Candidate, why_not
+from gossamer.plan.candidate import Candidate, counted, why_not
 from gossamer.plan.choose.outcomes import DENSE_ONLY, Accuracy, EndToEnd, Planned
-from gossamer.plan.measurement import counted
 from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program, Step
-from gossamer.plan.report.forms import LayerForm, form_of, forms_line
-from gossamer.plan.report.library_parts import run_notes
-from gossamer.plan.report.memory import MemoryUse, memory_use
+from gossamer.plan.report.bits import LayerForm, MemoryUse, form_of, forms_line, memory_use
+from gossamer.plan.report.part_notes import run_notes
 from gossamer.plan.report.zeros import FEW_ZEROS, break_even_line, reason_lines, zero_columns
 
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
@@ -205,14 +203,14 @@ class Report:
                 f"{duration_text(more)} more than its kernels: checks, copies and launches")
 
     def __repr__(self) -> str:
-        """Returns one line, since a notebook or a prompt may show it; str() has the layers."""
+        """Return one line, since a notebook or a prompt may show it; str() has the layers."""
         time = "" if self.end_to_end_us is None else f", {duration_text(self.end_to_end_us)}"
         return (f"<Report of {counted(len(self.rows), 'layer')} on {self.device}, batch "
                 f"{self.batch}{time}; print() shows it>")
 
     def _repr_html_(self) -> str:
-        """Returns what notebooks show: the headline, the table of layers and the lines."""
-        from gossamer.plan.report.notebook import fragment
+        """Return what notebooks show: the headline, the table of layers and the lines."""
+        from gossamer.plan.report.html import fragment
 
         return fragment(self)
 
@@ -256,7 +254,7 @@ class Report:
 
 
 def seconds_text(seconds: float) -> str:
-    """Returns a time with its unit, such as '3.41 s', '12.3 ms' or '45 us'."""
+    """Return a time with its unit, such as '3.41 s', '12.3 ms' or '45 us'."""
     if seconds >= 0.1:
         return f"{seconds:.2f} s"
     return f"{1e3 * seconds:.1f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.0f} us"
@@ -265,7 +263,7 @@ def seconds_text(seconds: float) -> str:
 def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | None,
                 end_to_end: EndToEnd | None = None,
                 builds: Sequence[BuildCost | None] | None = None) -> Report:
-    """Returns the report of a program.
+    """Return the report of a program.
 
     timings: the times of the program's steps, where they were profiled.
     end_to_end: the time of one execution.
@@ -293,7 +291,7 @@ def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | No
 
 def _shares(program: Program, rows: Sequence[dict[str, Any]],
             end_to_end_us: float) -> dict[str, float]:
-    """Returns the shares of a report, from the medians of the rows; {} where some medians are
+    """Return the shares of a report, from the medians of the rows; {} where some medians are
     missing."""
     if any(row.get("median_us") is None for row in rows):
         return {}
@@ -346,7 +344,7 @@ def _row(step: Step, why: str, built: BuildCost | None) -> dict[str, Any]:
 
 
 def _built(step: Step, now: BuildCost | None) -> dict[str, Any]:
-    """Returns the columns about preparing a step. A step that was measured has the seconds from its
+    """Return the columns about preparing a step. A step that was measured has the seconds from its
     measurement, since its kernels come from the cache now."""
     measured = step.candidate_of(step.candidates).measured if step.candidates else None
     if measured is not None and measured.build_s is not None:
@@ -358,7 +356,7 @@ def _built(step: Step, now: BuildCost | None) -> dict[str, Any]:
 
 
 def _measured(step: Step, why: str) -> dict[str, Any]:
-    """Returns the columns of a step whose candidates were measured, with the times of the tuner."""
+    """Return the columns of a step whose candidates were measured, with the times of the tuner."""
     taken = step.candidate_of(step.candidates)
     best_dense = min((candidate for candidate in step.candidates if candidate.algorithm.dense),
                      key=lambda candidate: candidate.cost, default=None)
@@ -378,7 +376,7 @@ def _measured(step: Step, why: str) -> dict[str, Any]:
 
 def _alone(candidates: Sequence[Candidate], part: str,
            rejected: Mapping[str, str]) -> dict[str, Any]:
-    """Returns, for the row of a layer that a part computes, the columns about the candidates that
+    """Return, for the row of a layer that a part computes, the columns about the candidates that
     compute the layer alone.
     rejected: why other algorithms were not taken."""
     reasons = [candidate.measured.failure
@@ -410,7 +408,7 @@ def _candidate(candidate: Candidate, reason: str) -> dict[str, Any]:
 
 
 def _where(program: Program, device: Device) -> str:
-    """Returns the note on where the network's layers and the changes of layout run."""
+    """Return the note on where the network's layers and the changes of layout run."""
     host_steps = program.host_steps(device)
     count = sum(_layer_count(step) for step in program.steps)
     if not host_steps:
@@ -426,7 +424,7 @@ def _where(program: Program, device: Device) -> str:
 
 
 def _layer_count(step: Step) -> int:
-    """Returns the number of layers of the network that a step computes."""
+    """Return the number of layers of the network that a step computes."""
     if step.layer.members:
         return len(step.shown)
     return 0 if step.layer.inserted else len(step.layer.covers) or 1

@@ -10,7 +10,7 @@ from gossamer.model.graph import Graph, StaticGraph
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
 from gossamer.plan.lower.rules import flops_by_node, lower
-from gossamer.plan.report.forms import LayerForm, form_of
+from gossamer.plan.report.bits import LayerForm, form_of
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class SummaryRow:
 
 
 def summarise(static: StaticGraph) -> list[SummaryRow]:
-    """Returns a row for each node in order, at the graph's batch size. A constant that several
+    """Return a row for each node in order, at the graph's batch size. A constant that several
     nodes read counts for the first of them."""
     counted: set[str] = set()
     flops = flops_by_node(static)
@@ -52,7 +52,7 @@ def summarise(static: StaticGraph) -> list[SummaryRow]:
 
 
 def forms_of_layers(graph: Graph, batch: int) -> dict[str, LayerForm]:
-    """Returns the LayerForm of each convolution and each product with weights, by the node's name.
+    """Return the LayerForm of each convolution and each product with weights, by the node's name.
     It says whether bits, trits or floats would compute the layer, as far as this is known before a
     plan is made."""
     layers, _ = lower(resolve(optimise(graph), batch))

@@ -11,7 +11,7 @@ from gossamer.io.text import share_text
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.registry import OPS
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 from gossamer.plan.program import Step
 
 FEW_ZEROS = 0.9
@@ -24,7 +24,7 @@ Row = Mapping[str, Any]
 
 
 def zero_columns(step: Step) -> dict[str, Any]:
-    """Returns the columns of a report's row about the zeros among a layer's weights.
+    """Return the columns of a report's row about the zeros among a layer's weights.
 
     kind: the kind of layer in words.
     best_sparse_us: the time of the fastest candidate that skips zeros; None where no such candidate
@@ -47,9 +47,9 @@ def zero_columns(step: Step) -> dict[str, Any]:
 
 
 def break_even(density: float | None, sparse_us: float, dense_us: float) -> float | None:
-    """Returns the density below which an algorithm that skips zeros would be faster than the dense
+    """Return the density below which an algorithm that skips zeros would be faster than the dense
     algorithm, under the assumption that skipping zeros takes a time proportional to the number of
-    nonzeros. Returns None where a time is not known.
+    nonzeros. Return None where a time is not known.
 
     density: the share of nonzero weights with which the algorithm that skips zeros took sparse_us
     microseconds. Because a part of the time does not depend on the number of nonzeros, the true
@@ -62,7 +62,7 @@ def break_even(density: float | None, sparse_us: float, dense_us: float) -> floa
 
 
 def reason_lines(rows: Sequence[Row]) -> list[str]:
-    """Returns a line with the reason for each kind of layer whose zeros are not skipped."""
+    """Return a line with the reason for each kind of layer whose zeros are not skipped."""
     kinds: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         if row.get("zeros_reason"):
@@ -73,7 +73,7 @@ def reason_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def break_even_line(rows: Sequence[Row]) -> str:
-    """Returns what the column of break-even densities means; "" where the column is empty."""
+    """Return what the column of break-even densities means; "" where the column is empty."""
     if all(row.get("break_even") is None for row in rows):
         return ""
     return ("zeros win below: an estimate, as if the time of the algorithm that skips zeros fell "
@@ -81,7 +81,7 @@ def break_even_line(rows: Sequence[Row]) -> str:
 
 
 def break_even_text(row: Row) -> str:
-    """Returns the density of a row below which skipping zeros would be faster, as text; "" where
+    """Return the density of a row below which skipping zeros would be faster, as text; "" where
     the density is not known."""
     value = row.get("break_even")
     return "" if value is None else share_text(value)
@@ -92,7 +92,7 @@ _FASTER = "what skips them is faster alone, but the plan is faster without"
 
 
 def _reason(step: Step, sparse_us: float, dense_us: float) -> str:
-    """Returns why a layer with zeros has a dense algorithm. The text has no numbers of this layer,
+    """Return why a layer with zeros has a dense algorithm. The text has no numbers of this layer,
     so that layers with the same reason share one line."""
     if math.isfinite(sparse_us) and math.isfinite(dense_us):
         return _SLOWER if sparse_us >= dense_us else _FASTER
@@ -113,7 +113,7 @@ def _reason(step: Step, sparse_us: float, dense_us: float) -> str:
 
 
 def _comparison(group: Sequence[Row]) -> str:
-    """Returns a text with the ratios of the fastest time with zeros skipped to the fastest dense
+    """Return a text with the ratios of the fastest time with zeros skipped to the fastest dense
     time; "" unless a longer time, or an equal time, is the reason why zeros are not skipped."""
     if group[0]["zeros_reason"] != _SLOWER:
         return ""
@@ -135,7 +135,7 @@ def _span(low: str, high: str) -> str:
 
 
 def _kind(problem: Problem) -> str:
-    """Returns the kind of a layer in words that an s makes plural, such as '3x3 convolution'."""
+    """Return the kind of a layer in words that an s makes plural, such as '3x3 convolution'."""
     if not isinstance(problem, Conv2dProblem):
         return "product" if problem.op == "gemm" else "layer"
     size = "x".join(map(str, problem.kernel))

@@ -12,10 +12,19 @@ from gossamer.device.array_library import library
 from gossamer.device.base import Device
 from gossamer.errors import InputError
 from gossamer.model.graph import Graph
-from gossamer.plan.measurement import counted
-from gossamer.plan.run.binding import batch_of, by_name, single
+from gossamer.plan.candidate import counted
+from gossamer.plan.run.binding import (
+    are_on,
+    batch_of,
+    buffers_of,
+    by_name,
+    callers_stream,
+    like_on_host,
+    on_host,
+    several,
+    single,
+)
 from gossamer.plan.run.context import Context
-from gossamer.plan.run.foreign import callers_stream, is_foreign, like_on_host, on_host
 from gossamer.plan.run.host_transfers import TransferGraph, page_locked_array
 
 
@@ -67,13 +76,13 @@ class BoundCall:
 
 def bind(graph: Graph, device: Device, context_of: Callable[[int], Context],
          inputs: tuple[Any, ...], out: Any, stream: Any) -> BoundCall:
-    """Returns the bound call of a plan. context_of: returns the context of a batch size."""
+    """Return the bound call of a plan. context_of: returns the context of a batch size."""
     names = [*(f"input {info.name!r}" for info in graph.inputs),
              *(f"out for {info.name!r}" for info in graph.outputs)]
-    if any(library(array) == "jax" for array in (*inputs, *_several(out))):
+    if any(library(array) == "jax" for array in (*inputs, *several(out))):
         raise InputError("arrays of jax never change, so that a call with them is not bound; "
                          "plan(x) takes them")
-    if inputs and is_foreign(inputs[0]) and device.holds(inputs[0]):
+    if are_on(device, inputs):
         return _on_device(graph, device, context_of, inputs, out, stream, names)
     return _on_host(graph, device, context_of, inputs, out, names)
 
@@ -102,29 +111,25 @@ def _on_device(graph: Graph, device: Device, context_of: Callable[[int], Context
             target = device.incoming(array, stream, name=name, dtype=spec.stored_dtype)
             _check_shape(name, target.shape, spec.shape)
             targets.append(target)
-    _check_apart(names, [(array.buffer.address, array.buffer.nbytes)
+    _check_disjoint(names, [(array.buffer.address, array.buffer.nbytes)
                          for array in (*sources, *targets)], len(targets))
-    replay = context.bound(
-        {info.name: array.buffer for info, array in zip(graph.inputs, sources, strict=True)},
-        {info.name: array.buffer for info, array in zip(graph.outputs, targets, strict=True)},
-        stream)
+    replay = context.bound(buffers_of(graph.inputs, sources), buffers_of(graph.outputs, targets),
+                           stream)
     return BoundCall(names, inputs, outputs, device, replay, given)
 
 
 def _on_host(graph: Graph, device: Device, context_of: Callable[[int], Context],
              inputs: tuple[Any, ...], out: Any, names: Sequence[str]) -> BoundCall:
-    arrays = [on_host(array) if is_foreign(array) else array for array in inputs]
+    arrays = list(map(on_host, inputs))
     context = context_of(_batch(graph, arrays))
     specs = [context.program.specs[context.program.outputs[info.name]] for info in graph.outputs]
-    is_converted = bool(inputs) and is_foreign(inputs[0])
     if out is None:
         targets = tuple(page_locked_array(device, spec.shape, spec.stored_dtype)
                         for spec in specs)
-        outputs = tuple(like_on_host(inputs[0], array) if is_converted else array
-                        for array in targets)
+        outputs = tuple(like_on_host(inputs[0], array) for array in targets) if inputs else targets
     else:
         outputs = _listed(out, graph)
-        targets = tuple(on_host(array) if is_foreign(array) else array for array in outputs)
+        targets = tuple(map(on_host, outputs))
         for array, spec, name in zip(targets, specs, names[len(inputs):], strict=True):
             if not isinstance(array, np.ndarray) or array.dtype != spec.stored_dtype:
                 kind = getattr(array, "dtype", type(array).__name__)
@@ -134,7 +139,7 @@ def _on_host(graph: Graph, device: Device, context_of: Callable[[int], Context],
                 raise InputError(f"{name} is not contiguous, or cannot be written; give a new "
                                  "array, or leave out away")
         bounds = [np.lib.array_utils.byte_bounds(array) for array in (*arrays, *targets)]
-        _check_apart(names, [(low, high - low) for low, high in bounds], len(targets))
+        _check_disjoint(names, [(low, high - low) for low, high in bounds], len(targets))
     results = dict(zip([info.name for info in graph.outputs], targets, strict=True))
 
     transfers = TransferGraph()
@@ -157,12 +162,8 @@ def _batch(graph: Graph, arrays: Sequence[Any]) -> int:
     return batch
 
 
-def _several(out: Any) -> tuple[Any, ...]:
-    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
-
-
 def _listed(out: Any, graph: Graph) -> tuple[Any, ...]:
-    outputs = _several(out)
+    outputs = several(out)
     if len(outputs) != len(graph.outputs):
         raise InputError(f"out has {counted(len(outputs), 'array')}, {graph.name} has "
                          f"{counted(len(graph.outputs), 'output')}")
@@ -174,15 +175,15 @@ def _check_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -
         raise InputError(f"{name} has shape {tuple(shape)}, expected {expected}")
 
 
-def _check_apart(names: Sequence[str], places: Sequence[tuple[int, int]], outputs: int) -> None:
-    """Raises InputError where an output shares memory with an input or with another output.
+def _check_disjoint(names: Sequence[str], spans: Sequence[tuple[int, int]], outputs: int) -> None:
+    """Raise InputError where an output shares memory with an input or with another output.
 
-    places: address and bytes of each array.
+    spans: address and bytes of each array.
     outputs: the number of outputs, which come last.
     """
     for index in range(len(names) - outputs, len(names)):
-        address, nbytes = places[index]
-        for other, (other_address, other_nbytes) in zip(names[:index], places, strict=False):
+        address, nbytes = spans[index]
+        for other, (other_address, other_nbytes) in zip(names[:index], spans, strict=False):
             if address < other_address + other_nbytes and other_address < address + nbytes:
                 raise InputError(f"{names[index]} shares memory with {other}; give it memory of "
                                  "its own")

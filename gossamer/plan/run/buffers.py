@@ -1,13 +1,54 @@
-"""The memory that one execution of a program reads and writes."""
+"""The memory that one execution of a program reads and writes.
+
+Values that are never alive together share memory.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.plan.program import Program
-from gossamer.plan.run.memory import Lifetime, place
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """The size of a value in bytes, and the first and the last step at which it is alive."""
+
+    nbytes: int
+    first: int
+    last: int
+
+
+def place(values: Mapping[str, Lifetime], alignment: int) -> tuple[dict[str, int], int]:
+    """Return the byte offset of every value in one arena, and the arena's size in bytes.
+
+    Values are placed one by one, the largest first; of values of the same size, the value whose
+    life begins first comes first. Each value is placed in the lowest gap that is large enough. Gaps
+    are left by the values that are already placed and are alive at the same time as this value.
+    """
+    order = sorted(values, key=lambda name: (-values[name].nbytes, values[name].first, name))
+    # first step, last step, start and end of each placed value, in the order of the starts; float64
+    # is exact up to 2**53 bytes, which no device has
+    placed = np.zeros((4, 0))
+    offsets: dict[str, int] = {}
+    total = 0
+    for name in order:
+        value = values[name]
+        firsts, lasts, starts, ends = placed
+        alive = (firsts <= value.last) & (lasts >= value.first)
+        gaps = np.append(0, np.maximum.accumulate(ends[alive]))
+        fits = gaps[:-1] + value.nbytes <= starts[alive]
+        offset = offsets[name] = int(gaps[np.argmax(fits) if fits.any() else -1])
+        end = offset + value.nbytes
+        total = max(total, end)
+        placed = np.insert(placed, np.searchsorted(starts, offset), (
+            value.first, value.last, offset, -(-end // alignment) * alignment), axis=1)
+    return offsets, total
 
 
 class ProgramBuffers:
@@ -44,7 +85,7 @@ class ProgramBuffers:
         return sum(buffer.nbytes for buffer in self._constants.values())
 
     def of(self, value: str) -> Buffer:
-        """Returns the memory of a value."""
+        """Return the memory of a value."""
         root = self._program.root(value)
         return self._constants[root] if root in self._constants else self._activations[root]
 
@@ -62,7 +103,7 @@ class ProgramBuffers:
 
 
 def _lifetimes(program: Program) -> dict[str, Lifetime]:
-    """Returns the lifetime of every value that has memory of its own among the activations. Where a
+    """Return the lifetime of every value that has memory of its own among the activations. Where a
     value A owns the memory in which a value B lies, a use of B counts as a use of A. Inputs and
     outputs are alive until after the last step, so that an execution can be repeated."""
     owners = {value: program.place(value).whole for value in (

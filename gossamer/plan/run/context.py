@@ -19,9 +19,8 @@ from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program
 from gossamer.plan.run.buffers import ProgramBuffers
 from gossamer.plan.run.device_graphs import DeviceGraphs
-from gossamer.plan.run.host_transfers import HostTransfers, TransferGraph, copies_in_pieces
-from gossamer.plan.run.prepared_steps import PreparedSteps
-from gossamer.plan.run.whole_part import WholePart
+from gossamer.plan.run.host_transfers import HostTransfers, TransferGraph, copies_in_chunks
+from gossamer.plan.run.prepared_steps import PreparedSteps, WholePart
 from gossamer.tensor import pack
 
 _MOST_DRAWN = 2**20
@@ -89,7 +88,7 @@ class Context:
         return self.program.batch
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the outputs by name for NumPy inputs by name, with one copy to the device and one
+        """Return the outputs by name for NumPy inputs by name, with one copy to the device and one
         copy back.
 
         Raises InputError where an input is missing, or where its shape or dtype is not the shape or
@@ -101,7 +100,7 @@ class Context:
 
     def begin(self, inputs: Mapping[str, np.ndarray],
               computing: Any = None) -> Callable[[], dict[str, np.ndarray]]:
-        """Queues an execution, and returns a function that waits for the execution and returns the
+        """Queue an execution, and return a function that waits for the execution and returns the
         outputs as run() does. The function has to be called before the next execution begins.
 
         computing: a stream on which several contexts compute one after another, for large inputs
@@ -118,7 +117,7 @@ class Context:
             return lambda: computed
         results = self._new_results()
         execute, steps = self._execute_or_show, self._graph_steps()
-        if computing is not None and copies_in_pieces(inputs.values()):
+        if computing is not None and copies_in_chunks(inputs.values()):
             execute, steps = partial(self._execute_in_turn, computing), None
         with self._lock:
             self._follow(self.stream)
@@ -135,7 +134,7 @@ class Context:
     def run_checked(self, inputs: Mapping[str, np.ndarray],
                     outputs: Mapping[str, np.ndarray] | None = None,
                     bound: TransferGraph | None = None) -> dict[str, np.ndarray]:
-        """Returns the outputs as run() does, for arrays that were checked before.
+        """Return the outputs as run() does, for arrays that were checked before.
 
         outputs: contiguous arrays that receive the outputs, by name; by default new arrays.
         bound: the graph of a bound call, whose arrays are always the same; None for other calls.
@@ -149,8 +148,8 @@ class Context:
         results = self._new_results() if outputs is None else outputs
         with self._lock:
             self._follow(self.stream)
-            self._transfers.run(inputs, results, bound=bound, execute=self._execute_or_show,
-                                steps=self._graph_steps(), stream=self.stream)
+            self._transfers.begin(inputs, results, bound=bound, execute=self._execute_or_show,
+                                  steps=self._graph_steps(), stream=self.stream)()
         return dict(results)
 
     def _new_results(self) -> dict[str, np.ndarray]:
@@ -159,7 +158,7 @@ class Context:
                 for name, value in self.program.outputs.items()}
 
     def _graph_steps(self) -> Callable[[Any], None] | None:
-        """Returns the function that queues all steps; None where no graph of the steps and of
+        """Return the function that queues all steps; None where no graph of the steps and of
         copies can be captured."""
         is_graph = self._graphs.are_possible and self._executions > 1 and debug.level() < 2
         return self._steps.queue if is_graph else None
@@ -170,15 +169,15 @@ class Context:
         return self._whole is not None
 
     def run_whole(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Returns new outputs of a program that is one part, which the host computes, for inputs
+        """Return new outputs of a program that is one part, which the host computes, for inputs
         that were checked before."""
         assert self._whole is not None
         return self._whole(arrays)
 
     def run_staged(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
-        """Returns the outputs for arrays of shapes and dtypes that run_checked() has computed
+        """Return the outputs for arrays of shapes and dtypes that run_checked() has computed
         before. A program that is one part reads the arrays as they are; for other programs a
-        captured graph copies the arrays through page-locked memory. Returns None where no graph was
+        captured graph copies the arrays through page-locked memory. Return None where no graph was
         captured."""
         if self._whole is not None:
             return self.run_whole(arrays)
@@ -196,7 +195,7 @@ class Context:
 
     def run_on_device(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer],
                       stream: Any) -> None:
-        """Executes the program on arrays in the device's memory, in the stream's order. Inputs at
+        """Execute the program on arrays in the device's memory, in the stream's order. Inputs at
         the addresses of an earlier call are read in place by a graph that was captured for them;
         other inputs, and all outputs, cost one copy within the device."""
         self.device.check_usable()
@@ -220,7 +219,7 @@ class Context:
 
     def bound(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer],
               stream: Any) -> Callable[[], None]:
-        """Returns a function that executes the program on the stream. It reads the inputs and
+        """Return a function that executes the program on the stream. It reads the inputs and
         writes the outputs in place in the device's memory."""
         if not self._graphs.are_possible or debug.level() >= 2:
             return partial(self.run_on_device, inputs, outputs, stream)
@@ -240,7 +239,7 @@ class Context:
 
     def replayed(self, addresses: tuple[int, ...], stream: Any,
                  new_outputs: Callable[[], NewOutputs]) -> Callable[[], tuple[Any, ...]] | None:
-        """Returns a function that executes the program on inputs at these addresses, by the graph
+        """Return a function that executes the program on inputs at these addresses, by the graph
         that was captured for them, and returns new outputs; None where no graph was captured.
 
         new_outputs: returns arrays for the outputs, and their addresses. The arrays of the next
@@ -287,13 +286,13 @@ class Context:
                                  f"{shape_text(spec.stored_shape)} {spec.stored_dtype}")
 
     def _follow(self, stream: Any) -> None:
-        """Makes the stream wait for the last stream that used these buffers."""
+        """Make the stream wait for the last stream that used these buffers."""
         if self.last_stream is not stream and self.last_stream != stream:
             self.device.wait(stream, self.last_stream)
         self.last_stream = stream
 
     def execute(self, stream: Any = None) -> None:
-        """Queues all steps on the present contents of the buffers. The first execution loads
+        """Queue all steps on the present contents of the buffers. The first execution loads
         kernels. If the device has graphs and no step runs on the host, the second execution is
         captured as a graph, and this graph is replayed from then on."""
         self._execute(self.stream if stream is None else stream)
@@ -310,23 +309,23 @@ class Context:
         self._executions += 1
 
     def buffer(self, value: str) -> Buffer:
-        """Returns the memory of a value."""
+        """Return the memory of a value."""
         return self._buffers.of(value)
 
     def profile(self, *, repeats: int = 10) -> list[Timing]:
-        """Returns the time of every step that reports show; see PreparedSteps.profile."""
+        """Return the time of every step that reports show; see PreparedSteps.profile."""
         with self._lock:
             self._follow(None)
             self._fill_inputs()
             return self._steps.profile(repeats)
 
     def end_to_end(self, *, repeats: int = 20) -> Timing:
-        """Returns the time of one execution, with inputs and outputs on the device."""
+        """Return the time of one execution, with inputs and outputs on the device."""
         with self._lock:
             return interleave([self.ready()], repeats=repeats, sample_us=2e4)[0]
 
     def ready(self) -> Task:
-        """Returns one execution as a task to be timed, after two executions that load the kernels
+        """Return one execution as a task to be timed, after two executions that load the kernels
         and capture the graph. No other code may use the context while the task is timed."""
         self._follow(None)
         self._fill_inputs()
@@ -336,7 +335,7 @@ class Context:
         return Task(self.device, self._execute, captured=False)
 
     def _fill_inputs(self) -> None:
-        """Writes random numbers to the inputs where nothing has been executed yet."""
+        """Write random numbers to the inputs where nothing has been executed yet."""
         if self._executions:
             return
         for value in self.program.inputs.values():
@@ -348,7 +347,7 @@ class Context:
             self.device.write(self.buffer(value), pack(np.resize(numbers, spec.shape), spec))
 
     def _execute_or_show(self, stream: Any) -> None:
-        """Executes the steps; from debug level 2 on they run one by one and each prints a line."""
+        """Execute the steps; from debug level 2 on they run one by one and each prints a line."""
         if debug.level() < 2:
             self.execute(stream)
             return
@@ -356,7 +355,7 @@ class Context:
         self._executions += 1
 
     def _execute_in_turn(self, computing: Any, stream: Any) -> None:
-        """Executes the steps on a stream that several contexts share, between this context's copies
+        """Execute the steps on a stream that several contexts share, between this context's copies
         on its own stream."""
         self.device.wait(computing, stream)
         self._execute_or_show(computing)

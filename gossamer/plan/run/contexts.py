@@ -1,18 +1,22 @@
-"""Holds the contexts in which a plan's calls run, by bytes; several calls of one batch size may run
-at once."""
+"""The contexts in which a plan's calls run.
+
+Several calls of one batch size may run at once. Calls with torch tensors of shapes and dtypes that
+were checked before need no DLPack exchange.
+"""
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache, partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.errors import OutOfMemoryError
-from gossamer.plan.run.context import Context
-from gossamer.plan.run.known import KnownCall
+from gossamer.plan.run.context import Context, NewOutputs
 
 _SHARE = 16
 """The contexts that are kept take at most this part of the device's memory, 1 / _SHARE."""
@@ -22,6 +26,8 @@ _AT_ONCE = 4
 """The number of calls of one batch size that run at once by default."""
 _MOST_KNOWN = 64
 """The most checked calls that are kept."""
+_MOST_REPLAYS = 8
+"""The most combinations of input addresses for which a call keeps functions that replay a graph."""
 
 
 class _Group:
@@ -82,7 +88,7 @@ class Contexts:
             group.free.put(None)
 
     def on_stream(self, batch: int, stream: Any) -> Context:
-        """Returns the context that was last used on a stream. If there is none, returns a context
+        """Return the context that was last used on a stream. If there is none, returns a context
         whose work has ended, or a new context. If no further context can be made, several streams
         share a context, and the device computes the work of one stream after the work of another
         stream."""
@@ -103,7 +109,7 @@ class Contexts:
         return context or self.first(batch)
 
     def first(self, batch: int) -> Context:
-        """Returns a context of a batch size for work that may wait for other calls."""
+        """Return a context of a batch size for work that may wait for other calls."""
         group = self._group(batch)
         with self._lock:
             context = _first(group, lambda context: True)
@@ -113,30 +119,30 @@ class Contexts:
         return context
 
     def remember(self, form: Hashable, call: KnownCall) -> None:
-        """Stores a call that was checked. form: the result of form_of() for the call's tensors."""
+        """Store a call that was checked. form: the result of form_of() for the call's tensors."""
         if len(self.known) >= _MOST_KNOWN:
             self.known.clear()
         self.known[form] = call
 
     def of(self, batch: int) -> list[Context]:
-        """Returns the contexts of a batch size that were made so far."""
+        """Return the contexts of a batch size that were made so far."""
         group = self._groups.get(batch)
         return [] if group is None else list(group.contexts)
 
     def all(self) -> list[Context]:
-        """Returns the contexts that were made so far."""
+        """Return the contexts that were made so far."""
         with self._lock:
             return [context for group in self._groups.values() for context in group.contexts]
 
     def clear(self) -> None:
-        """Forgets all contexts. The memory of a context is freed when the calls that use the
+        """Forget all contexts. The memory of a context is freed when the calls that use the
         context have ended."""
         with self._lock:
             self._groups.clear()
             self.known.clear()
 
     def _grow(self, batch: int, group: _Group, *, for_stream: bool = False) -> None:
-        """Makes a further context unless the limit is reached or a context is free. for_stream:
+        """Make a further context unless the limit is reached or a context is free. for_stream:
         whether a context is made even if another context is free, since the stream of the free
         context may still have work."""
         with group.making:
@@ -159,7 +165,7 @@ class Contexts:
             group.free.put(context)
 
     def _give_up(self, batch: int, group: _Group) -> None:
-        """Lets the threads that wait for the first context, which could not be made, try to make it
+        """Let the threads that wait for the first context, which could not be made, try to make it
         themselves."""
         with self._lock:
             if self._groups.get(batch) is group:
@@ -179,7 +185,7 @@ class Contexts:
         return group
 
     def _drop_others(self, batch: int) -> None:
-        """Drops the batch sizes that were least recently used, as long as the contexts take more
+        """Drop the batch sizes that were least recently used, as long as the contexts take more
         than their share of the device's memory."""
         most = self._device.limits.memory_bytes // _SHARE
         sizes = {each: sum(map(_bytes, group.contexts)) for each, group in self._groups.items()}
@@ -192,13 +198,13 @@ class Contexts:
 
 
 def _bytes(context: Context) -> int:
-    """Returns the bytes that a context takes by itself: constants are shared."""
+    """Return the bytes that a context takes by itself: constants are shared."""
     return (context.activation_bytes + context.workspace_bytes
             + _STEP_BYTES * len(context.program.steps))
 
 
 def _first(group: _Group, fits: Callable[[Context], bool]) -> Context | None:
-    """Returns the first context of a group for which fits() is true, and moves this context to the
+    """Return the first context of a group for which fits() is true, and moves this context to the
     end."""
     for context in group.contexts:
         if fits(context):
@@ -206,3 +212,69 @@ def _first(group: _Group, fits: Callable[[Context], bool]) -> Context | None:
             group.contexts.append(context)
             return context
     return None
+
+
+def form_of(arrays: Sequence[Any]) -> Hashable | None:
+    """Return a key for calls with these arrays. The key consists of everything that the checks of
+    a call depend on, and of the stream on which torch works now. Return None where an array is no
+    plain torch tensor on a CUDA device, or requires a gradient."""
+    torch = sys.modules.get("torch")
+    if torch is None or not arrays:
+        return None
+    form: list[Any] = []
+    for array in arrays:
+        if type(array) is not torch.Tensor or array.requires_grad:
+            return None
+        form += (array.shape, array.stride(), array.dtype, array.device)
+    if not arrays[0].is_cuda:
+        return None
+    form += (torch.is_inference_mode_enabled(), _handle_of()(form[3].index))
+    return tuple(form)
+
+
+@cache
+def _handle_of() -> Callable[[int], int]:
+    """Return a function that takes the index of a device and returns the handle of torch's current
+    stream. The function makes no stream object where torch can return the handle alone."""
+    torch = sys.modules["torch"]
+    quick: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return quick or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))
+
+
+class KnownCall:
+    """The calls with tensors on the plan's device for which form_of() returns the same key.
+
+    A call replays the graph that was captured for the tensors' addresses. The graph copies the
+    outputs into new tensors: tensors that a caller still holds are never written again.
+
+    context: the context that computes.
+    form: the result of form_of() for the tensors.
+    like: a tensor of one of the calls.
+    """
+
+    def __init__(self, context: Context, form: Sequence[Any], like: Any) -> None:
+        program, device = context.program, context.device
+        self._context = context
+        self._stream = form[-1]
+        self._makers = [partial(sys.modules["torch"].empty_like, device.like(
+            like, device.array_in(context.buffer(value), program.specs[value])))
+            for value in program.outputs.values()]
+        self._replays: dict[tuple[int, ...], Callable[[], tuple[Any, ...]]] = {}
+        """Functions that replay a graph, by the inputs' addresses."""
+
+    def __call__(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
+        """Return the outputs; None where no graph was captured for the arrays' addresses."""
+        addresses = tuple([array.data_ptr() for array in arrays])
+        replay = self._replays.get(addresses)
+        if replay is None:
+            replay = self._context.replayed(addresses, self._stream, self._new_outputs)
+            if replay is None:
+                return None
+            if len(self._replays) >= _MOST_REPLAYS:
+                self._replays.clear()
+            self._replays[addresses] = replay
+        return replay()
+
+    def _new_outputs(self) -> NewOutputs:
+        outputs = tuple([make() for make in self._makers])
+        return outputs, tuple([output.data_ptr() for output in outputs])

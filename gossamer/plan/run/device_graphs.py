@@ -42,12 +42,12 @@ class DeviceGraphs:
         return self._device.limits.graph and not self._program.host_steps(self._device)
 
     def known(self, addresses: tuple[int, ...]) -> CopyingGraph | None:
-        """Returns the graph that reads inputs at these addresses; None where no such graph was
+        """Return the graph that reads inputs at these addresses; None where no such graph was
         captured yet."""
         return self._known.get(addresses)
 
     def of(self, inputs: Mapping[str, Buffer], *, is_loaded: bool) -> CopyingGraph | None:
-        """Returns a graph that reads these inputs in place and copies the outputs; None where no
+        """Return a graph that reads these inputs in place and copies the outputs; None where no
         such graph is captured. The graph is captured when inputs at the same addresses come a
         second time.
 
@@ -70,7 +70,7 @@ class DeviceGraphs:
 
     def in_place(self, inputs: Mapping[str, Buffer],
                  outputs: Mapping[str, Buffer]) -> Callable[..., None]:
-        """Returns a graph of all steps. The graph reads inputs and writes outputs in place where
+        """Return a graph of all steps. The graph reads inputs and writes outputs in place where
         their memory is aligned and, for an output, where no other value shares its memory. The
         graph copies all other inputs and outputs."""
         program, own = self._program, self._buffers
@@ -108,7 +108,7 @@ class DeviceGraphs:
             return self._device.capture(work)
 
     def _copying(self, inputs: Mapping[str, Buffer]) -> CopyingGraph:
-        """Returns a graph of all steps that reads these inputs in place, and copies the outputs."""
+        """Return a graph of all steps that reads these inputs in place, and copies the outputs."""
         program = self._program
         # the caller owns the memory, and passes it again with every call
         callers = {program.root(value): self._device.wrap(inputs[name].address,

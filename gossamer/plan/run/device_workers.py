@@ -1,17 +1,233 @@
-"""Shares out work over several devices: each task goes to a device that is free, and a task that
-fails on one device is done again on another device."""
+"""Work that several devices share.
+
+Each batch goes to a device that is free, which computes it on one of several lanes, so that a batch
+is copied while others are computed. A batch that fails on one device is computed on another.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import warnings
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
 
+import numpy as np
+
+from gossamer.device.base import Device
 from gossamer.errors import DeviceError, DeviceLostError, GossamerWarning, OutOfMemoryError
-from gossamer.plan.run.lanes import Begin, Collect, Finish, Lanes, PlanParts
+from gossamer.model.graph import Graph, as_called
+from gossamer.plan.run.binding import (
+    are_on,
+    as_called_for,
+    as_taken,
+    batch_of,
+    buffers_of,
+    by_name,
+    in_order,
+    like_on_host,
+    on_host,
+    single,
+)
+from gossamer.plan.run.context import Context
+
+WARM_CALLS = 3
+"""Number of executions of a new context that may take longer than later executions: the first loads
+kernels, and the second captures a graph."""
+
+Finish = Callable[[], Any]
+"""Function that returns the result of a batch, in the thread of the caller."""
+Collect = Callable[[], Finish]
+"""Function that waits until the device has computed a batch, and returns its Finish."""
+Begin = Callable[["Lanes"], Collect]
+"""Function that queues the work on a batch that was checked before, and returns its Collect."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlanParts:
+    """The parts of a plan that streams and batchers use.
+
+    network: the plan's graph.
+    context_of: makes a context of a batch size on a stream of the device.
+    call: computes the outputs where an input is empty.
+    page_locked: makes page-locked arrays for the inputs of a batch size. The device copies these
+    arrays at the full rate of its bus.
+    """
+
+    network: Graph
+    device: Device
+    context_of: Callable[[int, Any], Context]
+    call: Callable[..., Any]
+    page_locked: Callable[[int], tuple[np.ndarray, ...]]
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The plan's graph with inputs and outputs in the formats of callers' arrays."""
+        return as_called(self.network)
+
+
+class Lane:
+    """A context with a stream of its own."""
+
+    def __init__(self, plan: PlanParts, batch: int) -> None:
+        self.batch = batch
+        self.stream = plan.device.create_stream()
+        self.context = plan.context_of(batch, self.stream)
+        self._plan = plan
+
+    @cached_property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """Page-locked arrays for the lane's inputs, filled with zeros at first."""
+        arrays = self._plan.page_locked(self.batch)
+        for array in arrays:
+            array[...] = 0
+        return arrays
+
+
+class Lanes:
+    """The lanes of one device; each lane computes one batch at a time.
+
+    plan: the plan of the device.
+    most_idle: how many idle lanes are kept.
+    computing: the stream on which lanes compute large batches one after another; None where the
+    device does not copy while it computes.
+    """
+
+    def __init__(self, plan: PlanParts, most_idle: int) -> None:
+        self.plan = plan
+        self.computing = plan.device.create_stream() if plan.device.locks_pages else None
+        self._most_idle = most_idle
+        self._idle: OrderedDict[Lane, None] = OrderedDict()
+
+    def take(self, batch: int) -> Lane:
+        """Return a lane for a batch size. The caller gives the lane back unless the lane's batch
+        failed."""
+        lane = next((lane for lane in reversed(self._idle) if lane.batch == batch), None)
+        if lane is None:
+            return self._new(batch)
+        del self._idle[lane]
+        return lane
+
+    def prepare(self, batch: int, count: int) -> None:
+        """Make `count` lanes for a batch size, and compute on each lane until nothing more has to
+        be allocated or captured, so that later batches do not wait for such work."""
+        lanes = [self.take(batch) for _ in range(count)]
+        for lane in lanes:
+            named = by_name(self.plan.graph, lane.arrays)
+            for _ in range(WARM_CALLS):
+                lane.context.begin(named, self.computing)()
+        for lane in lanes:
+            self.give_back(lane)
+
+    def give_back(self, lane: Lane) -> None:
+        """Keep a lane for another batch."""
+        self._idle[lane] = None
+        while len(self._idle) > self._most_idle:
+            self._idle.popitem(last=False)
+
+    def begun(self, lane: Lane, arrays: Sequence[np.ndarray]) -> Callable[[], list[np.ndarray]]:
+        """Queue a batch of arrays in host memory on a lane, and return the function that waits
+        for the batch's outputs."""
+        collect = lane.context.begin(by_name(self.plan.graph, arrays), self.computing)
+
+        def outputs() -> list[np.ndarray]:
+            named = collect()
+            self.give_back(lane)
+            return [named[info.name] for info in self.plan.graph.outputs]
+
+        return outputs
+
+    def _new(self, batch: int) -> Lane:
+        try:
+            return Lane(self.plan, batch)
+        except OutOfMemoryError:
+            if not self._idle:
+                raise
+        self._idle.clear()
+        return Lane(self.plan, batch)
+
+    def clear(self) -> None:
+        """Free the lanes that are not in use."""
+        self._idle.clear()
+
+
+def checked(plans: Sequence[PlanParts], item: Any, stream: Any) -> Begin:
+    """Return the function that begins a batch on any of the plans, which are plans of one network.
+
+    stream: for a single plan, a stream of its device. Arrays on the device are ready when the work
+    that is queued on the stream now has ended. With several plans, arrays have to be in host
+    memory. Raises InputError where the batch does not fit the network.
+    """
+    plan = plans[0]
+    inputs = as_called_for(plan.network, in_order(
+        plan.graph, tuple(item) if isinstance(item, (tuple, list)) else (item,), {}))
+    if len(plans) == 1 and are_on(plan.device, inputs):
+        return _on_device(plan, inputs, stream)
+    return _on_host(plan.graph, inputs)
+
+
+def host_arrays(graph: Graph, inputs: Sequence[Any]) -> tuple[list[Any], int]:
+    """Return the inputs as arrays in host memory, and their batch size. Raises InputError for
+    arrays that do not fit the graph or are not in host memory."""
+    arrays = list(map(on_host, inputs))
+    return arrays, batch_of(graph, arrays)
+
+
+def _on_host(graph: Graph, inputs: Sequence[Any]) -> Begin:
+    arrays, batch = host_arrays(graph, inputs)
+
+    def begin(lanes: Lanes) -> Collect:
+        if any(array.size == 0 for array in arrays):
+            return partial(_returning, lanes.plan.call(*inputs))
+        collect = lanes.begun(lanes.take(batch), arrays)
+
+        def collected() -> Finish:
+            results = collect()
+            return partial(single, [like_on_host(inputs[0], array) for array in results]
+                           if inputs else results)
+
+        return collected
+
+    return begin
+
+
+def _on_device(plan: PlanParts, inputs: Sequence[Any], stream: Any) -> Begin:
+    device, graph = plan.device, plan.graph
+    arrays = [device.incoming(as_taken(array, info.dtype), stream, name=f"input {info.name!r}",
+                              dtype=info.dtype)
+              for info, array in zip(graph.inputs, inputs, strict=True)]
+    batch = batch_of(graph, arrays)
+
+    def begin(lanes: Lanes) -> Collect:
+        if not batch:
+            return partial(_returning, plan.call(*inputs))
+        lane = lanes.take(batch)
+        program = lane.context.program
+        results = [device.empty_array(program.specs[program.outputs[info.name]],
+                                      f"output {info.name!r}", lane.stream)
+                   for info in graph.outputs]
+        device.wait(lane.stream, stream)
+        lane.context.run_on_device(buffers_of(graph.inputs, arrays),
+                                   buffers_of(graph.outputs, results), lane.stream)
+
+        def collected() -> Finish:
+            # the caller's streams do not wait for the lane's stream
+            device.synchronize(lane.stream)
+            lanes.give_back(lane)
+            # a library's current stream is known in the caller's thread only
+            return lambda: single([device.like(inputs[0], array) for array in results])
+
+        return collected
+
+    return begin
+
+
+def _returning(outputs: Any) -> Finish:
+    return lambda: outputs
 
 
 class Member:
@@ -40,7 +256,7 @@ class Members:
         return [member for member in self.all if not member.problem]
 
     def leave_out(self, member: Member, error: Exception) -> None:
-        """Gives a device no further work, and warns the user. The last device is kept, because its
+        """Give a device no further work, and warns the user. The last device is kept, because its
         errors say what is wrong."""
         with self._lock:
             if member.problem or self.usable == [member]:
@@ -91,7 +307,7 @@ class SharedWork:
         self._is_ended = False
 
     def take(self, member: Member, *, wait: bool) -> BatchTask | None:
-        """Returns the next task for a device; None if no task waits. With `wait` the call waits for
+        """Return the next task for a device; None if no task waits. With `wait` the call waits for
         a task, and returns None when no further task will come."""
         with self.changed:
             while not self._is_ended and not member.problem:
@@ -111,7 +327,7 @@ class SharedWork:
         return None
 
     def done(self, task: BatchTask, finish: Finish) -> None:
-        """Sets the result of a task, and leaves out the devices that failed at the task."""
+        """Set the result of a task, and leaves out the devices that failed at the task."""
         for member, error in task.errors.items():
             if not isinstance(error, OutOfMemoryError):
                 self.members.leave_out(member, error)
@@ -119,7 +335,7 @@ class SharedWork:
         task.result.set_result(finish)
 
     def failed(self, task: BatchTask, member: Member, error: Exception) -> None:
-        """Gives the task to another device, or sets the task's error where no other device can do
+        """Give the task to another device, or set the task's error where no other device can do
         the task."""
         if isinstance(error, DeviceLostError):
             self.members.leave_out(member, error)
@@ -132,7 +348,7 @@ class SharedWork:
             task.result.set_exception(task.name(error))
 
     def _settle(self) -> None:
-        """Ends the work on a task."""
+        """End the work on a task."""
         with self.changed:
             self._in_work -= 1
             if not self._again and not self.is_over:
@@ -141,7 +357,7 @@ class SharedWork:
         self._fail_hopeless()
 
     def _fail_hopeless(self) -> None:
-        """Sets the error of each task that has failed on every device that still takes part."""
+        """Set the error of each task that has failed on every device that still takes part."""
         with self.changed:
             usable = self.members.usable
             hopeless = [task for task in self._again if all(map(task.errors.__contains__, usable))]
@@ -152,7 +368,7 @@ class SharedWork:
             task.result.set_exception(task.name(next(iter(task.errors.values()))))
 
     def end(self) -> None:
-        """Makes take() return None from now on."""
+        """Make take() return None from now on."""
         with self.changed:
             self._is_ended = True
             self.changed.notify_all()
@@ -176,14 +392,14 @@ class DeviceWorker(threading.Thread):
         self._lanes = Lanes(member.plan, sizes * self._at_once)
 
     def prepare(self, batches: Iterable[int]) -> None:
-        """Makes the lanes for batch sizes before the thread starts, as many as memory holds;
+        """Make the lanes for batch sizes before the thread starts, as many as memory holds;
         further lanes are made when they are needed."""
         with contextlib.suppress(OutOfMemoryError):
             for batch in batches:
                 self._lanes.prepare(batch, self._at_once)
 
     def run(self) -> None:
-        """Computes tasks until no further task will come."""
+        """Compute tasks until no further task will come."""
         queued: deque[tuple[BatchTask, Collect]] = deque()
         while True:
             if len(queued) == self._at_once:
@@ -203,7 +419,7 @@ class DeviceWorker(threading.Thread):
         self._lanes.clear()
 
     def _collect(self, task: BatchTask, collect: Collect) -> None:
-        """Waits for a batch, and sets its result or its error."""
+        """Wait for a batch, and set its result or its error."""
         try:
             finish = collect()
         except Exception as error:

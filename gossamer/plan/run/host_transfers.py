@@ -3,7 +3,7 @@
 A device copies page-locked memory at the rate of the bus, and the host goes on meanwhile; while a
 device copies other memory, the host waits. Arrays that lie in page-locked memory are copied
 directly. Other arrays go through page-locked memory that is kept from call to call. Large arrays go
-in pieces: several threads copy pieces into this memory while the device copies earlier pieces from
+in chunks: several threads copy chunks into this memory while the device copies earlier chunks from
 it. Where all arrays lie in page-locked memory, the copies are part of one captured graph.
 """
 
@@ -21,16 +21,16 @@ import numpy as np
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import processors
 
-_PIECE_BYTES = 2**20
+_CHUNK_BYTES = 2**20
 """The fewest bytes that one of several threads copies. On the host of an H200, copying this many
 bytes takes twice as long as starting a thread. On other hosts the number affects only the speed of
 large inputs."""
-_PIECES = 4
-"""The most pieces of an array, each copied by one thread. On the host of an H200, two or four
+_MOST_CHUNKS = 4
+"""The most chunks of an array, each copied by one thread. On the host of an H200, two or four
 threads copy 10 MB in 0.57 ms, one thread takes 0.86 ms and eight threads take 0.74 ms; more and
-smaller pieces take longer. On other hosts another number may be faster."""
+smaller chunks take longer. On other hosts another number may be faster."""
 _PAGE_BYTES = 4096
-"""Bytes of a page of memory. Pieces begin at multiples of this number."""
+"""Bytes of a page of memory. Chunks begin at multiples of this number."""
 _MOST_STAGED_BYTES = 2**28
 """Bytes of the largest array for which page-locked memory is allocated. There is a limit because a
 machine has little page-locked memory; the driver alone copies larger arrays. The number is a rule
@@ -83,17 +83,10 @@ class HostTransfers:
         self._graph = TransferGraph()
         self.staged: StagedCall | None = None
 
-    def run(self, inputs: Mapping[str, np.ndarray], results: Mapping[str, np.ndarray],
-            *, bound: TransferGraph | None = None, execute: Callable[[Any], None],
-            steps: Callable[[Any], None] | None, stream: Any) -> None:
-        """Executes a program on contiguous inputs and fills contiguous results, which are complete
-        on return; see begin()."""
-        self.begin(inputs, results, bound=bound, execute=execute, steps=steps, stream=stream)()
-
     def begin(self, inputs: Mapping[str, np.ndarray], results: Mapping[str, np.ndarray],
               *, bound: TransferGraph | None = None, execute: Callable[[Any], None],
               steps: Callable[[Any], None] | None, stream: Any) -> Callable[[], None]:
-        """Queues the execution of a program on contiguous inputs, and returns a function that waits
+        """Queue the execution of a program on contiguous inputs, and return a function that waits
         for the execution and fills contiguous results. The function has to be called before the
         next execution is queued, and inputs in page-locked memory must not change until then.
 
@@ -134,20 +127,20 @@ class HostTransfers:
         return finish
 
     def _source(self, name: str, array: np.ndarray) -> np.ndarray | None:
-        """Returns page-locked memory with an input's bytes; None for an input that is copied in
-        pieces or by the driver alone."""
+        """Return page-locked memory with an input's bytes; None for an input that is copied in
+        chunks or by the driver alone."""
         if not self._is_staged(array):
             return None
         if self._device.is_page_locked(array):
             return array
-        if _is_in_pieces(array):
+        if _is_in_chunks(array):
             return None
         staging = self._of("input", name, array.nbytes)
         staging[...] = _bytes(array)
         return staging
 
     def _target(self, name: str, array: np.ndarray, is_new: bool) -> np.ndarray | None:
-        """Returns page-locked memory for an output; None for an output that the driver copies
+        """Return page-locked memory for an output; None for an output that the driver copies
         alone."""
         if not self._is_staged(array):
             return None
@@ -171,7 +164,7 @@ class HostTransfers:
                 sources: Mapping[str, np.ndarray | None],
                 targets: Mapping[str, np.ndarray | None],
                 steps: Callable[[Any], None]) -> Callable[..., None] | None:
-        """Returns the graph of a call. The graph is captured at the second call of its kind; before
+        """Return the graph of a call. The graph is captured at the second call of its kind; before
         that the result is None."""
         arrays = tuple(array for array in (*sources.values(), *targets.values())
                        if array is not None)
@@ -214,47 +207,47 @@ class HostTransfers:
 
 def page_locked_array(device: Device, shape: Sequence[int],
                       dtype: np.typing.DTypeLike) -> np.ndarray:
-    """Returns a new array in memory that is page-locked where the device can lock it."""
+    """Return a new array in memory that is page-locked where the device can lock it."""
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     return device.page_locked(nbytes).view(dtype).reshape(tuple(shape))
 
 
-def copies_in_pieces(arrays: Iterable[np.ndarray]) -> bool:
-    """Returns whether an array is so large that it is copied in pieces, by several threads."""
-    return any(map(_is_in_pieces, arrays))
+def copies_in_chunks(arrays: Iterable[np.ndarray]) -> bool:
+    """Return whether an array is so large that it is copied in chunks, by several threads."""
+    return any(map(_is_in_chunks, arrays))
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1).view(np.uint8)
 
 
-def _is_in_pieces(array: np.ndarray) -> bool:
-    return array.nbytes >= 2 * _PIECE_BYTES
+def _is_in_chunks(array: np.ndarray) -> bool:
+    return array.nbytes >= 2 * _CHUNK_BYTES
 
 
 def _like(memory: Mapping[str, np.ndarray | None],
           arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Returns memory as arrays with the dtypes and shapes of other arrays."""
+    """Return memory as arrays with the dtypes and shapes of other arrays."""
     return tuple(_bytes(part).view(arrays[name].dtype).reshape(arrays[name].shape)
                  for name, part in memory.items() if part is not None)
 
 
 def _copied(target: np.ndarray, source: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Copies bytes in pieces, and yields the start and the end of each piece, in order, when the
-    piece is complete."""
-    if not _is_in_pieces(source):
+    """Copy bytes in chunks, and yield the start and the end of each chunk, in order, when the
+    chunk is complete."""
+    if not _is_in_chunks(source):
         target[...] = source
         yield 0, source.nbytes
         return
-    pages = -(-source.nbytes // (_PIECES * _PAGE_BYTES))
-    piece = max(_PIECE_BYTES, pages * _PAGE_BYTES)
+    pages = -(-source.nbytes // (_MOST_CHUNKS * _PAGE_BYTES))
+    chunk = max(_CHUNK_BYTES, pages * _PAGE_BYTES)
 
     def copy(start: int) -> tuple[int, int]:
-        end = min(start + piece, source.nbytes)
+        end = min(start + chunk, source.nbytes)
         target[start:end] = source[start:end]
         return start, end
 
-    yield from _threads().map(copy, range(0, source.nbytes, piece))
+    yield from _threads().map(copy, range(0, source.nbytes, chunk))
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Prepares the steps of a program to run on one set of buffers."""
+"""The steps of a program, prepared to run on one set of buffers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.host import host_array
 from gossamer.device.registry import find
 from gossamer.errors import InputError
+from gossamer.io.text import duration_text
 from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State
 from gossamer.ops.part.host import problem_times
 from gossamer.ops.part.problem import PartProblem
-from gossamer.plan.part import source_of
+from gossamer.plan.fusion import source_of
+from gossamer.ops.part.host import Ready
+from gossamer.ops.part.problem import PartProblem
+from gossamer.ops.part.host import problem_times
+from gossamer.plan.fusion import source_of
 from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
 from gossamer.plan.program import Program, Step
 from gossamer.plan.run.buffers import ProgramBuffers
-from gossamer.plan.run.step_line import step_line
 
 
 class PreparedSteps:
@@ -50,18 +54,18 @@ class PreparedSteps:
         program.prepared = weakref.ref(self)
 
     def queue(self, stream: Any) -> None:
-        """Queues all steps on a stream."""
+        """Queue all steps on a stream."""
         for work in self._works:
             work(stream)
 
     def show(self, stream: Any) -> None:
-        """Executes the steps one by one, and prints a line for each."""
+        """Execute the steps one by one, and print a line for each."""
         for step, state, work in zip(self._program.steps, self.states, self._works, strict=True):
             elapsed = 0.0 if step.in_place else self._device.time(work, stream)
             debug.show(step_line(step, elapsed, state, debug.level()))
 
     def profile(self, repeats: int) -> list[Timing]:
-        """Returns the times that a report shows, one for each step. Each step runs on the data that
+        """Return the times that a report shows, one for each step. Each step runs on the data that
         the steps before it computed. A part has one time for each of its layers except reshapes:
         the time of the part is divided among these layers in proportion to their times in the
         library's own profile."""
@@ -76,7 +80,7 @@ class PreparedSteps:
         return timings
 
     def _divided(self, step: Step, state: State, timing: Timing) -> list[Timing]:
-        """Returns the time of a part, divided among its layers."""
+        """Return the time of a part, divided among its layers."""
         problem = step.problem
         assert isinstance(problem, PartProblem)
         times = problem_times(problem, state.data.weights, step.variant, [
@@ -90,7 +94,7 @@ class PreparedSteps:
                 for time in shown]
 
     def _built(self) -> Sequence[Callable[[], Prepared]]:
-        """Returns for each step a function that returns the step's prepared state and the cost of
+        """Return for each step a function that returns the step's prepared state and the cost of
         preparing it, or raises the error with which preparing the step failed."""
         ready = self._built_before()
         on_device = [index for index, step in enumerate(self._program.steps)
@@ -100,7 +104,7 @@ class PreparedSteps:
         return [ready.get(index, make) for index, make in enumerate(self._makers)]
 
     def _built_before(self) -> dict[int, Callable[[], Prepared]]:
-        """Returns, by the indices of steps, functions that return prepared states. Another instance
+        """Return, by the indices of steps, functions that return prepared states. Another instance
         of this class has prepared these states for the same program, and this instance may use them
         too. When a program is prepared for a further thread or stream, most of the time would go
         into preparing these states again."""
@@ -108,12 +112,12 @@ class PreparedSteps:
         if earlier is None:
             return {}
         found = zip(self._makers, earlier._makers, earlier.states, earlier.builds, strict=True)
-        return {index: partial(_pair, state, cost)
+        return {index: _returning((state, cost))
                 for index, (maker, other, state, cost) in enumerate(found)
                 if cost is not None and maker.args == other.args and _is_read_only(state)}
 
     def _work(self, step: Step, built: Callable[[], Prepared]) -> Work:
-        """Returns the function that queues a step on a stream, and appends the step's state and
+        """Return the function that queues a step on a stream, and appends the step's state and
         cost to `states` and `builds`."""
         if _is_idle(step):
             self.builds.append(BuildCost(0.0, False, 0) if step.in_place else None)
@@ -154,18 +158,18 @@ def _is_read_only(state: State) -> bool:
         if isinstance(argument, Buffer))
 
 
-def _pair(state: State, cost: BuildCost) -> Prepared:
-    return state, cost
+def _returning(prepared: Prepared) -> Callable[[], Prepared]:
+    return lambda: prepared
 
 
 def _of_layer(step: Step, error: InputError) -> InputError:
-    """Returns an error of a layer about its input values, with the layer's name added."""
+    """Return an error of a layer about its input values, with the layer's name added."""
     return InputError(f"{source_of(step.layer, error)}: {error}")
 
 
 def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer],
                outputs: Sequence[Buffer]) -> Work:
-    """Returns the work of a step that runs on the host for another device: it copies the inputs to
+    """Return the work of a step that runs on the host for another device: it copies the inputs to
     the host and the outputs back."""
     host = find("host")
     host_inputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.inputs]
@@ -183,3 +187,56 @@ def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer
             device.write(buffer, host_array(copy, (copy.nbytes,), np.uint8), stream)
 
     return work
+
+
+def step_line(step: Step, elapsed_us: float, state: State, level: int) -> str:
+    """Return the line about a step that just ran, for the debug levels from 2 on."""
+    problem = step.problem
+    # a layer that launched nothing took no time
+    per_ns = 1e-3 / elapsed_us if elapsed_us else 0.0
+    text = (f"{step.layer.name}: {problem.describe()}, {step.algorithm.name} on "
+            f"{step.device.name}: {duration_text(elapsed_us)}, "
+            f"{problem.flops * per_ns:.1f} GFLOP/s, {problem.least_bytes * per_ns:.1f} GB/s")
+    if level >= 3:
+        text += f" [{step.config_text}]"
+        text += "".join(f"; not {name}: {reason}" for name, reason in step.rejected.items())
+    if level >= 4:
+        text += "".join(f"; {launch.kernel.name}: {launch.kernel.registers} registers, "
+                        f"{launch.kernel.spill_bytes} bytes spilled" for launch in state.launches)
+    return text
+
+
+class WholePart:
+    """ONNX Runtime's session for a program that is one part."""
+
+    def __init__(self, program: Program, ready: Ready) -> None:
+        (step,) = program.steps
+        self._run = ready.session.run
+        self._layer = step.layer
+        given = list(program.inputs.values())
+        self._order = [given.index(value) for value in step.inputs]
+        self._dtypes = [program.specs[value].stored_dtype for value in step.inputs]
+        self._outputs = [step.outputs.index(value) for value in program.outputs.values()]
+
+    @staticmethod
+    def of(program: Program, device: Device, data: Sequence[Any]) -> WholePart | None:
+        """Return the session of a program that is one part on the host; None for another program,
+        and where the part reads other values than the program's inputs or does not write all its
+        outputs. data: the `data` of each step's state."""
+        if device.compiles or len(data) != 1 or not isinstance(data[0], Ready):
+            return None
+        (step,) = program.steps
+        fits = set(step.inputs) <= set(program.inputs.values()) and (
+            set(program.outputs.values()) <= set(step.outputs))
+        return WholePart(program, data[0]) if fits else None
+
+    def __call__(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Return new outputs for the program's inputs, both in the program's order. Raises
+        InputError where ONNX Runtime cannot compute them."""
+        try:
+            results = self._run([
+                np.asarray(arrays[index], dtype, order="C")
+                for index, dtype in zip(self._order, self._dtypes, strict=True)])
+        except InputError as error:
+            raise InputError(f"{source_of(self._layer, error)}: {error}") from None
+        return tuple([results[index] for index in self._outputs])

@@ -22,8 +22,7 @@ import numpy as np
 
 from gossamer.errors import DeadlineError
 from gossamer.plan.run.binding import single
-from gossamer.plan.run.device_workers import BatchTask, Member
-from gossamer.plan.run.lanes import Begin, Collect, Finish, Lanes
+from gossamer.plan.run.device_workers import BatchTask, Begin, Collect, Finish, Lanes, Member
 
 _GAIN = 1.05
 """A larger batch size is used only if it computes more images a second than smaller sizes, by this
@@ -40,7 +39,7 @@ class Request:
     arrays: the inputs.
     rows: the number of images in the inputs.
     due: the time at which the outputs are wanted, by the monotonic clock in seconds.
-    deadline: the time after which the outputs are of no use, by the same clock.
+    deadline: the time after which nobody needs the outputs, by the same clock.
     result: receives the outputs.
     """
 
@@ -56,28 +55,28 @@ class Request:
         self._lock = threading.Lock()
 
     def begin(self) -> bool:
-        """Returns whether the outputs are still wanted, now that they are about to be computed."""
+        """Return whether the outputs are still wanted, now that they are about to be computed."""
         with self._lock:
             if self.result.running():
                 return True
             return not self.result.done() and self.result.set_running_or_notify_cancel()
 
     def is_wanted(self, now: float) -> bool:
-        """Returns whether somebody waits for the outputs; after the deadline the request fails."""
+        """Return whether somebody waits for the outputs; after the deadline the request fails."""
         if now >= self.deadline:
             self.fail(DeadlineError("the deadline passed before the request was computed; give it "
                                     "more time, or send fewer requests"))
         return not self.result.done()
 
     def fail(self, error: BaseException) -> None:
-        """Hands an error to the caller, unless another part of the request has failed before."""
+        """Hand an error to the caller, unless another part of the request has failed before."""
         with self._lock:
             if not self.result.done() and (self.result.running()
                                            or self.result.set_running_or_notify_cancel()):
                 self.result.set_exception(error)
 
     def add(self, start: int, rows: int, outputs: tuple[np.ndarray, ...]) -> None:
-        """Adds the outputs of some images, and hands all outputs to the caller when they are
+        """Add the outputs of some images, and hand all outputs to the caller when they are
         complete."""
         with self._lock:
             self._outputs[start] = outputs
@@ -100,7 +99,7 @@ class Part:
 
 
 def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) -> tuple[int, int]:
-    """Returns the size of the next batch, and how many of the waiting parts go in this batch.
+    """Return the size of the next batch, and how many of the waiting parts go in this batch.
 
     rows: the number of images of each part, in the order in which parts are computed.
     left_s: seconds until the first part is due.
@@ -138,7 +137,7 @@ class WaitingRequests:
         self._largest = min(max(sizes, default=0) for sizes in times.values())
 
     def add(self, request: Request) -> None:
-        """Adds a request, for which the queue has room."""
+        """Add a request, for which the queue has room."""
         self.rows += request.rows
         step = self._largest or request.rows
         for start in range(0, request.rows, step):
@@ -147,7 +146,7 @@ class WaitingRequests:
             self._count += 1
 
     def next_task(self, member: Member) -> BatchTask | None:
-        """Returns the batch that a device computes next; None where no request waits."""
+        """Return the batch that a device computes next; None where no request waits."""
         while entries := self._first_entries(max(self._times[member], default=1)):
             count, size = len(entries), entries[0][2].rows
             if self._largest:
@@ -168,7 +167,7 @@ class WaitingRequests:
         return None
 
     def _first_entries(self, most: int) -> list[tuple[float, int, Part]]:
-        """Removes the first parts from the queue, and returns them: parts of up to `most` images
+        """Remove the first parts from the queue, and return them: parts of up to `most` images
         together, or only the first part if this part has more images. Parts whose outputs nobody
         wants any more are dropped."""
         entries: list[tuple[float, int, Part]] = []
@@ -184,21 +183,21 @@ class WaitingRequests:
         return entries
 
     def drop_unwanted(self) -> None:
-        """Drops the requests whose outputs nobody wants any more."""
+        """Drop the requests whose outputs nobody wants any more."""
         now = time.monotonic()
         self._heap = [entry for entry in self._heap if entry[2].request.is_wanted(now)]
         heapq.heapify(self._heap)
         self.rows = sum(part.rows for _, _, part in self._heap)
 
     def fail_all(self, error: Exception) -> None:
-        """Fails all requests that wait, with an error."""
+        """Fail all requests that wait, with an error."""
         while self._heap:
             heapq.heappop(self._heap)[2].request.fail(error)
         self.rows = 0
 
 
 def joined(parts: Sequence[Part], size: int) -> Begin:
-    """Returns the function that begins a batch of the images of several parts."""
+    """Return the function that begins a batch of the images of several parts."""
 
     def begin(lanes: Lanes) -> Collect:
         lane = lanes.take(size)
@@ -214,7 +213,7 @@ def joined(parts: Sequence[Part], size: int) -> Begin:
 
 
 def _copy(target: np.ndarray, source: np.ndarray) -> None:
-    """Copies images into a part of a batch, without releasing Python's global interpreter lock
+    """Copy images into a part of a batch, without releasing Python's global interpreter lock
     where they have few bytes."""
     if (source.nbytes <= _BRIEF_BYTES and source.dtype == target.dtype
             and source.flags.c_contiguous):
@@ -226,7 +225,7 @@ def _copy(target: np.ndarray, source: np.ndarray) -> None:
 
 
 def alone(request: Request) -> Begin:
-    """Returns the function that begins a batch of one request."""
+    """Return the function that begins a batch of one request."""
 
     def begin(lanes: Lanes) -> Collect:
         return partial(_kept, lanes.begun(lanes.take(request.rows), request.arrays))
@@ -235,13 +234,13 @@ def alone(request: Request) -> Begin:
 
 
 def _kept(collect: Callable[[], list[np.ndarray]]) -> Finish:
-    """Waits for the outputs of a batch, and returns a function that returns the outputs."""
+    """Wait for the outputs of a batch, and return a function that returns the outputs."""
     outputs = tuple(collect())
     return lambda: outputs
 
 
 def _hand_out(parts: Sequence[Part], size: int, result: Future[Finish]) -> None:
-    """Gives each part of a batch its rows of the outputs, or the batch's error."""
+    """Give each part of a batch its rows of the outputs, or the batch's error."""
     if error := result.exception():
         for part in parts:
             part.request.fail(error)
@@ -259,7 +258,7 @@ def _hand_out(parts: Sequence[Part], size: int, result: Future[Finish]) -> None:
 
 
 def _rows(output: np.ndarray, start: int, stop: int, size: int) -> np.ndarray:
-    """Returns the rows of some images of a batch; an output may have several rows for each
+    """Return the rows of some images of a batch; an output may have several rows for each
     image."""
     each = len(output) // size
     return output[start * each:stop * each]
@@ -267,7 +266,7 @@ def _rows(output: np.ndarray, start: int, stop: int, size: int) -> np.ndarray:
 
 def measured_times(seconds_of: Callable[[int], float], sizes: Sequence[int],
                    most_s: float = math.inf) -> dict[int, float]:
-    """Returns, by batch size, the seconds that a batch takes. The first of the increasing `sizes`
+    """Return, by batch size, the seconds that a batch takes. The first of the increasing `sizes`
     is always included.
 
     Sizes that compute hardly more images a second than smaller sizes are left out: a batch of such

@@ -14,8 +14,15 @@ from queue import SimpleQueue
 from typing import Any
 
 from gossamer.errors import GossamerError, InputError, one_of
-from gossamer.plan.run.device_workers import BatchTask, DeviceWorker, Member, Members, SharedWork
-from gossamer.plan.run.lanes import Finish, checked
+from gossamer.plan.run.device_workers import (
+    BatchTask,
+    DeviceWorker,
+    Finish,
+    Member,
+    Members,
+    SharedWork,
+    checked,
+)
 
 ERRORS = ("raise", "return")
 """The two things that a stream may do with the error of one batch."""
@@ -125,7 +132,7 @@ class _Pipeline:
         self._workers = [DeviceWorker(self._work, member, depth) for member in used]
 
     def next_entry(self) -> Future[Finish] | BaseException | None:
-        """Returns the future of the next batch in order, the iterator's error, or None at the
+        """Return the future of the next batch in order, the iterator's error, or None at the
         end."""
         if not self._reader.ident:
             self._reader.start()
@@ -134,18 +141,18 @@ class _Pipeline:
         return self._entries.get()
 
     def make_room(self) -> None:
-        """Lets a further batch be read, after a result was taken."""
+        """Let a further batch be read, after a result was taken."""
         self._room.release()
 
     def end(self) -> None:
-        """Makes the threads end soon."""
+        """Make the threads end soon."""
         self._is_ending = True
         self._room.release()
         self._work.end()
         self._entries.put(None)
 
     def join(self) -> None:
-        """Waits for the threads that compute and, for a short time, for the thread that reads."""
+        """Wait for the threads that compute and, for a short time, for the thread that reads."""
         for worker in self._workers:
             if worker.ident and worker is not threading.current_thread():
                 worker.join()
@@ -156,7 +163,7 @@ class _Pipeline:
         return self._tasks.popleft() if self._tasks else None
 
     def _read(self) -> None:
-        """Reads the batches, checks each batch, and hands it to the threads that compute."""
+        """Read the batches, checks each batch, and hand it to the threads that compute."""
         last: BaseException | None = None
         try:
             # a device stream: arrays on the device are ready when the work queued on it has ended
@@ -197,14 +204,14 @@ _PIPELINES: weakref.WeakSet[_Pipeline] = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """Ends the threads of all streams before the libraries of devices are unloaded."""
+    """End the threads of all streams before the libraries of devices are unloaded."""
     for pipeline in list(_PIPELINES):
         pipeline.end()
         pipeline.join()
 
 
 def _of_batch(index: int, error: Exception) -> Exception:
-    """Returns the error of a batch, with the batch's number."""
+    """Return the error of a batch, with the batch's number."""
     if not isinstance(error, GossamerError):
         error.add_note(f"in batch {index} of the stream")
         return error

@@ -16,7 +16,7 @@ from typing import Any
 
 from gossamer.device.kernel_cache import PRIVATE, make_private, warn_unwritable
 from gossamer.errors import cut
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 from gossamer.plan.store.tuning_file import (
     FORMAT,
     KINDS,
@@ -105,7 +105,7 @@ class Database:
         return self._known
 
     def add(self, kind: str, added: Mapping[str, Any]) -> None:
-        """Writes lines of a kind of KINDS by key, and the lines that could not be written before,
+        """Write lines of a kind of KINDS by key, and the lines that could not be written before,
         in one transaction."""
         section = {"made_by": self.made_by, kind: dict(added)}
         self.known.add(section)
@@ -113,7 +113,7 @@ class Database:
         self.flush()
 
     def flush(self) -> None:
-        """Writes the lines that could not be written, or whose writing an interrupt ended."""
+        """Write the lines that could not be written, or whose writing an interrupt ended."""
         if self.is_kept:
             return
         try:
@@ -136,8 +136,8 @@ class Database:
         return not self.waiting
 
     def take(self, content: dict[str, Any]) -> None:
-        """Adds all lines of a file of measurements, and replaces measurements of the same
-        candidates and times of the same plans.
+        """Add all lines of a file of measurements, and replaces measurements of the same
+        candidates and time of the same plans.
 
         Raises BadFile where the measurements were made on another device, or where no measurement
         was made with the present driver, toolkit and gossamer; OSError where they cannot be
@@ -177,7 +177,7 @@ class Database:
         return []
 
     def _read(self) -> list[Section]:
-        """Raises OSError or BadFile."""
+        """Raise OSError or BadFile."""
         content = read(self.path)
         if content["device"] != self._device:
             raise BadFile("foreign", "was measured on another device "
@@ -185,7 +185,7 @@ class Database:
         return content["sections"]  # type: ignore[no-any-return]
 
     def _write(self, sections: list[Section]) -> None:
-        """Raises OSError or BadFile."""
+        """Raise OSError or BadFile."""
         make_private(self.path.parent)
         with _connected(self.path, "rwc") as base:
             if _version(base) is None:
@@ -197,7 +197,7 @@ class Database:
             base.execute("COMMIT")
 
     def _set_aside(self, bad: BadFile) -> None:
-        """Renames a bad file to a new name that says what is wrong, unless another process has
+        """Rename a bad file to a new name that says what is wrong, unless another process has
         renamed it or put a good file in its place. Raises OSError."""
         with contextlib.suppress(BadFile):
             with contextlib.suppress(FileNotFoundError):
@@ -226,7 +226,7 @@ class Database:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Returns the content of a data base in the structure that parse() returns for an exported
+    """Return the content of a data base in the structure that parse() returns for an exported
     file, after the whole content was checked. Raises OSError, or BadFile where the file holds no
     valid measurements of gossamer's."""
     if not path.exists():
@@ -252,7 +252,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def clear(path: Path) -> None:
-    """Removes a data base while no other process writes to it. Raises OSError."""
+    """Remove a data base while no other process writes to it. Raises OSError."""
     try:
         with _connected(path, "rw", exclusive=True):
             path.unlink()
@@ -268,7 +268,7 @@ class _Busy(OSError):
 
 @contextlib.contextmanager
 def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sqlite3.Connection]:
-    """Opens a data base and begins a transaction, which ends without effect unless the body commits
+    """Open a data base and begin a transaction, which ends without effect unless the body commits
     it. Raises OSError or BadFile.
 
     mode: "ro", "rw", or "rwc" to create the file and to write.
@@ -304,7 +304,7 @@ def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sq
 
 
 def _version(base: sqlite3.Connection) -> int | None:
-    """Returns the version of a data base; None for an empty data base. Raises BadFile for a version
+    """Return the version of a data base; None for an empty data base. Raises BadFile for a version
     that this gossamer does not read."""
     (application,) = base.execute("PRAGMA application_id").fetchone()
     (version,) = base.execute("PRAGMA user_version").fetchone()
@@ -318,7 +318,7 @@ def _version(base: sqlite3.Connection) -> int | None:
 
 
 def _insert(base: sqlite3.Connection, section: Section) -> None:
-    """Adds the lines of a section. A line replaces another line of its kind and key."""
+    """Add the lines of a section. A line replaces another line of its kind and key."""
     made_by = _text(section["made_by"])
     for kind in KINDS:
         base.executemany("INSERT OR REPLACE INTO line VALUES (?, ?, ?, ?)", [
@@ -330,12 +330,12 @@ def _text(value: Any) -> str:
 
 
 def _device_text(device: Mapping[str, Any]) -> str:
-    """Returns the device of a file of measurements in words."""
+    """Return the device of a file of measurements in words."""
     return (f"{cut(device['description'])} ({cut(device['api'])}, "
             f"{cut(counted(device['compute_units'], 'compute unit'))})")
 
 
 def _versions_text(made_by: Mapping[str, str]) -> str:
-    """Returns words for the versions of driver, toolkit and gossamer with which a section was
+    """Return words for the versions of driver, toolkit and gossamer with which a section was
     made."""
     return ", ".join(cut(f"{name} {version}") for name, version in made_by.items() if version)

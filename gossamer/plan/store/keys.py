@@ -15,19 +15,19 @@ from gossamer.ops.canonical import canonical
 
 @functools.lru_cache(maxsize=4096)
 def problem_key(problem: Problem) -> str:
-    """Returns 32 hexadecimal digits that identify a problem."""
+    """Return 32 hexadecimal digits that identify a problem."""
     text = json.dumps(canonical(problem), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def source_hash(algorithm: Algorithm) -> str:
-    """Returns a hash of an algorithm's Python files and kernels, and of the versions of the
+    """Return a hash of an algorithm's Python files and kernels, and of the versions of the
     packages that they call."""
     return module_hash(type(algorithm).__module__)
 
 
 def libraries(algorithm: Algorithm, device: Device) -> dict[str, str]:
-    """Returns the versions of the packages that an algorithm calls, by package, and of the vendor's
+    """Return the versions of the packages that an algorithm calls, by package, and of the vendor's
     library on the device, which may differ from the library in the package."""
     _, versions = sources(type(algorithm).__module__)
     vendor_version = algorithm.version(device)
@@ -35,7 +35,7 @@ def libraries(algorithm: Algorithm, device: Device) -> dict[str, str]:
 
 
 def identity(algorithm: Algorithm, device: Device) -> str:
-    """Returns a text that identifies all code that an algorithm runs on a device: the algorithm's
+    """Return a text that identifies all code that an algorithm runs on a device: the algorithm's
     source hash, and the version of the vendor's library."""
     source, vendor_version = source_hash(algorithm), algorithm.version(device)
     return f"{source} {algorithm.vendor} {vendor_version}" if vendor_version else source

@@ -26,7 +26,7 @@ from gossamer.model.graph import RETURNED, Graph, Node, Tail, ValueInfo
 from gossamer.model.input_format import InputFormat
 from gossamer.model.metadata import fields_of, metadata_of
 from gossamer.ops.host_threads import ALL, Threads
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 from gossamer.version import PACKAGE_VERSION
 
 SUFFIX = ".plan"
@@ -38,7 +38,7 @@ _BAD = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError,
 
 
 def again(path: Path, device: str = "") -> str:
-    """Returns the words of a message that say how to replace a plan that is no longer valid.
+    """Return the words of a message that say how to replace a plan that is no longer valid.
     device: name of the device that the plan was made for, "" where the device is not known."""
     words = ["gossamer", "compile", "MODEL", *(["--device", device] if device else []),
              "-o", str(path)]
@@ -47,7 +47,7 @@ def again(path: Path, device: str = "") -> str:
 
 def header(device: Device, strict: bool, algorithms: Mapping[str, Any],
            threads: Threads = ALL) -> dict[str, Any]:
-    """Returns the header of a saved plan: everything that must be the same where the plan is
+    """Return the header of a saved plan: everything that must be the same where the plan is
     loaded, whether the plan is strict, and the threads of its layers on the host. The header has no
     date, so that equal plans make equal files.
 
@@ -64,7 +64,7 @@ def header(device: Device, strict: bool, algorithms: Mapping[str, Any],
 
 
 def write(path: Path, head: Mapping[str, Any], graph: Graph, choices: Mapping[str, Any]) -> None:
-    """Writes a file, which is replaced as a whole or left as it was. Raises InputError."""
+    """Write a file, which is replaced as a whole or left as it was. Raises InputError."""
     with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
         arrays = _Arrays(archive)
         plain = _encode_graph(graph, arrays)
@@ -74,7 +74,7 @@ def write(path: Path, head: Mapping[str, Any], graph: Graph, choices: Mapping[st
 
 
 def read(path: Path) -> tuple[dict[str, Any], Graph, dict[str, Any]]:
-    """Returns header, graph and choices of a file that this version of gossamer wrote. Raises
+    """Return header, graph and choices of a file that this version of gossamer wrote. Raises
     InputError with what is wrong and what to do."""
     try:
         with open(path, "rb") as file, checked(path):
@@ -94,7 +94,7 @@ def read(path: Path) -> tuple[dict[str, Any], Graph, dict[str, Any]]:
 
 @contextmanager
 def checked(path: Path) -> Iterator[None]:
-    """Turns the errors that a damaged file causes into an InputError that names the file."""
+    """Turn the errors that a damaged file causes into an InputError that names the file."""
     try:
         yield
     except InputError as error:
@@ -107,9 +107,9 @@ def checked(path: Path) -> Iterator[None]:
 
 
 def check_device(path: Path, head: Mapping[str, Any], device: Device) -> list[str]:
-    """Raises InputError unless the plan was made on a device of this kind, with this driver.
+    """Raise InputError unless the plan was made on a device of this kind, with this driver.
 
-    Returns sentences on differences with which the plan is still valid. On the host NumPy computes
+    Return sentences on differences with which the plan is still valid. On the host NumPy computes
     the same results with other numbers of processors and threads, such as in a container.
     """
     here = header(device, False, {})
@@ -133,7 +133,7 @@ def check_device(path: Path, head: Mapping[str, Any], device: Device) -> list[st
 
 
 def check_algorithms(path: Path, head: Mapping[str, Any], algorithms: Mapping[str, Any]) -> None:
-    """Raises InputError unless the plan's algorithms and the libraries that they call have the
+    """Raise InputError unless the plan's algorithms and the libraries that they call have the
     versions that the plan was made with: a config may mean something else in another version.
     algorithms: the plan's algorithms in their present versions, as for header()."""
     planned, device = head["made_by"]["algorithms"], str(head["device"]["name"])
@@ -166,7 +166,7 @@ def _header(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
-    """Returns an entry with a fixed date, so that equal plans make equal files."""
+    """Return an entry with a fixed date, so that equal plans make equal files."""
     return zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
 
 
@@ -186,7 +186,7 @@ class _Arrays:
         self._indices: dict[bytes, int] = {}
 
     def index(self, array: np.ndarray) -> int:
-        """Returns the number of an array's entry, and writes the entry if it is new."""
+        """Return the number of an array's entry, and write the entry if it is new."""
         buffer = io.BytesIO()
         # the entry also has the order of dimensions in memory, on which the rounding of products
         # may depend
@@ -271,7 +271,7 @@ def _decode_info(plain: dict[str, Any]) -> ValueInfo:
 
 
 def _encode(value: Any, arrays: _Arrays) -> Any:
-    """Returns an attribute as JSON values; a type that JSON lacks becomes a dict with one key."""
+    """Return an attribute as JSON values; a type that JSON lacks becomes a dict with one key."""
     if isinstance(value, tuple):
         return {"tuple": [_encode(item, arrays) for item in value]}
     if isinstance(value, list):

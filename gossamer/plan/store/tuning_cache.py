@@ -1,4 +1,4 @@
-"""The tuning cache: stored measurements, so that no candidate is measured twice on a device."""
+"""The tuning cache: measurements on disk and in this process, so that none is made twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gossamer.device.kernel_cache import cache_folder
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.registry import OPS
-from gossamer.plan.measurement import CandidateKey, Measurement, counted
+from gossamer.plan.candidate import CandidateKey, Measurement, counted
 from gossamer.plan.store.database import Database, read
 from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.store.tuning_file import (
@@ -28,14 +28,16 @@ from gossamer.plan.store.tuning_file import (
 )
 from gossamer.version import PACKAGE_VERSION
 
+_ByCandidate = dict[CandidateKey, Measurement]
+
 
 def tuning_folder() -> Path:
-    """Returns the folder of the files of measurements."""
+    """Return the folder of the files of measurements."""
     return cache_folder() / "tuning"
 
 
 def exported(device: Device) -> bytes:
-    """Returns the measurements of a device as a file that others import; empty bytes where there
+    """Return the measurements of a device as a file that others import; empty bytes where there
     are no measurements. Raises BadFile and OSError where the measurements cannot be read."""
     try:
         return text(read(tuning_folder() / file_name(device)))
@@ -44,7 +46,7 @@ def exported(device: Device) -> bytes:
 
 
 def take(device: Device, data: bytes) -> None:
-    """Adds measurements that exported() returned in another process. Raises BadFile where the data
+    """Add measurements that exported() returned in another process. Raises BadFile where the data
     hold nothing for this device, driver, toolkit and gossamer."""
     if data:
         TuningCache(device).take(parse(data))
@@ -71,7 +73,7 @@ class TuningCache(Database):
         self._outdated: dict[tuple[str, str], None] = {}
 
     def get(self, problem: Problem) -> list[Measurement] | None:
-        """Returns the measurements of the problem's candidates that the present versions of the
+        """Return the measurements of the problem's candidates that the present versions of the
         algorithms made, in a fixed order; None where there are no such measurements."""
         key = problem_key(problem)
         measurements: dict[CandidateKey, Measurement] = {}
@@ -91,7 +93,7 @@ class TuningCache(Database):
         return [measurements[candidate] for candidate in sorted(measurements)] or None
 
     def put(self, measured: Mapping[Problem, Sequence[Measurement]]) -> None:
-        """Adds measurements of problems that the present versions of the algorithms made, and
+        """Add measurements of problems that the present versions of the algorithms made, and
         replaces measurements of the same candidates. Raises ValueError for an algorithm that a
         problem's op does not have."""
         lines: dict[str, Any] = {}
@@ -106,12 +108,12 @@ class TuningCache(Database):
             self.add("candidates", lines)
 
     def has_check(self, problem: Problem, measured: Measurement, weights: str) -> bool:
-        """Returns whether a candidate was found right with other constants than in its measurement.
+        """Return whether a candidate was found right with other constants than in its measurement.
         weights: the digest of the other constants."""
         return self._check_key(problem, measured, weights) in self.known.checks
 
     def put_checks(self, passed: Iterable[tuple[Problem, Measurement, str]]) -> None:
-        """Stores that candidates are right with other constants than in their measurements. passed:
+        """Store that candidates are right with other constants than in their measurements. passed:
         for each candidate the arguments of has_check()."""
         lines = {self._check_key(problem, measured, weights):
                  f"{measured.algorithm} {problem.describe()}"
@@ -125,13 +127,13 @@ class TuningCache(Database):
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def get_plan(self, key: str) -> Timing | None:
-        """Returns the time of a plan from end to end; None where the plan was not timed. key:
+        """Return the time of a plan from end to end; None where the plan was not timed. key:
         identifies everything that the plan runs, the sources of its algorithms included."""
         line = self.known.plans.get(key)
         return None if line is None else decode_plan(line)
 
     def put_plans(self, timings: Mapping[str, tuple[str, Timing]]) -> None:
-        """Adds the end-to-end times of plans, and replaces times of the same keys. timings: for
+        """Add the end-to-end times of plans, and replaces times of the same keys. timings: for
         each key, a description for the reader of the file, and the time."""
         if timings:
             self.add("plans", {
@@ -151,7 +153,7 @@ class TuningCache(Database):
         return lines
 
     def _note_other_sections(self, key: str) -> None:
-        """Records how a section with measurements of a problem differs from the section of this
+        """Record how a section with measurements of a problem differs from the section of this
         process; among several such sections, the most similar one counts."""
         differences = [
             [f"{name} {before or 'none'}, now {now or 'none'}"
@@ -163,7 +165,7 @@ class TuningCache(Database):
 
 
 def file_name(device: Device) -> str:
-    """Returns the name of a device's file, such as 'cuda-NVIDIA-H200-sm_90-1a2b3c4d.sqlite', which
+    """Return the name of a device's file, such as 'cuda-NVIDIA-H200-sm_90-1a2b3c4d.sqlite', which
     is the same for all devices of one kind."""
     identity = f"{device.api}\0{device.description}\0{device.limits.compute_units}"
     readable = re.sub(r"[^A-Za-z0-9_.]+", "-", f"{device.api}-{device.description}")
@@ -171,8 +173,61 @@ def file_name(device: Device) -> str:
 
 
 def _source(op: str, name: str, device: Device) -> str | None:
-    """Returns the identity of an algorithm of an op on a device; None where there is no such
+    """Return the identity of an algorithm of an op on a device; None where there is no such
     algorithm. The identity of a vendor's algorithm contains the library's version, for which the
     library is loaded."""
     return next((identity(algorithm, device) for algorithm in OPS[op].algorithms
                  if algorithm.name == name), None)
+
+
+class Results:
+    """Measurements by the problem under which they are stored, and by device.
+
+    cache: the stored measurements of `device`. The measurements of each other device are in another
+    file in the same folder.
+    """
+
+    def __init__(self, cache: TuningCache, device: Device) -> None:
+        self._cache = cache
+        self._caches = {device.name: cache}
+        self._known: dict[tuple[Problem, str], _ByCandidate] = {}
+
+    def start(self) -> None:
+        """Start a plan: forgets failed candidates, and candidates that were left out for the
+        previous plan."""
+        for known in self._known.values():
+            for key in [key for key, measured in known.items() if measured.failure]:
+                del known[key]
+
+    def cache_of(self, device: Device) -> TuningCache:
+        """Return the cache of a device."""
+        if device.name not in self._caches:
+            self._caches[device.name] = TuningCache(device, self._cache.path.parent)
+        return self._caches[device.name]
+
+    def of(self, problem: Problem, device: Device) -> _ByCandidate:
+        """Return the measurements that this process uses."""
+        return self._known.get((problem, device.name), {})
+
+    def stored(self, problem: Problem, device: Device) -> _ByCandidate:
+        """Return the measurements in the cache. Measurements that this process uses replace
+        measurements of the same candidates."""
+        on_disk = self.cache_of(device).get(problem) or ()
+        return {**{measured.candidate_key: measured for measured in on_disk},
+                **self.of(problem, device)}
+
+    def keep(self, problem: Problem, device: Device, measured: Sequence[Measurement]) -> None:
+        """Make this process use these measurements of a problem's candidates."""
+        if measured:
+            self._known.setdefault((problem, device.name), {}).update(
+                {each.candidate_key: each for each in measured})
+
+    def flush(self) -> None:
+        """Write the measurements whose writing an interrupt ended."""
+        for cache in self._caches.values():
+            cache.flush()
+
+    @property
+    def notices(self) -> list[str]:
+        """Sentences for the user about the files of measurements."""
+        return [line for cache in self._caches.values() for line in cache.notices]

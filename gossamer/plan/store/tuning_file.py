@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 
 from gossamer.errors import cut, quoted
 from gossamer.measure import Timing
-from gossamer.plan.measurement import Measurement, rounded
+from gossamer.plan.candidate import Measurement, rounded
 
 FORMAT = "gossamer measurements"
 VERSION = 10
@@ -37,17 +37,17 @@ class BadFile(Exception):
 
 
 def candidate_key(problem: str, measured: Measurement) -> str:
-    """Returns the key of a candidate's line. problem: the key of the candidate's problem."""
+    """Return the key of a candidate's line. problem: the key of the candidate's problem."""
     return f"{problem} {json.dumps(measured.candidate_key)}"
 
 
 def problem_of(key: str) -> str:
-    """Returns the problem's key, with which a candidate's key begins."""
+    """Return the problem's key, with which a candidate's key begins."""
     return key.partition(" ")[0]
 
 
 def encode(problem: str, source: str, measured: Measurement) -> dict[str, Any]:
-    """Returns a measurement as JSON values.
+    """Return a measurement as JSON values.
 
     problem: the problem in words.
     source: the identity of the candidate's algorithm on the device, as keys.identity() returns it.
@@ -60,7 +60,7 @@ def encode(problem: str, source: str, measured: Measurement) -> dict[str, Any]:
 
 
 def decode(line: dict[str, Any]) -> Measurement:
-    """Returns the measurement that encode() wrote. Raises ValueError for other values."""
+    """Return the measurement that encode() wrote. Raises ValueError for other values."""
     if set(line) != set(_FIELDS):
         raise ValueError(f"a candidate has the fields {', '.join(sorted(line))}")
     values = dict(line)
@@ -87,12 +87,12 @@ def _is(value: Any, kind: Any) -> bool:
 
 
 def encode_plan(description: str, timing: Timing) -> dict[str, Any]:
-    """Returns the time of a plan from end to end as JSON values."""
+    """Return the time of a plan from end to end as JSON values."""
     return {"plan": description, **asdict(rounded(timing))}
 
 
 def decode_plan(line: dict[str, Any]) -> Timing:
-    """Returns the time that encode_plan() wrote. Raises ValueError for other values."""
+    """Return the time that encode_plan() wrote. Raises ValueError for other values."""
     if set(line) != {"plan", *_TIMING} or not isinstance(line["plan"], str):
         raise ValueError(f"a plan has the fields {', '.join(sorted(line))}")
     numbers = [line[name] for name in _TIMING]
@@ -102,7 +102,7 @@ def decode_plan(line: dict[str, Any]) -> Timing:
 
 
 def parse(data: bytes) -> dict[str, Any]:
-    """Returns the content of a file, after the whole content was checked. Raises BadFile."""
+    """Return the content of a file, after the whole content was checked. Raises BadFile."""
     try:
         content = json.loads(data, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
@@ -118,12 +118,12 @@ def parse(data: bytes) -> dict[str, Any]:
 
 
 def text(content: dict[str, Any]) -> bytes:
-    """Returns the text of a file, which is the same for the same content."""
+    """Return the text of a file, which is the same for the same content."""
     return (json.dumps(content, sort_keys=True, allow_nan=False, indent=1) + "\n").encode()
 
 
 def other_version(version: int) -> BadFile:
-    """Returns the error for a file of another version."""
+    """Return the error for a file of another version."""
     age = "newer" if version > VERSION else "older"
     return BadFile(age, f"was written by {'a' if age == 'newer' else 'an'} {age} gossamer "
                         f"(format {quoted(version)}, this one reads {VERSION})")
@@ -140,7 +140,7 @@ def damage_named() -> Iterator[None]:
 
 
 def _finite(text: str) -> float:
-    """Returns the number that a text states. Raises ValueError for NaN and infinity, which JSON
+    """Return the number that a text states. Raises ValueError for NaN and infinity, which JSON
     does not have."""
     number = float(text)
     if not math.isfinite(number):
@@ -149,7 +149,7 @@ def _finite(text: str) -> float:
 
 
 def check(content: dict[str, Any]) -> None:
-    """Raises one of the errors of damage_named() where a file's content is not valid."""
+    """Raise one of the errors of damage_named() where a file's content is not valid."""
     if content["version"] != VERSION:
         raise ValueError(f"its format is {content['version']!r}")
     device = content["device"]
@@ -166,7 +166,7 @@ def check(content: dict[str, Any]) -> None:
 
 
 def _decode_check(line: Any) -> None:
-    """Raises TypeError for a line that is no description of a check."""
+    """Raise TypeError for a line that is no description of a check."""
     if not isinstance(line, str):
         raise TypeError("a check is no text")
 
@@ -177,6 +177,6 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 
 
 def count(section: Section) -> tuple[int, int, int]:
-    """Returns the numbers of problems, candidates and plans in a section."""
+    """Return the numbers of problems, candidates and plan in a section."""
     candidates = section.get("candidates", {})
     return len(set(map(problem_of, candidates))), len(candidates), len(section.get("plans", {}))

@@ -88,12 +88,12 @@ class CandidateBuilds:
             not future.done() for future in self._building) < _AT_ONCE * processors())
 
     def begin(self, attempt: Attempt) -> None:
-        """Begins to build a candidate, or builds it now where the device does not build side by
+        """Begin to build a candidate, or build it now where the device does not build side by
         side."""
         self._building[self.call(self.build, attempt)] = attempt
 
     def call(self, function: Callable[..., _Result], *arguments: Any) -> Future[_Result]:
-        """Returns the future of a call by another thread; the call is made now where the device
+        """Return the future of a call by another thread; the call is made now where the device
         does not build side by side."""
         if self._pool is not None:
             return self._pool.submit(function, *arguments)
@@ -105,7 +105,7 @@ class CandidateBuilds:
         return future
 
     def give_up_optional(self) -> list[Attempt]:
-        """Gives up the builds that a plan can do without, and returns their attempts."""
+        """Give up the builds that a plan can do without, and return their attempts."""
         optional = [future for future, attempt in self._building.items()
                     if not attempt.is_required]
         for future in optional:
@@ -114,7 +114,7 @@ class CandidateBuilds:
 
     def next_built(self, other: Future[Any] | None = None
                    ) -> tuple[Attempt, Future[BuiltCandidate]] | None:
-        """Waits until a build has ended, or until another future is done. Returns the attempt whose
+        """Wait until a build has ended, or until another future is done. Return the attempt whose
         build has ended, with the future of its candidate; None where no build has ended."""
         futures = [*self._building, *([] if other is None else [other])]
         if not any(future.done() for future in futures):
@@ -124,7 +124,7 @@ class CandidateBuilds:
         return None if built is None else (self._building.pop(built), built)
 
     def set_of(self, layer: Layer) -> CandidateSet:
-        """Returns the inputs and expected outputs of a layer, which the first caller makes. The
+        """Return the inputs and expected outputs of a layer, which the first caller makes. The
         inputs and outputs are stored under the layer's name and problem, because conversions of one
         value to the same format have the same name, whatever format they convert from."""
         made: Future[CandidateSet] = Future()
@@ -138,7 +138,7 @@ class CandidateBuilds:
         return known.result()
 
     def build(self, attempt: Attempt) -> BuiltCandidate:
-        """Returns an attempt's candidate ready to run, the cost of building it, and its check."""
+        """Return an attempt's candidate ready to run, the cost of building it, and its check."""
         built = None
         layer, is_vendor = attempt.group.layer, bool(attempt.algorithm.vendor)
         # builds share packed forms of the weights as long as one of them holds the weights

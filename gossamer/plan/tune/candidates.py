@@ -19,13 +19,17 @@ from gossamer.measure import Work
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
-from gossamer.plan.measurement import Measurement
+from gossamer.plan.candidate import Measurement
 from gossamer.plan.prepare import build
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.bounds import Bounds, bounds
-from gossamer.plan.tune.check import VALUES_OF_ERROR, error_of
-from gossamer.plan.tune.device_check import handles
-from gossamer.plan.tune.discontinuity import MOST_DOUBTFUL, continuous_parts, has_jumps
+from gossamer.plan.tune.check import VALUES_OF_ERROR, error_of, handles
+from gossamer.plan.tune.discontinuity import (
+    MOST_UNCERTAIN,
+    Bounds,
+    bounds,
+    continuous_parts,
+    has_discontinuities,
+)
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.tensor import TensorSpec
 
@@ -37,14 +41,14 @@ operations that compute these images, is at most this number."""
 _COLD_SAMPLES = 5
 """Number of executions with cold caches; the median of their times counts."""
 _DRAWS = 8
-"""The most draws of inputs. Inputs are drawn again where many results lie so near a jump (a
-discontinuity of the arithmetic) that rounding may cross it, or where an output has few results."""
+"""The most draws of inputs. Inputs are drawn again where many results lie so near a
+discontinuity of the arithmetic that rounding may cross it, or where an output has few results."""
 _CHEAP = 2**26
 """Where an output has few results, the reference is computed for several draws if it takes at most
 this many operations. A processor computes these operations in less than a second."""
-_ALIKE = 0.1
-"""The share of results near a jump is compared between a later draw and the first draw. Where the
-relative difference is smaller than this number, no further draw is made."""
+_SIMILAR_SHARE = 0.1
+"""The share of results near a discontinuity is compared between a later draw and the first. Where
+the relative difference is smaller than this number, no further draw is made."""
 
 QUIET = np.errstate(all="ignore")
 """Silences NumPy: weights may be huge or not finite, and the comparison of outputs finds errors."""
@@ -58,7 +62,7 @@ class WrongNumbersError(Exception):
 
 
 _ContinuousPart = tuple[Problem, list[np.ndarray]]
-"""The computation of the numbers on which a jump depends, as a problem without jumps, and the
+"""The computation of the numbers on which a discontinuity depends, as a problem without it, and the
 reference's outputs for it."""
 
 BuiltCheck = list[tuple[list[np.ndarray], State]]
@@ -85,8 +89,8 @@ class CandidateSet:
         self._parts: list[_ContinuousPart] = []
         self._bounds: dict[tuple[int, str], list[Bounds]] = {}
         self._bounds_lock = threading.Lock()
-        self._jumps = has_jumps(self.problem)
-        if self._jumps:
+        self._is_discontinuous = has_discontinuities(self.problem)
+        if self._is_discontinuous:
             self._draw_inputs()
             self._parts = [(part, self._reference(few)) for part, few in zip(
                 continuous_parts(self.problem), continuous_parts(self._few), strict=True)]
@@ -94,10 +98,10 @@ class CandidateSet:
 
     @QUIET
     def build_check(self, algorithm: Algorithm, variant: Variant) -> BuiltCheck:
-        """Returns the problems without jumps that the check of a candidate computes in addition to
+        """Return the continuous problems that the check of a candidate computes in addition to
         the candidate. The problems are ready to run. Other threads may call this method while the
         device checks and times."""
-        if self._jumps:
+        if self._is_discontinuous:
             self._bounds_of(self._rounding_of(variant))
         built: BuiltCheck = []
         if any(spec.format.is_packed for spec in variant.outputs):
@@ -111,13 +115,13 @@ class CandidateSet:
         return built
 
     def failed(self, algorithm: Algorithm, variant: Variant, failure: Exception) -> Measurement:
-        """Returns the measurement of a candidate that failed."""
+        """Return the measurement of a candidate that failed."""
         return Measurement.of(algorithm, variant, weights=self.digest, failure=reason_of(failure),
                               wrong_numbers=isinstance(failure, WrongNumbersError))
 
     def _compared(self) -> tuple[Problem, list[int] | None]:
-        """Returns the problem of the images that are compared, and the indices of these images,
-        which include the first and the last image. Returns the whole problem and None where the
+        """Return the problem of the images that are compared, and the indices of these images,
+        which include the first and the last image. Return the whole problem and None where the
         problem does not consist of images."""
         one = self.problem.first_images(1)
         if one == self.problem:
@@ -128,17 +132,17 @@ class CandidateSet:
         return few, [round(index * (total - 1) / max(count - 1, 1)) for index in range(count)]
 
     def _compared_arrays(self) -> list[np.ndarray]:
-        """Returns the inputs of the images that are compared."""
+        """Return the inputs of the images that are compared."""
         return self.memory.examples.of(self.problem, self._seed, self._images)
 
     @QUIET
     def _reference(self, few: Problem) -> list[np.ndarray]:
-        """Returns the reference's outputs for the images that are compared."""
+        """Return the reference's outputs for the images that are compared."""
         return OPS[few.op].reference(few, self._compared_arrays(), self._constants)
 
     @QUIET
     def _bounds_of(self, precision: str) -> list[Bounds]:
-        """Returns, for each output, where a right candidate of a precision may differ from the
+        """Return, for each output, where a right candidate of a precision may differ from the
         reference."""
         # several threads that build candidates may ask at the same time
         with self._bounds_lock:
@@ -149,33 +153,33 @@ class CandidateSet:
             return self._bounds[key]
 
     def _rounding_of(self, variant: Variant) -> str:
-        """Returns the precision to which a variant's results may be rounded: float32 where the
+        """Return the precision to which a variant's results may be rounded: float32 where the
         variant's own precision changes nothing for the values of the problem."""
         exact = variant.is_as_precise_as_float32(self.problem)
         return "fp32" if exact else variant.precision
 
     def _draw_inputs(self) -> None:
-        """Draws inputs again where rounding may move too many results across a jump, and keeps the
-        draw with the fewest such results."""
+        """Draw inputs again where rounding may move too many results across a discontinuity, and
+        keep the draw with the fewest such results."""
         shares: list[float] = []
         for self._seed in range(_DRAWS):
-            shares.append(max(float(limit.doubtful.sum()) / max(1, limit.doubtful.size)
+            shares.append(max(float(limit.uncertain.sum()) / max(1, limit.uncertain.size)
                               for limit in self._bounds_of("fp32")))
-            # where sums often equal a threshold, they are near the jump in every draw
-            is_alike = self._seed > 0 and abs(shares[-1] - shares[0]) < _ALIKE * shares[0]
-            if is_alike or shares[-1] <= MOST_DOUBTFUL:
+            # where sums often equal a threshold, they are near the discontinuity in every draw
+            is_similar = self._seed > 0 and abs(shares[-1] - shares[0]) < _SIMILAR_SHARE * shares[0]
+            if is_similar or shares[-1] <= MOST_UNCERTAIN:
                 break
         self._seed = shares.index(min(shares))
 
     @QUIET
     def _large_results(self) -> list[np.ndarray]:
-        """Returns the reference's outputs. Where an output has so few floats that all of them may
+        """Return the reference's outputs. Where an output has so few floats that all of them may
         be nearly zero, and the reference takes little time, inputs are drawn several times. The
         draw is kept in which the smallest 2-norm of such an output is largest: where a sum of many
         numbers is nearly zero, the rounding of each number is a large relative error of the sum."""
         few = [number for number, spec in enumerate(self._few.outputs)
                if spec.dtype.startswith("float") and 0 < spec.size < VALUES_OF_ERROR]
-        if self._jumps or not few or not 0 < self._few.flops <= _CHEAP:
+        if self._is_discontinuous or not few or not 0 < self._few.flops <= _CHEAP:
             return self._reference(self._few)
         draws = {}
         for self._seed in range(_DRAWS):
@@ -187,15 +191,15 @@ class CandidateSet:
     @QUIET
     def checked(self, algorithm: Algorithm, variant: Variant, state: State,
                 check: BuiltCheck) -> tuple[Work, float]:
-        """Runs a candidate once and returns it as work, with its error. Raises WrongNumbersError
+        """Run a candidate once and return it as work, with its error. Raises WrongNumbersError
         where its numbers are wrong, or where it wrote outside of its output or left a part of its
         output unwritten. Errors that the candidate itself raises are passed on.
 
-        check: the result of build_check(). Where a candidate's results jump, the problems without
-        jumps in this list are compared with the reference, too.
+        check: the result of build_check(). Where a candidate's results are discontinuous, the
+        continuous problems in this list are compared with the reference, too.
         """
         rounding = self._rounding_of(variant)
-        limits = self._bounds_of(rounding) if self._jumps else None
+        limits = self._bounds_of(rounding) if self._is_discontinuous else None
         work, error = self._compared_work(algorithm, variant, state, self._expected, limits)
         if not error <= LARGEST_ERROR[rounding]:
             raise WrongNumbersError(error)
@@ -209,7 +213,7 @@ class CandidateSet:
     def _compared_work(self, algorithm: Algorithm, variant: Variant, state: State,
                        expected: Sequence[np.ndarray],
                        limits: Sequence[Bounds] | None) -> tuple[Work, float]:
-        """Runs a prepared problem once. Returns the problem as work, and its error against the
+        """Run a prepared problem once. Return the problem as work, and its error against the
         expected outputs."""
         device, memory = self.device, self.memory
         sources = [memory.examples.buffer(self.problem, index, spec, self._seed)
@@ -239,7 +243,7 @@ class CandidateSet:
 
     def _error(self, index: int, buffer: Buffer, spec: TensorSpec, expected: Sequence[np.ndarray],
                limits: Sequence[Bounds] | None) -> float:
-        """Returns the error of an output; infinite in the cases that check.error_of() lists."""
+        """Return the error of an output; infinite in the cases that check.error_of() lists."""
         on_device = self.memory.on_device
         if on_device is not None and limits is None and handles(spec):
             right = self.device.upload(np.ascontiguousarray(expected[index], np.float32),
@@ -251,9 +255,9 @@ class CandidateSet:
                         None if limits is None else limits[index])
 
     def cold(self, work: Work) -> float | None:
-        """Returns the median time in microseconds of single executions, each after the cache was
-        filled with other data. Returns None for a device whose cache size is unknown, or that
-        cannot replay an execution as a graph. Returns None for processors, since other programs use
+        """Return the median time in microseconds of single executions, each after the cache was
+        filled with other data. Return None for a device whose cache size is unknown, or that
+        cannot replay an execution as a graph. Return None for processors, since other programs use
         their caches too."""
         limits = self.device.limits
         if self.device.on_processors or not (limits.graph and limits.cache_bytes):
@@ -267,6 +271,6 @@ class CandidateSet:
 
 
 def reason_of(failure: Exception) -> str:
-    """Returns the words for the failure of a candidate, such as wrong numbers."""
+    """Return the words for the failure of a candidate, such as wrong numbers."""
     return str(failure) if isinstance(failure, WrongNumbersError) else (
         f"does not run: {first_line(failure)}")

@@ -1,38 +1,52 @@
-"""Compares the output that a candidate wrote with the output of the reference."""
+"""Comparisons of a candidate's output with the reference, on the host or in the device's memory."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from types import EllipsisType
 
 import numpy as np
 
-from gossamer.device.base import Buffer
-from gossamer.plan.tune.bounds import Bounds
+from gossamer.device.base import Buffer, Device
+from gossamer.device.source import KernelSource
+from gossamer.plan.tune.discontinuity import Bounds
 from gossamer.tensor import TensorSpec, pack, unpack
 
 GUARD = 0xFF
 """Value of each byte around an output, and of the output's own bytes before a candidate runs."""
-
 VALUES_OF_ERROR = 64
 """The least number of values over which one error is computed: a single value may be nearly zero,
 and its relative error large."""
 _SMALL = 2**14
 """Number of values of an image below which the images that are not compared are unpacked, too, so
 that their paddings are checked. Unpacking all images of a large batch takes most of a second."""
+_KERNELS = tuple(KernelSource.of(Path(__file__).with_name("check.cl"), name)
+                 for name in ("compare", "fill_with_guards"))
+_ITEMS = 256
+"""Work-items of a work-group, as in check.cl."""
+_MOST_GROUPS = 1024
+"""The most work-groups of a launch that fills memory or searches it for guard bytes."""
+_BLOCKS = 64
+"""Number of work-groups that compare a large image. Where few images are compared, more work-groups
+compare each image."""
+_RANK = 4
+"""The number of dimensions of a tensor in check.cl."""
+_LEAST_SQUARES = 1e-24
+"""Sum of squares of an image below which single squares may be too small for float32."""
 
 
 def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
              images: Sequence[int] | None, limits: Bounds | None = None) -> float:
-    """Returns the error of an output that lies between two guards, each at least as long as the
+    """Return the error of an output that lies between two guards, each at least as long as the
     device's alignment: infinite where a guard was written over, a part of the output was not
     written, or a padding is not zero.
 
     images: indices of the images that `expected` holds, which are compared; the other images are
     only searched for values that were not written. None: `expected` is the whole output, which does
     not consist of images.
-    limits: for results that jump, the places where right results may differ from `expected`; None
+    limits: for discontinuous results, where right results may differ from `expected`; None
     for other results.
     """
     margin = buffer.device.alignment
@@ -61,7 +75,7 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
 
 
 def _unpacked(memory: np.ndarray, spec: TensorSpec) -> np.ndarray | None:
-    """Returns the logical array of an output; None where its paddings are not zero."""
+    """Return the logical array of an output; None where its paddings are not zero."""
     result = unpack(memory.view(spec.stored_dtype), spec)
     is_padded = spec.format.is_packed or (
         memory.nbytes != spec.size * spec.stored_dtype.itemsize)
@@ -73,19 +87,19 @@ def _unpacked(memory: np.ndarray, spec: TensorSpec) -> np.ndarray | None:
 
 def _outside(result: np.ndarray, expected: np.ndarray, limits: Bounds | None,
              together: int) -> float:
-    """Returns the error of the values that are not near a jump; infinite where a value that must be
-    exact differs."""
+    """Return the error of the values that are not near a discontinuity; infinite where a value that
+    must be exact differs."""
     if limits is None:
         return difference(result, expected, together)
     right = expected.astype(result.dtype)
     same = (result == right) | ((result != result) & (right != right))  # both are NaN
-    if (~same & limits.exact & ~limits.doubtful).any():
+    if (~same & limits.exact & ~limits.uncertain).any():
         return math.inf
-    return difference(np.where(limits.doubtful, right, result), expected, together)
+    return difference(np.where(limits.uncertain, right, result), expected, together)
 
 
 def difference(result: np.ndarray, expected: np.ndarray, together: int) -> float:
-    """Returns the largest normalised error, |result - expected| / |expected|, of any group of
+    """Return the largest normalised error, |result - expected| / |expected|, of any group of
     `together` consecutive images; infinite where integers differ, or where a value is finite in
     one array only."""
     if result.dtype.kind != "f":
@@ -106,7 +120,7 @@ def difference(result: np.ndarray, expected: np.ndarray, together: int) -> float
 
 
 def largest_error(expected: np.ndarray, differences: np.ndarray, together: int) -> float:
-    """Returns the largest normalised error of any group of `together` consecutive images, from each
+    """Return the largest normalised error of any group of `together` consecutive images, from each
     image's sum of squares of expected values and sum of squares of differences."""
     # images that are left over join the last group
     starts = range(0, max(1, len(expected) // together * together), together)
@@ -115,6 +129,76 @@ def largest_error(expected: np.ndarray, differences: np.ndarray, together: int) 
 
 
 def _squares_by_image(numbers: np.ndarray) -> np.ndarray:
-    """Returns the sum of squares of each image."""
+    """Return the sum of squares of each image."""
     images = numbers.reshape(len(numbers), -1)
     return np.einsum("ij,ij->i", images, images)
+
+
+class DeviceCheck:
+    """The kernels that compare the outputs of candidates, compiled for one device."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._compare, self._fill = map(device.compile, _KERNELS)
+
+    def fill_with_guards(self, memory: Buffer) -> None:
+        """Fill memory, a multiple of four bytes, with the guard byte."""
+        words = memory.nbytes // 4
+        groups = min(_MOST_GROUPS, -(-words // _ITEMS))
+        self._device.launch(self._fill, (groups,), (_ITEMS,), (memory, np.int64(words)))
+
+    def error_of(self, guarded: Buffer, spec: TensorSpec, expected: Buffer,
+                 images: Sequence[int] | None) -> float | None:
+        """Return the error that check.error_of() returns, for an output whose spec handles()
+        accepts. Return None where squares are too large or too small for float32, so that the host
+        has to compare.
+
+        expected: the expected values of the compared images, in row-major float32.
+        """
+        device = self._device
+        count = spec.shape[0] if images is not None else 1
+        compared = np.array((0,) if images is None else images, np.int32)
+        image_size = spec.size // count
+        blocks = max(min(_BLOCKS, -(-image_size // _ITEMS)),
+                     min(_MOST_GROUPS, -(-spec.size // (4 * _ITEMS))) // len(compared))
+        sums = np.empty((len(compared), blocks, 4), np.float32)
+        answer = device.empty(sums.nbytes, "the check of candidates")
+        indices = device.upload(compared, "which images are compared")
+        sizes, strides = _four(spec)
+        image_stride = strides[_RANK - len(spec.shape)] if images is not None else 0
+        device.launch(self._compare, (blocks, len(compared)), (_ITEMS, 1), (
+            guarded, int(spec.dtype == "float16"), np.int64(device.alignment),
+            np.int64(spec.nbytes), expected, indices, answer,
+            np.int64(image_size), np.int64(image_stride), *sizes[1:], *map(np.int64, strides)))
+        device.read(answer, sums)
+        found = int(np.bitwise_or.reduce(sums[..., 3].astype(np.int32), axis=None))
+        # where all images are compared, an unwritten element is a NaN, which sums[..., 2] counts
+        if found & 1 or (found & 2 and images is not None and len(images) < count):
+            return math.inf
+        if sums[..., 2].any():
+            return math.inf
+        squares = sums[..., :2].sum(axis=1, dtype=np.float64)
+        if not squares[:, 1].min() > _LEAST_SQUARES or not np.isfinite(sums).all():
+            return None
+        together = -(-VALUES_OF_ERROR * count // max(1, spec.size))
+        return largest_error(squares[:, 1], squares[:, 0], together)
+
+
+def checks_in_memory(device: Device) -> bool:
+    """Return whether candidates are checked in a device's own memory."""
+    return device.compiles and not device.on_processors
+
+
+def handles(spec: TensorSpec) -> bool:
+    """Return whether tensors of a spec can be compared on the device: floats without paddings, of
+    at most four dimensions."""
+    return (spec.dtype in ("float32", "float16") and len(spec.shape) <= _RANK and spec.size > 0
+            and spec.nbytes == spec.size * spec.stored_dtype.itemsize)
+
+
+def _four(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the sizes and strides of a tensor as if it had four dimensions; added dimensions come
+    first.
+    """
+    added = _RANK - len(spec.shape)
+    return (1,) * added + spec.shape, (0,) * added + (spec.strides if spec.shape else ())

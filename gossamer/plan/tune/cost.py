@@ -72,7 +72,7 @@ _PROCESSOR = NominalRates(5.0, {"fp32": 5e4, "tf32": 5e4, "fp16": 5e4}, 8e3, 0.2
 
 
 def rates_of(device: Device) -> NominalRates:
-    """Returns the nominal rates of a device's compute units; their scale is corrected by measured
+    """Return the nominal rates of a device's compute units; their scale is corrected by measured
     times, so only their proportions matter."""
     return _PROCESSOR if device.on_processors else _GPU
 
@@ -101,19 +101,19 @@ class Ratios:
         return len(self._sorted) < self._few
 
     def learn(self, key: Hashable, known_us: float, time_us: float) -> None:
-        """Remembers the ratio of a measured time to a time that was known before, if this ratio is
+        """Remember the ratio of a measured time to a time that was known before, if this ratio is
         the least of its key."""
         ratio = max(time_us, 1e-3) / max(known_us, 1e-3)
         self._of[key] = min(ratio, self._of.get(key, math.inf))
         self._sorted = sorted(self._of.values())
 
     def expected_us(self, known_us: float) -> float:
-        """Returns the product of a time with the geometric mean of the ratios; the time itself
+        """Return the product of a time with the geometric mean of the ratios; the time itself
         where no ratios are known."""
         return known_us * (statistics.geometric_mean(self._sorted) if self._sorted else 1.0)
 
     def least_us(self, known_us: float) -> float:
-        """Returns the product of a time with a low ratio, less a margin. At most the share `doubt`
+        """Return the product of a time with a low ratio, less a margin. At most the share `doubt`
         of the ratios are below this ratio."""
         if self.are_few:
             return known_us * self._unknown
@@ -121,8 +121,8 @@ class Ratios:
             self._most, self._sorted[int(self._doubt * len(self._sorted))])
 
     def saving_us(self, known_us: float, bound_us: float) -> float | None:
-        """Returns how far the products of a time with each ratio are below a bound, on average. For
-        a product above the bound, a distance of 0 enters the average. Returns None where few ratios
+        """Return how far the products of a time with each ratio are below a bound, on average. For
+        a product above the bound, a distance of 0 enters the average. Return None where few ratios
         are known."""
         if self.are_few:
             return None
@@ -155,19 +155,19 @@ class Estimates:
             lambda: Ratios(doubt, _FEW_CONFIGS, self._rates.config, 1.0))
 
     def ratios(self, kind: Kind) -> Ratios:
-        """Returns the ratios that multiply the model times of candidates of a kind."""
+        """Return the ratios that multiply the model times of candidates of a kind."""
         own, with_all_layouts = self.of_kind[kind], self.of_algorithm[kind[:2]]
         return with_all_layouts if own.are_few and not with_all_layouts.are_few else own
 
     def learn(self, algorithm: Algorithm, kind: Kind, problem: Problem, model_us: float,
               time_us: float) -> None:
-        """Remembers the ratio of a candidate's measured time to its model time."""
+        """Remember the ratio of a candidate's measured time to its model time."""
         self.of_kind[kind].learn(problem, model_us, time_us)
         if type(algorithm).expected_us is not Algorithm.expected_us:
             self.of_algorithm[kind[:2]].learn(problem, model_us, time_us)
 
     def model_us(self, algorithm: Algorithm, problem: Problem, variant: Variant) -> float:
-        """Returns the time by the algorithm's own model, with its launches; floor_us() where the
+        """Return the time by the algorithm's own model, with its launches; floor_us() where the
         algorithm has no model, and where all outputs are empty: models may divide by sizes."""
         is_empty = not any(spec.size for spec in problem.outputs)
         own = None if is_empty else algorithm.expected_us(problem, variant, self.device)
@@ -176,7 +176,7 @@ class Estimates:
         return max(own, 0.1) + algorithm.launch_count(variant) * self.device.queued_us
 
     def floor_us(self, algorithm: Algorithm, problem: Problem, variant: Variant) -> float:
-        """Returns the time of a launch that computes and moves what the problem needs at nominal
+        """Return the time of a launch that computes and moves what the problem needs at nominal
         rates."""
         info = getattr(problem, "weights_info", None)
         share = 1.0 if algorithm.dense or info is None else info.density
@@ -184,11 +184,11 @@ class Estimates:
         return self._launch_us + max(flops, self._moved_us(*variant.inputs, *variant.outputs))
 
     def conversion_us(self, source: TensorSpec, target: TensorSpec) -> float:
-        """Returns the time that is expected of a conversion from one format to another."""
+        """Return the time that is expected of a conversion from one format to another."""
         return self._launch_us + self._moved_us(source, target)
 
     def least_conversion_us(self, source: TensorSpec, target: TensorSpec) -> float:
-        """Returns the least time that is expected of a conversion."""
+        """Return the least time that is expected of a conversion."""
         return _UNKNOWN * self.conversion_us(source, target)
 
     def _moved_us(self, *specs: TensorSpec) -> float:

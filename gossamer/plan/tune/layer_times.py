@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
-from gossamer.plan.measurement import CandidateKey, Measurement, candidate_key
+from gossamer.plan.candidate import CandidateKey, Measurement, candidate_key
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.cost import Estimates
 from gossamer.tensor import Format, memory_format
@@ -84,7 +84,7 @@ class LayerTimes:
         return min(1.0, self.best_us / parts_us) if 0 < parts_us < math.inf else 1.0
 
     def update(self) -> None:
-        """Sets the best times from the attempts that were measured."""
+        """Set the best times from the attempts that were measured."""
         timed = [attempt for group in self.groups for attempt in group.attempts.values()
                  if attempt.time_us is not None]
         timed.sort(key=lambda attempt: attempt.time_us or 0.0)
@@ -98,7 +98,7 @@ class LayerTimes:
             fusion.bounds.clear()
 
     def bound(self, attempt: Attempt, estimates: Estimates) -> float:
-        """Returns the time from which on an attempt is of no use. A known candidate can replace the
+        """Return the time from which on an attempt is of no use. A known candidate can replace the
         attempt at the cost of its own time plus the time that is expected of the conversions
         between its formats and the attempt's formats; the least of these costs is returned. For a
         fusion the bound is at most _ALONE times the time of its layers alone."""
@@ -108,7 +108,7 @@ class LayerTimes:
         return self.bounds[key]
 
     def useful_us(self, attempt: Attempt, estimates: Estimates) -> float:
-        """Returns the time from which on an attempt is of no use beside the fusions that compute
+        """Return the time from which on an attempt is of no use beside the fusions that compute
         this layer: bound() times useful_share, or 0 where useful_share is small. Until each layer
         of these fusions has the times of a few candidates, the result is bound() itself. Fusions
         within larger fusions are tried last, when the layers have their times."""
@@ -127,7 +127,7 @@ class LayerTimes:
             default=math.inf))
 
     def _same(self, mine: Format, known: Format) -> bool:
-        """Returns whether a candidate with one format may stand for a candidate with another
+        """Return whether a candidate with one format may stand for a candidate with another
         format."""
         if mine == known:
             return True
@@ -156,26 +156,26 @@ class CandidateGroup:
     _leaders: dict[tuple, Attempt] = field(default_factory=dict)
 
     def join(self, times: LayerTimes) -> None:
-        """Adds a layer for which the times of this group hold."""
+        """Add a layer for which the times of this group hold."""
         if times not in self.layers:
             self.layers.append(times)
             times.groups.append(self)
             times.update()
 
     def update(self) -> None:
-        """Sets the best times of all layers from the attempts that were measured."""
+        """Set the best times of all layers from the attempts that were measured."""
         for layer in self.layers:
             layer.update()
 
     def best(self) -> list[CandidateKey]:
-        """Returns the keys of the few fastest candidates. For layers that are like this group's
+        """Return the keys of the few fastest candidates. For layers that are like this group's
         layer, only these candidates are measured."""
         timed = [attempt for attempt in self.attempts.values() if attempt.time_us is not None]
         timed.sort(key=lambda attempt: attempt.time_us or 0.0)
         return [attempt.key for attempt in timed[:_FOR_ALIKE]]
 
     def add(self, attempt: Attempt) -> None:
-        """Adds an attempt, whose leader is the first attempt of its family."""
+        """Add an attempt, whose leader is the first attempt of its family."""
         self.attempts[attempt.key] = attempt
         attempt.leader = self._leaders.setdefault(attempt.family, attempt)
         if attempt.leader is attempt:

@@ -1,18 +1,23 @@
-"""The types in which the choice of candidates asks the tuner for measurements."""
+"""Requests for measurements, and the layers that share measured times."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError
 from gossamer.ops.algorithm import Algorithm, Problem
+from gossamer.ops.fused.problem import FusionProblem
+from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer
 
 Chosen = tuple[Layer, Candidate, Device]
 """A layer, the candidate that is to compute it, and the device of the candidate."""
+_DENSITIES = 10
+"""Number of equal steps from density 0 to 1; layers whose densities round to the same step are
+alike."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +34,8 @@ class MeasurementRequest:
         return self.layer.problem
 
 
-
 def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
-    """Returns the candidates that are not excluded. Raises GossamerError with the reasons where all
+    """Return the candidates that are not excluded. Raises GossamerError with the reasons where all
     candidates are excluded."""
     remaining = [candidate for candidate in candidates if candidate.is_usable]
     if not remaining:
@@ -40,3 +44,29 @@ def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> lis
             + "; ".join(f"{candidate.algorithm.name}: {candidate.measured.failure}"
                         for candidate in candidates[:3]))
     return remaining
+
+
+def timed_problem(problem: Problem, algorithm: Algorithm) -> Problem:
+    """Return the problem under which an algorithm's times are stored: for a dense algorithm this
+    problem is the same for all weights."""
+    return without_zeros(problem) if algorithm.dense else problem
+
+
+def without_zeros(problem: Problem) -> Problem:
+    """Return a problem that does not say which of its weights are zero."""
+    if isinstance(problem, FusionProblem):
+        return replace(problem, parts=tuple(map(without_zeros, problem.parts)))
+    info: WeightsInfo | None = getattr(problem, "weights_info", None)
+    if info is None:
+        return problem
+    return replace(problem, weights_info=WeightsInfo(  # type: ignore[type-var]
+        facts=info.facts, scaled_signs=info.scaled_signs))
+
+
+def similar_shape(problem: Problem) -> Hashable | None:
+    """Return a value that is equal for the problems of layers of similar shape: with the same
+    shapes and the same density, rounded to a tenth. Return None where no weight is zero."""
+    info: WeightsInfo | None = getattr(problem, "weights_info", None)
+    if info is None or not info.mask_hash:
+        return None
+    return without_zeros(problem), round(info.density * _DENSITIES)

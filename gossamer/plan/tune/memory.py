@@ -1,18 +1,33 @@
-"""The device memory that all candidates on a device share while they are checked and timed."""
+"""The memory that all candidates on a device share while they are checked and timed.
+
+Inputs are drawn and uploaded once for all layers that take the same inputs.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
-from gossamer.ops.algorithm import Variant
-from gossamer.plan.tune.check import GUARD
-from gossamer.plan.tune.device_check import DeviceCheck, checks_in_memory
-from gossamer.plan.tune.examples import Examples
-from gossamer.tensor import TensorSpec
+from gossamer.errors import OutOfMemoryError
+from gossamer.ops.algorithm import Problem, Variant
+from gossamer.ops.lru_cache import LruCache
+from gossamer.plan.tune.check import GUARD, DeviceCheck, checks_in_memory
+from gossamer.tensor import AXES, TensorSpec, pack
 
 _FILLED_AT_ONCE = 2**24
 """Bytes of an output that are filled with the guard byte at once."""
+_SHARE, _MOST_BYTES = 8, 2**33
+"""Inputs are stored for later layers in at most 1/_SHARE of the device's memory, and at most
+_MOST_BYTES."""
+_DRAWN_BYTES = 2**29
+"""The most bytes of drawn numbers that are kept."""
+_DRAWN = 2**20
+"""Number of values of an input that are drawn before its images repeat."""
+_LEAST_PERIOD = 3
+"""Least number of images after which inputs repeat."""
 
 
 class CandidateMemory:
@@ -33,7 +48,7 @@ class CandidateMemory:
         self._buffers: dict[tuple[str, int], Buffer] = {}
 
     def _buffer(self, purpose: str, nbytes: int, index: int = 0) -> Buffer:
-        """Returns memory of at least `nbytes` bytes that all candidates share. Smaller memory is
+        """Return memory of at least `nbytes` bytes that all candidates share. Smaller memory is
         freed first, unless a candidate that was prepared before still needs it."""
         key = purpose, index
         if key not in self._buffers or self._buffers[key].nbytes < nbytes:
@@ -43,7 +58,7 @@ class CandidateMemory:
         return self._buffers[key]
 
     def guarded(self, index: int, spec: TensorSpec) -> Buffer:
-        """Returns memory for output `index` between two guards, each at least as long as the
+        """Return memory for output `index` between two guards, each at least as long as the
         device's alignment. All bytes have the value of the guard byte."""
         device = self.device
         nbytes = (-(-spec.nbytes // device.alignment) + 2) * device.alignment
@@ -58,17 +73,125 @@ class CandidateMemory:
         return memory
 
     def workspace_of(self, variant: Variant) -> Buffer | None:
-        """Returns the workspace of a variant; None where the variant needs no workspace."""
+        """Return the workspace of a variant; None where the variant needs no workspace."""
         return (self._buffer("a candidate's workspace", variant.workspace) if variant.workspace
                 else None)
 
     def fill_cache(self) -> None:
-        """Fills the device's cache with other data than a candidate's."""
+        """Fill the device's cache with other data than a candidate's."""
         nbytes = 2 * self.device.limits.cache_bytes
         source, target = (self._buffer("what fills the cache", nbytes, index) for index in (0, 1))
         self.device.copy(target, source, nbytes)
 
     def release(self) -> None:
-        """Frees the memory, so that whole programs can use all memory of the device."""
+        """Free the memory, so that whole programs can use all memory of the device."""
         self.examples.forget()
         self._buffers.clear()
+
+
+class Examples:
+    """Example inputs of problems on one device, as Problem.example_inputs draws them. In large
+    batches images repeat. Problems whose first inputs have the same specs and facts share these
+    inputs."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._drawn: LruCache[list[np.ndarray]] = LruCache(
+            _DRAWN_BYTES, lambda arrays: sum(array.nbytes for array in arrays))
+        self._buffers: LruCache[Buffer] = LruCache(
+            min(device.limits.memory_bytes // _SHARE, _MOST_BYTES), lambda buffer: buffer.nbytes)
+
+    def of(self, problem: Problem, seed: int = 0,
+           images: Sequence[int] | None = None) -> list[np.ndarray]:
+        """Return the inputs of some images of a problem. An input that does not consist of images
+        is returned whole. The arrays must not be written to.
+
+        seed: each seed gives other inputs.
+        images: the indices of the images; None for a problem that does not consist of images.
+        """
+        one = problem.first_images(1)
+        return [array if images is None or spec.shape == of_one.shape
+                else array[np.asarray(images) % len(array)]
+                for array, spec, of_one in zip(self._of_period(problem, _period(problem), seed),
+                                               problem.inputs, one.inputs, strict=True)]
+
+    def _of_period(self, problem: Problem, period: int | None, seed: int) -> list[np.ndarray]:
+        """Return the inputs of the images that differ from one another."""
+        few = problem if period is None else problem.first_images(period)
+
+        def draw() -> list[np.ndarray]:
+            arrays = few.example_inputs(np.random.default_rng(seed))
+            for array in arrays:
+                array.setflags(write=False)
+            return arrays
+
+        return self._drawn.of(_key(few, len(few.inputs), seed), draw)
+
+    def buffer(self, problem: Problem, index: int, spec: TensorSpec, seed: int = 0) -> Buffer:
+        """Return one of the inputs that of() returns, in the device's memory and in the layout of
+        a spec."""
+        period = _period(problem)
+        key = _key(problem, index + 1, seed), period, spec
+        return self._buffers.of(
+            key, lambda: self._made(self._of_period(problem, period, seed)[index], spec))
+
+    def _made(self, array: np.ndarray, spec: TensorSpec) -> Buffer:
+        """Return an array on the device as a spec says, its images repeated where the spec has
+        more images."""
+        if array.shape == spec.shape:
+            return self._uploaded(pack(array, spec))
+        if array.shape[1:] != spec.shape[1:]:
+            return self._uploaded(pack(np.resize(array, spec.shape), spec))
+        few = pack(array, spec.first(len(array)))
+        if not spec.format.images_are_apart:
+            images = np.arange(spec.shape[0]) % len(array)
+            return self._uploaded(np.take(few, images, AXES[spec.layout].index(0)))
+        if few.nbytes % self._device.alignment:
+            return self._uploaded(np.resize(few, (spec.shape[0], *few.shape[1:])))
+        target = self.with_room(lambda: self._device.empty(spec.nbytes, "a candidate's input"))
+        self._device.write(target.view(0, few.nbytes), few)
+        written = few.nbytes
+        while written < spec.nbytes:
+            more = min(written, spec.nbytes - written)
+            self._device.copy(target.view(written, more), target.view(0, more), more)
+            written += more
+        return target
+
+    def forget(self) -> None:
+        """Free the inputs on the device, which may have been overwritten."""
+        self._buffers.clear()
+
+    def _uploaded(self, memory: np.ndarray) -> Buffer:
+        return self.with_room(lambda: self._device.upload(memory, "a candidate's input"))
+
+    def with_room(self, allocate: Callable[[], Buffer]) -> Buffer:
+        """Return new memory. Where too little memory is free, the inputs on the device are freed
+        first."""
+        try:
+            return allocate()
+        except OutOfMemoryError:
+            self.forget()
+            return allocate()
+
+
+def _key(problem: Problem, count: int, seed: int) -> Hashable:
+    """Return a key that is equal for problems with the same first `count` inputs."""
+    own = type(problem).example_inputs is not Problem.example_inputs
+    return problem if own else problem.inputs[:count], count, problem.facts[:count], seed
+
+
+def _period(problem: Problem) -> int | None:
+    """Return the number of images after which the inputs of a problem repeat, because drawing and
+    packing all images would take too long. Return None where the inputs do not repeat. The first,
+    the middle and the last image are compared with the reference. The number divides none of the
+    distances between these three images, so that these images differ."""
+    one = problem.first_images(1)
+    if one == problem:
+        return None
+    numbers = max(math.prod(spec.shape) for spec in one.inputs)
+    last = problem.outputs[0].shape[0] - 1
+    distances = (last, round(last / 2), last - round(last / 2))
+    period = max(_LEAST_PERIOD, _DRAWN // max(1, numbers))
+    while period <= last and any(distance % period == 0 for distance in distances):
+        period += 1
+    return period if period <= last else None

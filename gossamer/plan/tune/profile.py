@@ -33,7 +33,7 @@ class TuningProfile:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Adds the time of the `with` block to a stage."""
+        """Add the time of the `with` block to a stage."""
         if threading.get_ident() != self._thread:
             yield
             return
@@ -45,7 +45,7 @@ class TuningProfile:
             self._enter(before)
 
     def whole(self) -> AbstractContextManager[None]:
-        """Measures the time of the `with` block; time that is in no other stage is added to
+        """Measure the time of the `with` block; time that is in no other stage is added to
         `OTHER`."""
         self._thread = threading.get_ident()
         return self.stage(OTHER)
@@ -58,7 +58,7 @@ class TuningProfile:
         self._present, self._since = stage, now
 
     def summary(self) -> dict[str, Any]:
-        """Returns a dict with the keys elapsed_s, device_share and stages; an empty dict where
+        """Return a dict with the keys elapsed_s, device_share and stages; an empty dict where
         nothing was measured. device_share is the share of the elapsed time in which the device
         checked or timed candidates or whole plans. stages is a list, the longest stage first, of
         dicts with the keys stage, seconds and share."""

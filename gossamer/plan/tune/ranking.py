@@ -82,7 +82,7 @@ class Ranking:
         date, because it was computed from fewer times than are known now."""
 
     def extend(self, attempts: Iterable[Attempt]) -> None:
-        """Adds attempts."""
+        """Add attempts."""
         for attempt in attempts:
             self._layers.update(dict.fromkeys(attempt.group.layers))
             heapq.heappush(self._heap, (-math.inf, next(self._numbers), attempt))
@@ -91,8 +91,8 @@ class Ranking:
         return len(self._heap)
 
     def pop(self, is_over: bool = False) -> tuple[Attempt, Skip | None] | None:
-        """Returns a pair: the attempt that is measured next, and None; or an attempt that is left
-        out, and the reason. Returns None where no attempt is left. is_over: whether all attempts
+        """Return a pair: the attempt that is measured next, and None; or an attempt that is left
+        out, and the reason. Return None where no attempt is left. is_over: whether all attempts
         except the required ones are left out."""
         while self._heap:
             _, number, attempt = heapq.heappop(self._heap)
@@ -115,7 +115,7 @@ class Ranking:
         return None
 
     def skip(self, attempt: Attempt) -> Skip | None:
-        """Returns why an attempt cannot save any time; None where it may save time."""
+        """Return why an attempt cannot save any time; None where it may save time."""
         if self._is_sure(attempt):
             return None
         alike = attempt.group.alike
@@ -132,7 +132,7 @@ class Ranking:
         return None
 
     def _not_worth_it(self, attempt: Attempt, score: float) -> Skip | None:
-        """Returns a reason where an attempt is expected to save too little; None where it saves
+        """Return a reason where an attempt is expected to save too little; None where it saves
         enough."""
         limits = self._limits
         if self._is_sure(attempt) or not (limits.worth or attempt.is_more):
@@ -146,20 +146,20 @@ class Ranking:
                     f"for {seconds:.2f} s of building")
 
     def _is_sure(self, attempt: Attempt) -> bool:
-        """Returns whether an attempt is measured in any case."""
+        """Return whether an attempt is measured in any case."""
         return (self._limits.everything or attempt.is_last
                 or (attempt.is_required and self._required_first))
 
     def bound(self, attempt: Attempt) -> float:
-        """Returns the time from which on an attempt is of no use for any layer."""
+        """Return the time from which on an attempt is of no use for any layer."""
         return max(layer.bound(attempt, self._estimates) for layer in attempt.group.layers)
 
     def least_us(self, attempt: Attempt) -> float:
-        """Returns the least time that is expected of an attempt."""
+        """Return the least time that is expected of an attempt."""
         return max(ratios.least_us(us) for ratios, us in self._ratios(attempt))
 
     def _ratios(self, attempt: Attempt) -> list[tuple[Ratios, float]]:
-        """Returns the pairs by which the time of an attempt is estimated. Each pair has ratios and
+        """Return the pairs by which the time of an attempt is estimated. Each pair has ratios and
         the time that they multiply. The first pair has the time of the attempt's model. A second
         pair has the time of the attempt's leader, if this time is known."""
         found = [(self._estimates.ratios(attempt.kind), attempt.model_us)]
@@ -168,7 +168,7 @@ class Ranking:
         return found
 
     def learn(self, attempt: Attempt) -> None:
-        """Remembers the time that was measured for an attempt."""
+        """Remember the time that was measured for an attempt."""
         if attempt.time_us is None:
             return
         # for each problem the best config counts: slower configs say nothing about other problems
@@ -180,7 +180,7 @@ class Ranking:
         attempt.group.update()
 
     def _seconds(self, attempt: Attempt) -> float:
-        """Returns the seconds for which an attempt is expected to keep other attempts from being
+        """Return the seconds for which an attempt is expected to keep other attempts from being
         measured.
         """
         building = attempt.variant.build_seconds or _COMPILE_SECONDS * len(
@@ -188,7 +188,7 @@ class Ranking:
         return _ATTEMPT_SECONDS + building / self._builders
 
     def _score(self, attempt: Attempt) -> float:
-        """Returns the microseconds that an attempt is expected to save per second of measuring.
+        """Return the microseconds that an attempt is expected to save per second of measuring.
         """
         if self._is_sure(attempt):
             return math.inf
@@ -210,11 +210,11 @@ class Ranking:
         return saved / seconds
 
     def _expected_us(self, attempt: Attempt) -> float:
-        """Returns the time that is expected of an attempt."""
+        """Return the time that is expected of an attempt."""
         return min(ratios.expected_us(us) for ratios, us in self._ratios(attempt))
 
     def _saving_us(self, attempt: Attempt, bound: float) -> float:
-        """Returns the time that an attempt is expected to save below a known bound, as an average
+        """Return the time that an attempt is expected to save below a known bound, as an average
         over the ratios by which the attempt's time is estimated. As long as few of these ratios are
         known, the result is the distance from the bound to the expected time. For the first
         candidates of an algorithm, and for further configs, it is at least a share of the distance

@@ -10,7 +10,7 @@ from gossamer.device.limits import PeakRates
 from gossamer.device.source import KernelSource, source_hash
 from gossamer.errors import GossamerError
 from gossamer.measure import Timing, Work, measure
-from gossamer.plan.measurement import rounded
+from gossamer.plan.candidate import rounded
 from gossamer.plan.store.tuning_cache import TuningCache
 
 WORK_GROUP_SIZE = 256
@@ -33,7 +33,7 @@ _MULTIPLY_ADDS, _BYTES = 1e9, 1e9
 
 
 def know_rates(device: Device, cache: TuningCache) -> None:
-    """Sets the rates of a device. The rates are read from the tuning cache, or else measured now,
+    """Set the rates of a device. The rates are read from the tuning cache, or else measured now,
     which takes a fraction of a second, and stored in the cache. Nothing is set for a device that
     compiles no kernels, for a simulator, and where measuring fails."""
     if not device.compiles or device.is_simulator:
@@ -56,7 +56,7 @@ def know_rates(device: Device, cache: TuningCache) -> None:
 
 
 def _measured(device: Device) -> PeakRates:
-    """Measures the rates."""
+    """Measure the rates."""
     nbytes = min(max(_CACHES * device.limits.cache_bytes, _LEAST_BYTES), _MOST_BYTES,
                  device.limits.memory_bytes // 8) // 1024 * 1024
     source, target = (device.empty(nbytes, PURPOSE) for _ in range(2))
@@ -68,7 +68,7 @@ def _measured(device: Device) -> PeakRates:
 
 
 def multiply_adds(device: Device) -> tuple[int, Work]:
-    """Returns the number of operations, and the work that does them in registers. Processors do
+    """Return the number of operations, and the work that does them in registers. Processors do
     them on vectors of 16 numbers."""
     source, items, lanes, chains, rounds = (
         (WIDE_SOURCE, 1, 16, WIDE_CHAINS, 1024) if device.on_processors

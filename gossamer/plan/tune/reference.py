@@ -26,7 +26,7 @@ _BYTES_AT_ONCE = 2**28
 
 
 def reference(graph: Graph, inputs: Arrays) -> dict[str, np.ndarray]:
-    """Returns the outputs in float64. Images are computed a few at a time where no node mixes them,
+    """Return the outputs in float64. Images are computed a few at a time where no node mixes them,
     and values are freed after their last reader. Raises InputError where the inputs do not fit the
     graph."""
     images = batch_of(graph, [inputs[info.name] for info in graph.inputs])
@@ -53,7 +53,7 @@ def reference(graph: Graph, inputs: Arrays) -> dict[str, np.ndarray]:
 
 def _computed(layers: Sequence[Layer], constants: Arrays, inputs: Arrays,
               outputs: Sequence[str]) -> dict[str, np.ndarray]:
-    """Returns the named outputs of layers that are computed in float64."""
+    """Return the named outputs of layers that are computed in float64."""
     last = {name: index for index, layer in enumerate(layers) for name in layer.inputs}
     values: dict[str, np.ndarray] = dict(constants)
     values.update({name: array.astype(np.float64) if array.dtype.kind == "f" else array

@@ -16,7 +16,7 @@ from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryErro
 from gossamer.io.process_pool import ProcessEndedError
 from gossamer.measure import PreparedTask, Task, Timing, Work, repeated, sampled
 from gossamer.ops.algorithm import State
-from gossamer.plan.measurement import Measurement
+from gossamer.plan.candidate import Measurement
 from gossamer.plan.prepare import BuildCost
 from gossamer.plan.tune.build import BuiltCandidate, CandidateBuilds
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
@@ -82,12 +82,12 @@ class Sampler:
         self._ready: dict[CandidateGroup, list[_Ready]] = {}
 
     def sample_left(self) -> None:
-        """Takes all samples of the candidates that are near the best."""
+        """Take all samples of the candidates that are near the best."""
         for group in list(self._ready):
             self._sample(group)
 
     def try_(self, attempt: Attempt, built: Future[BuiltCandidate]) -> None:
-        """Checks a candidate and takes the first sample of its time."""
+        """Check a candidate and take the first sample of its time."""
         candidates = self._builds.set_of(attempt.group.layer)
         try:
             try:
@@ -117,7 +117,7 @@ class Sampler:
         return _Ready(attempt, work, task, error, cost, first_us)
 
     def _first_sample(self, attempt: Attempt, work: Work) -> tuple[PreparedTask, float]:
-        """Returns a candidate as a task, with the microseconds of its first sample. A candidate
+        """Return a candidate as a task, with the microseconds of its first sample. A candidate
         that takes long has one execution as its sample, or the shorter of two executions where
         other processes may have disturbed the first execution."""
         device = self._device
@@ -148,13 +148,13 @@ class Sampler:
                                   f"{attempt.group.layer.name!r}") from failure
 
     def _sample_all(self) -> None:
-        """Takes all samples of the candidates that are kept, and frees their memory."""
+        """Take all samples of the candidates that are kept, and free their memory."""
         self.sample_left()
         self._memory.release()
         gc.collect()
 
     def _sample(self, group: CandidateGroup) -> None:
-        """Takes the samples of a group's candidates that are near the best known times."""
+        """Take the samples of a group's candidates that are near the best known times."""
         candidates = self._builds.set_of(group.layer)
         near = []
         for ready in self._ready.pop(group):
@@ -174,7 +174,7 @@ class Sampler:
 
     def _keep_samples(self, candidates: CandidateSet, ready: _Ready,
                       timing: Timing | Exception) -> None:
-        """Keeps the samples of a candidate as its measurement, or the failure with which its
+        """Keep the samples of a candidate as its measurement, or the failure with which its
         sampling ended.
         """
         if isinstance(timing, Exception):
@@ -184,7 +184,7 @@ class Sampler:
         ready.attempt.measured = _measured(ready, timing, candidates, self._samples)
 
     def _measure_cold(self, candidates: CandidateSet, ready: _Ready) -> None:
-        """Adds the time with cold caches to the measurement of a candidate that is about as fast as
+        """Add the time with cold caches to the measurement of a candidate that is about as fast as
         the best candidate, if memory to fill the caches is free."""
         attempt = ready.attempt
         if (attempt.measured is None or attempt.time_us is None

@@ -19,18 +19,17 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import PRECISIONS, Problem
-from gossamer.plan.measurement import Measurement, candidate_key
+from gossamer.plan.candidate import Measurement, candidate_key
 from gossamer.plan.prepare import responsive
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.alike import likeness, timed_problem
+from gossamer.plan.store.tuning_cache import Results
 from gossamer.plan.tune.build import BuiltCandidate, CandidateBuilds
 from gossamer.plan.tune.cost import Estimates
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
-from gossamer.plan.tune.measures import MeasurementRequest
+from gossamer.plan.tune.measures import MeasurementRequest, similar_shape, timed_problem
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import LISTING, STORING, TuningProfile
 from gossamer.plan.tune.ranking import ENDED, Ranking, Skip
-from gossamer.plan.tune.results import Results
 from gossamer.plan.tune.sampling import Sampler
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.workers import WorkerPools
@@ -102,7 +101,7 @@ class Search:
         """The attempts for candidates without a stored measurement that suffices."""
         self._alike: dict[object, CandidateGroup] = {}
         """For layers that are alike, the group of the first such layer, by the result of
-        likeness()."""
+        similar_shape()."""
         self._later: list[Attempt] = []
         """The attempts that wait until the other attempts are measured."""
         self._start = self._stored = time.monotonic()
@@ -115,7 +114,7 @@ class Search:
 
     def run(self, requests: Iterable[Sequence[MeasurementRequest]],
             others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:
-        """Measures the requested candidates. The results are stored, also where an interrupt ends
+        """Measure the requested candidates. The results are stored, also where an interrupt ends
         the search.
 
         requests: lists of requests, which may be empty. Where the device builds side by side,
@@ -147,7 +146,7 @@ class Search:
             self._store()
 
     def _measure(self, listed: Future[Any] | None = None) -> None:
-        """Measures candidates until a future is done; without a future, until no candidate is
+        """Measure candidates until a future is done; without a future, until no candidate is
         left in the ranking."""
         while listed is None or not listed.done():
             if self._is_over():
@@ -161,7 +160,7 @@ class Search:
                 self._try(*built)
 
     def _begin(self) -> None:
-        """Begins to build as many candidates as is of use."""
+        """Begin to build as many candidates as is of use."""
         while self._builds.has_room and (
                 taken := self._ranking.pop(self._is_over())):
             attempt, skip = taken
@@ -176,7 +175,7 @@ class Search:
         attempt.may_differ = not skip.is_final
 
     def _try(self, attempt: Attempt, built: Future[BuiltCandidate]) -> None:
-        """Measures a candidate that is built, unless times measured meanwhile show that it is
+        """Measure a candidate that is built, unless times measured meanwhile show that it is
         useless."""
         if (skip := self._ranking.skip(attempt)) is not None:
             self._leave_out(attempt, skip)
@@ -197,7 +196,7 @@ class Search:
                                 spent * left / max(1, most - left)))
 
     def _add(self, requests: Sequence[MeasurementRequest]) -> None:
-        """Adds requests to the ranking. Three kinds of candidates wait until all other candidates
+        """Add requests to the ranking. Three kinds of candidates wait until all other candidates
         are measured: candidates with configs beyond the effort's first configs, candidates of
         layers that are like an earlier layer, and candidates of fusions within larger fusions."""
         with self._profile.stage(LISTING):
@@ -213,14 +212,14 @@ class Search:
         self._rank(first)
 
     def _rank(self, attempts: Sequence[Attempt]) -> None:
-        """Adds attempts to the ranking."""
+        """Add attempts to the ranking."""
         self._attempts += attempts
         self._begun(attempts)
         self._ranking.extend(attempts)
 
     def _listed(self, requests: Iterable[MeasurementRequest]
                 ) -> dict[CandidateGroup, list[Attempt]]:
-        """Returns an attempt for each candidate that was not requested before, by the group of
+        """Return an attempt for each candidate that was not requested before, by the group of
         candidates that share measurements."""
         new: dict[CandidateGroup, list[Attempt]] = {}
         for request in requests:
@@ -253,7 +252,7 @@ class Search:
         return new
 
     def _relate(self) -> None:
-        """Sets the fields of LayerTimes that depend on other layers: is_inner, parts,
+        """Set the fields of LayerTimes that depend on other layers: is_inner, parts,
         covered_by."""
         inner = self._space.inner(self._requests, self._device)
         layers = {request.layer.name: request.layer for request in self._requests}
@@ -273,7 +272,7 @@ class Search:
             times.bounds.clear()
 
     def _missing(self, group: CandidateGroup, attempts: Sequence[Attempt]) -> list[Attempt]:
-        """Returns the attempts of a group that have to be measured. The other attempts get the
+        """Return the attempts of a group that have to be measured. The other attempts get the
         measurements that are stored for them."""
         known = self._results.stored(group.problem, self._device)
         of_process = self._results.of(group.problem, self._device)
@@ -302,14 +301,14 @@ class Search:
                     attempt.algorithm, attempt.variant, Timing(0.0, 0.0, 0.0, self._limits.samples),
                     error=0.0, weights=group.layer.digest)
             return []
-        kind = None if self._limits.everything else likeness(group.problem)
+        kind = None if self._limits.everything else similar_shape(group.problem)
         if kind is not None and missing:
             first = self._alike.setdefault(kind, group)
             group.alike = None if first is group else first
         return missing
 
     def _suffices(self, stored: Measurement | None, group: CandidateGroup) -> bool:
-        """Returns whether a stored measurement is enough, so that its candidate is not measured
+        """Return whether a stored measurement is enough, so that its candidate is not measured
         again."""
         if stored is None:
             return False
@@ -321,7 +320,7 @@ class Search:
         return stored.samples >= self._limits.samples
 
     def _required_instead(self) -> list[Attempt]:
-        """Returns an attempt for each layer without a measured candidate that works: the most
+        """Return an attempt for each layer without a measured candidate that works: the most
         precise attempt that is left. This attempt is measured even where measuring was ended, or
         where the attempt was left out as slow. Fusions need no such attempt, since their layers can
         be computed alone."""
@@ -341,7 +340,7 @@ class Search:
         return list(instead)
 
     def _store(self) -> None:
-        """Stores the measurements, and which candidates were left out."""
+        """Store the measurements, and which candidates were left out."""
         self._stored = time.monotonic()
         fresh: dict[Problem, list[Measurement]] = {}
         final: dict[Problem, list[Measurement]] = {}

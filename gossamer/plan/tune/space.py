@@ -52,7 +52,7 @@ class Space:
         """Words for messages: what sets the limit on build time."""
 
     def ask(self, layers: Sequence[Layer], device: Device, workers: WorkerPools) -> None:
-        """Begins to ask vendors' libraries, in other processes, which variants they have for
+        """Begin to ask vendors' libraries, in other processes, which variants they have for
         layers. Does so only where there are many layers and the device builds side by side, and
         asks only the libraries that take long to answer. The variants are on disk when `answers`
         are done. workers: the processes, which are started here."""
@@ -78,7 +78,7 @@ class Space:
                         work, f"the list of {algorithm.name} for {problem.describe()}"))
 
     def _note_narrow(self, layers: Sequence[Layer], device: Device) -> None:
-        """Notes the problems for which the libraries of vendors are asked for float16 candidates
+        """Note the problems for which the libraries of vendors are asked for float16 candidates
         only. The layers of these problems stand between layers that compute in float16, where a
         more precise candidate would be slower and save no conversion."""
         requests = [MeasurementRequest(layer, [
@@ -92,9 +92,9 @@ class Space:
                             if layer.problem not in wide)
 
     def inner(self, requests: Sequence[MeasurementRequest], device: Device) -> set[str]:
-        """Returns the names of the layers that can compute in float16 and have only neighbours that
+        """Return the names of the layers that can compute in float16 and have only neighbours that
         can compute in float16, too. The neighbours of a layer are all layers that write its inputs
-        and all layers that read its outputs. Also returns the names of all fusions that can compute
+        and all layers that read its outputs. Also return the names of all fusions that can compute
         in float16, whatever their neighbours are."""
         able = {request.layer.name for request in requests if not self.keeps_precisions and any(
             variant.precision == "fp16" for algorithm in request.algorithms
@@ -113,7 +113,7 @@ class Space:
                             for name in request.layer.outputs)))}
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
-        """Returns why an algorithm does not support a problem on a device, or has no variant whose
+        """Return why an algorithm does not support a problem on a device, or has no variant whose
         precision and build time are allowed; None where the algorithm has such a variant."""
         key = (algorithm, problem, device.name)
         if key not in self._refusals:
@@ -124,13 +124,13 @@ class Space:
 
     def buildable(self, algorithm: Algorithm, problem: Problem,
                   device: Device) -> Iterator[Variant]:
-        """Yields the variants within the effort that do not take too long to build."""
+        """Yield the variants within the effort that do not take too long to build."""
         return (variant for variant in self.within_effort(algorithm, problem, device)
                 if variant.build_seconds <= self.limits.build_seconds)
 
     def within_effort(self, algorithm: Algorithm, problem: Problem,
                       device: Device) -> Sequence[Variant]:
-        """Returns the variants of an algorithm's first configs, in the precisions that are allowed.
+        """Return the variants of an algorithm's first configs, in the precisions that are allowed.
         Configs are taken in order until their number reaches the effort's limit. A config that
         would take too long to build is returned, but does not count towards the limit."""
         key = (algorithm, problem, device.name)
@@ -150,7 +150,7 @@ class Space:
 
     def _precise(self, algorithm: Algorithm, problem: Problem,
                  device: Device) -> Iterable[Variant]:
-        """Returns the variants whose precision is allowed."""
+        """Return the variants whose precision is allowed."""
         if is_change_of_precision(problem):
             listed = iter(algorithm.variants(problem, device))
         else:
@@ -164,7 +164,7 @@ class Space:
 
     def _asked_precisions(self, algorithm: Algorithm, problem: Problem,
                           device: Device) -> Sequence[str]:
-        """Returns the precisions in which an algorithm is asked for variants."""
+        """Return the precisions in which an algorithm is asked for variants."""
         is_narrow = algorithm.vendor and (problem, device.name) in self._narrow
         if is_narrow:
             return ("fp16",)

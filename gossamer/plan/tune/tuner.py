@@ -13,21 +13,18 @@ from gossamer.device.base import Device
 from gossamer.measure import Timing, scatter_notice
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem
 from gossamer.ops.host_threads import ALL, Threads
-from gossamer.plan.candidate import Candidate
+from gossamer.plan.candidate import Candidate, Measurement, candidate_key, counted
 from gossamer.plan.eligibility import reason_build_too_long
-from gossamer.plan.measurement import Measurement, candidate_key, counted
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
 from gossamer.plan.store.keys import problem_key
-from gossamer.plan.store.tuning_cache import TuningCache
-from gossamer.plan.tune.alike import timed_problem
+from gossamer.plan.store.tuning_cache import Results, TuningCache
 from gossamer.plan.tune.cost import Estimates
 from gossamer.plan.tune.layer_times import Attempt
-from gossamer.plan.tune.measures import Chosen, MeasurementRequest
+from gossamer.plan.tune.measures import Chosen, MeasurementRequest, timed_problem
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rates import know_rates
-from gossamer.plan.tune.results import Results
 from gossamer.plan.tune.search import Progress, Search
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.verification import Verification
@@ -96,7 +93,7 @@ class Tuner:
         self._verification = Verification(self._results, self.profile, self._memory_of)
 
     def start(self) -> None:
-        """Starts a plan, and the time of its budget. Forgets which candidates were left out for the
+        """Start a plan, and the time of its budget. Forgets which candidates were left out for the
         previous plan: candidates that the fusions of that plan made useless may be of use now."""
         self._results.start()
         if self._budget_s is not None:
@@ -104,7 +101,7 @@ class Tuner:
                 _RESERVED * self._budget_s, _RESERVED_S)
 
     def stop(self) -> None:
-        """Ends measuring for good, as soon as the candidates that a plan cannot do without are
+        """End measuring for good, as soon as the candidates that a plan cannot do without are
         measured. Another thread, or the handler of a signal, may call this method."""
         self._is_stopped = True
 
@@ -125,7 +122,7 @@ class Tuner:
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 device: Device) -> list[Candidate]:
-        """Returns the algorithms' candidates within the effort, in order of preference. Candidates
+        """Return the algorithms' candidates within the effort, in order of preference. Candidates
         that would take too long to build, or were not tried, are returned as excluded
         candidates."""
         request = MeasurementRequest(layer, algorithms, device)
@@ -133,7 +130,7 @@ class Tuner:
         return self._candidates(request)
 
     def ask(self, layers: Sequence[Layer], device: Device) -> None:
-        """Begins to ask vendors' libraries, in other processes, which variants they have for
+        """Begin to ask vendors' libraries, in other processes, which variants they have for
         layers. Only libraries that answer slowly are asked, and only where the device can build
         several candidates at the same time. The device's rates are measured first, since they
         decide the order in which variants are listed."""
@@ -141,7 +138,7 @@ class Tuner:
         self.space.ask(layers, device, self._workers)
 
     def measure_all(self, requests: Sequence[MeasurementRequest]) -> None:
-        """Measures the candidates of several layers together, so that measure() has them."""
+        """Measure the candidates of several layers together, so that measure() has them."""
         by_device: dict[str, list[MeasurementRequest]] = {}
         for request in requests:
             if not self._is_measured(request):
@@ -153,7 +150,7 @@ class Tuner:
 
     def measure_network(self, requests: Iterable[Sequence[MeasurementRequest]],
                         others: Callable[[], Sequence[MeasurementRequest]], scope: str) -> None:
-        """Measures the candidates of a network's layers and fusions on the device together.
+        """Measure the candidates of a network's layers and fusions on the device together.
 
         requests: the first requests, as in Search.run().
         others: called for further requests while candidates are measured.
@@ -165,7 +162,7 @@ class Tuner:
 
     def _search(self, device: Device, requests: Iterable[Sequence[MeasurementRequest]], scope: str,
                 others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:
-        """Searches on one device. The arguments are as in measure_network()."""
+        """Search on one device. The arguments are as in measure_network()."""
         self._know_rates(device)
         key = _digest(scope, self.effort, self.precision, self.space.keeps_precisions,
                       self.limits.everything)
@@ -188,7 +185,7 @@ class Tuner:
             self.not_tried += search.not_tried
 
     def _announce(self, device: Device, attempts: Sequence[Attempt]) -> None:
-        """Tells the user which attempts are to be measured, and starts the processes that build
+        """Tell the user which attempts are to be measured, and start the processes that build
         them."""
         if attempts:
             layers = {times.name for attempt in attempts for times in attempt.group.layers}
@@ -197,7 +194,7 @@ class Tuner:
                                          if not attempt.algorithm.vendor})
 
     def _is_measured(self, request: MeasurementRequest) -> bool:
-        """Returns whether this plan has a result of each candidate of a layer."""
+        """Return whether this plan has a result of each candidate of a layer."""
         for algorithm in request.algorithms:
             known = self._results.of(timed_problem(request.problem, algorithm), request.device)
             if not all(candidate_key(algorithm, variant) in known for variant in
@@ -206,7 +203,7 @@ class Tuner:
         return True
 
     def _candidates(self, request: MeasurementRequest) -> list[Candidate]:
-        """Returns the measured candidates of a layer."""
+        """Return the measured candidates of a layer."""
         problem, device, most_s = request.problem, request.device, self.limits.build_seconds
         candidates = []
         for algorithm in request.algorithms:
@@ -221,7 +218,7 @@ class Tuner:
         return candidates
 
     def conversion_us(self, problem: Problem, device: Device) -> float | None:
-        """Returns the least time that a conversion can take, by an estimate; None where the
+        """Return the least time that a conversion can take, by an estimate; None where the
         conversion was measured or is to be measured."""
         if self.limits.everything or self._results.of(problem, device):
             return None
@@ -229,16 +226,16 @@ class Tuner:
                                                               problem.outputs[0])
 
     def verified(self, chosen: Iterable[Chosen]) -> list[Candidate]:
-        """Returns the candidates. A candidate that computes wrong numbers with the constants of its
+        """Return the candidates. A candidate that computes wrong numbers with the constants of its
         layer is excluded."""
         return self._verification.verified(chosen)
 
     def flush(self) -> None:
-        """Writes the measurements whose writing an interrupt ended."""
+        """Write the measurements whose writing an interrupt ended."""
         self._results.flush()
 
     def release(self) -> None:
-        """Frees the memory that holds inputs and outputs of the layers to be measured, and ends the
+        """Free the memory that holds inputs and outputs of the layers to be measured, and end the
         processes that build."""
         self._workers.close()
         for memory in self._memories.values():
@@ -250,7 +247,7 @@ class Tuner:
         return self._memories[device.name]
 
     def _know_rates(self, device: Device) -> None:
-        """Sets, once, the rates of the tuner's device. Candidates are ordered by these rates."""
+        """Set, once, the rates of the tuner's device. Candidates are ordered by these rates."""
         if device is self.device and not self._knows_rates:
             know_rates(device, self.cache)
             self._knows_rates = True
@@ -262,5 +259,5 @@ class Tuner:
 
 
 def _digest(*parts: object) -> str:
-    """Returns hexadecimal digits that identify texts and numbers."""
+    """Return hexadecimal digits that identify texts and numbers."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -10,15 +10,14 @@ from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryError
 from gossamer.ops.algorithm import Problem, State
-from gossamer.plan.candidate import Candidate
-from gossamer.plan.measurement import CandidateKey, Measurement
+from gossamer.plan.candidate import Candidate, CandidateKey, Measurement
 from gossamer.plan.prepare import build, responsive, side_by_side
 from gossamer.plan.program import Layer
+from gossamer.plan.store.tuning_cache import Results
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet, reason_of
 from gossamer.plan.tune.measures import Chosen
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import CHECKING, TuningProfile
-from gossamer.plan.tune.results import Results
 
 _Key = tuple[str, str | None, str, CandidateKey]
 """The name of a layer, the digest of its constants, the name of a device, and a candidate."""
@@ -41,7 +40,7 @@ class Verification:
         self._failures: dict[_Key, Exception | None] = {}
 
     def verified(self, chosen: Iterable[Chosen]) -> list[Candidate]:
-        """Returns the candidates. A candidate that fails, or computes wrong numbers, with the
+        """Return the candidates. A candidate that fails, or computes wrong numbers, with the
         constants of its layer is excluded. Candidates that were not checked with these constants
         are built, and their references computed, side by side where the device can do that."""
         by_key = [((layer.name, layer.digest, device.name, candidate.measured.candidate_key),
@@ -62,7 +61,7 @@ class Verification:
         return verified
 
     def _is_known(self, layer: Layer, candidate: Candidate, device: Device) -> bool:
-        """Returns whether a candidate is known to be right with a layer's constants: the layer has
+        """Return whether a candidate is known to be right with a layer's constants: the layer has
         no constants, the candidate was measured with them, or the cache records that the candidate
         passed a check with them."""
         measured = candidate.measured
@@ -70,7 +69,7 @@ class Verification:
                 or self._results.cache_of(device).has_check(layer.problem, measured, layer.digest))
 
     def _checked(self, chosen: Collection[Chosen], device: Device) -> list[Exception | None]:
-        """Returns for each candidate on a device how it failed; None for a candidate that is
+        """Return for each candidate on a device how it failed; None for a candidate that is
         right."""
         memory, cache = self._memory_of(device), self._results.cache_of(device)
 

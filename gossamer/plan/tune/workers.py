@@ -1,20 +1,31 @@
-"""Processes that build candidates while this process times other candidates."""
+"""Processes that build candidates while this process times other candidates.
+
+Some of these processes pack weights and compile kernels for a device that they never touch; others
+let a vendor's library use the device.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 
+import numpy as np
+
 from gossamer.device import kernel_cache
-from gossamer.device.base import Device
+from gossamer.device.base import Buffer, Device, NeedsDeviceError
 from gossamer.device.host import processors
 from gossamer.device.registry import find
 from gossamer.io.process_pool import Call, NoProcessError, ProcessPool
+from gossamer.errors import GossamerError, first_line
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
-from gossamer.ops.weights import Weights
+from gossamer.ops.lru_cache import LruCache
+from gossamer.ops.weights import Pack, Weights
+from gossamer.plan import prepare
 from gossamer.plan.prepare import BuiltElsewhere
-from gossamer.plan.tune import build_tasks
 
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
@@ -30,6 +41,16 @@ few threads of one process seldom wait for one another in NVRTC."""
 _NICE = 5
 """The number that is added to the niceness of processes that build without the device, so that they
 do not delay this process, which times candidates at the same time."""
+MOST_BYTES = 2**28
+"""The most bytes of constants and packed forms that a process keeps. The constants and packed forms
+of the layer whose candidates were built longest ago are dropped first."""
+_devices: list[Device] = []
+"""A list with the device for which this process builds. The list is empty in a process that does
+not build for another process."""
+
+
+class ConstantsMissingError(GossamerError):
+    """This process does not keep the constants of a layer: they have to be sent."""
 
 
 class BuildWorkers(ProcessPool):
@@ -48,7 +69,7 @@ class BuildWorkers(ProcessPool):
         make_device = functools.partial(find, device.name) if on_device else device.build_only
         assert make_device is not None
         super().__init__(count, "process that builds candidates",
-                         functools.partial(build_tasks.start, make_device,
+                         functools.partial(start_building, make_device,
                                            0 if on_device else _NICE), variables=_ONE_THREAD)
         self._device = device
         self._on_device = on_device
@@ -62,7 +83,7 @@ class BuildWorkers(ProcessPool):
 
     def build(self, algorithm: Algorithm, problem: Problem, variant: Variant,
               weights: Weights) -> Future[BuiltElsewhere]:
-        """Returns the future of the packed forms and kernels that a process makes for a candidate.
+        """Return the future of the packed forms and kernels that a process makes for a candidate.
         With these, `gossamer.plan.prepare.build` has little left to do.
 
         Candidates are built in the order in which they are submitted. The future of a candidate
@@ -82,23 +103,23 @@ class BuildWorkers(ProcessPool):
             raise NoProcessError("the kernel cache cannot be written")
 
         def build(call: Call) -> BuiltElsewhere:
-            task = build_tasks.build, algorithm, problem, variant, weights.layer, weights.digest
+            task = build_candidate, algorithm, problem, variant, weights.layer, weights.digest
             try:
                 return call(*task)
-            except build_tasks.ConstantsMissingError:
+            except ConstantsMissingError:
                 return call(*task, weights.arrays)
 
         return self.submit_job(build, what=f"built {candidate}")
 
     def do(self, work: Callable[[Device], object], what: str) -> Future[BuiltElsewhere]:
-        """Returns the future of work that a process with the device open does, such as the work
+        """Return the future of work that a process with the device open does, such as the work
         that Algorithm.work_ahead returns. what: words for the work.
 
         The future's exception is ProcessEndedError where the process ended meanwhile, and
         NoProcessError where no process does the work or the work fails.
         """
         assert self._on_device
-        return self.submit(build_tasks.work, work, what=f"was asked for {what}")
+        return self.submit(do_work, work, what=f"was asked for {what}")
 
 
 class WorkerPools:
@@ -113,7 +134,7 @@ class WorkerPools:
         self.pools: dict[bool, BuildWorkers] = {}
 
     def start(self, device: Device, algorithms: Iterable[Algorithm]) -> None:
-        """Starts the processes that are of use for some algorithms, unless they were started
+        """Start the processes that are of use for some algorithms, unless they were started
         before."""
         if device.build_only is None or processors() == 1:
             return
@@ -127,15 +148,94 @@ class WorkerPools:
                 self.pools[is_vendor] = BuildWorkers(device, count, on_device=is_vendor)
 
     def end(self) -> None:
-        """Ends the processes; returns before they have ended. From now on this process builds all
+        """End the processes; return before they have ended. From now on this process builds all
         candidates."""
         for workers in self.pools.values():
             workers.end()
 
     def close(self) -> None:
-        """Ends the processes, and waits until they have ended."""
+        """End the processes, and wait until they have ended."""
         # an interrupt that ends the wait must not leave processes of the other pool behind
         self.end()
         for workers in self.pools.values():
             workers.close()
         self.pools.clear()
+
+
+class KeptWeights(Weights):
+    """A layer's constants with their packed forms, which stay in this process. A packed form is an
+    array that is made of the constants and laid out as one kernel reads it.
+
+    kept: the packed forms by name, each with its array, or with None where the packed form was made
+    on the device.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], device: Device, layer: str,
+                 digest: str) -> None:
+        super().__init__(arrays, device, layer)
+        self.digest = digest
+        self.kept: dict[str, tuple[Buffer, np.ndarray | None]] = {}
+
+    def packed(self, key: str, pack: Pack) -> Buffer:
+        if key not in self.kept:
+            result = pack(self.arrays)
+            if isinstance(result, Buffer):
+                self.kept[key] = result, None
+            else:
+                array = np.ascontiguousarray(result)
+                self.kept[key] = self._device.upload(array, f"weights of {self.layer}"), array
+        return self.kept[key][0]
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of the constants and of their packed forms in this process."""
+        forms = [array for _, array in self.kept.values() if array is not None]
+        return sum(array.nbytes for array in (*self.arrays.values(), *forms))
+
+
+_weights: LruCache[KeptWeights] = LruCache(MOST_BYTES, lambda weights: weights.host_bytes)
+
+
+def start_building(make_device: Callable[[], Device], nice: int) -> None:
+    """Make the device for which this process builds from now on. nice: the number that is added to
+    the niceness of this process."""
+    os.nice(nice)
+    np.seterr(all="ignore")
+    warnings.simplefilter("ignore")
+    _devices[:] = [make_device()]
+
+
+def build_candidate(algorithm: Algorithm, problem: Problem, variant: Variant, layer: str,
+                    digest: str, constants: Mapping[str, np.ndarray] | None = None
+                    ) -> BuiltElsewhere:
+    """Build a candidate.
+
+    digest: hash of the constants of its layer.
+    constants: the constants; None to use those that this process keeps.
+    Raises ConstantsMissingError where this process does not keep the constants, and NoProcessError
+    where only the process that uses the device can build the candidate.
+    """
+    (device,) = _devices
+
+    def weights_here() -> KeptWeights:
+        if constants is None:
+            raise ConstantsMissingError(layer)
+        return KeptWeights(constants, device, layer, digest)
+
+    weights = _weights.of(digest, weights_here)
+    try:
+        _, cost = prepare.build(algorithm, weights, problem, variant, device)
+    except NeedsDeviceError as error:
+        raise NoProcessError(str(error)) from None
+    forms = {key: array for key in cost.forms if (array := weights.kept[key][1]) is not None}
+    return BuiltElsewhere(forms, cost.seconds, cost.from_cache)
+
+
+def do_work(function: Callable[[Device], object]) -> BuiltElsewhere:
+    """Call a function with the device. Raises NoProcessError where the function fails."""
+    start = time.perf_counter()
+    try:
+        function(*_devices)
+    except Exception as error:
+        raise NoProcessError(f"a process that builds failed: {first_line(error)}") from None
+    return BuiltElsewhere({}, time.perf_counter() - start)

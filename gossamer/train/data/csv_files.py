@@ -15,7 +15,7 @@ import numpy as np
 from gossamer.errors import InputError, cut, quoted
 from gossamer.io.packed import opened_lines
 from gossamer.model.metadata import Column
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
 from gossamer.train.data.columns import (
     GAP_HINT,
     TEXT_HINT,

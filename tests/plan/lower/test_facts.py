@@ -19,7 +19,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.examples import Examples
+from gossamer.plan.tune.memory import Examples
 from tests.model.graph_builder import Builder
 
 

@@ -1,7 +1,8 @@
-"""Every ONNX op through a plan, as a model of one node, against ONNX Runtime."""
+"""Every rule makes layers that compute what ONNX Runtime computes, with names of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,20 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
 import gossamer
 from gossamer.device.base import Device
-from gossamer.errors import UnsupportedError
+from gossamer.errors import InputError, UnsupportedError
+from gossamer.model.infer.resolve import resolve
+from gossamer.model.load import load
+from gossamer.model.onnx_writer import to_onnx
+from gossamer.model.passes.optimise import optimise
+from gossamer.plan.lower.rules import lower
+from gossamer.plan.program import Layer
 from tests.model.onnx_models import Input, model, runtime, save, single, weights
 from tests.model.readers import test_onnx_ops as ops
+from tests.plan.small import assert_close, compiled
 from tests.tolerances import normalised_error, tolerance
 
 IMAGE, LINE, MATRIX, floats, ints = ops.IMAGE, ops.LINE, ops.MATRIX, ops.floats, ops.ints
@@ -227,3 +236,118 @@ def test_a_constant_is_read_by_several_kinds_of_layer(device: Device, tmp_path: 
     plan = gossamer.compile(str(save(proto, tmp_path)), device)
     for y, expected in zip(plan(x), runtime(proto, {"x": x}), strict=True):
         assert_same(y, expected)
+
+
+OPS = sorted({tried.op for tried in CASES})
+
+
+def lowered(op: str) -> Iterator[tuple[Case, list[Layer]]]:
+    """Yields the cases of an op, each with its layers."""
+    for tried in CASES:
+        if tried.op == op:
+            proto, feeds = model_of(tried)
+            first = next(iter(feeds.values()))
+            batch = first.shape[0] if first.ndim else 1
+            yield tried, lower(resolve(optimise(load(proto)), batch))[0]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_names_of_layers_differ(op: str) -> None:
+    for tried, layers in lowered(op):
+        names = [layer.name for layer in layers]
+        assert len(set(names)) == len(names), f"{tried}: {names}"
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_layers_read_and_make_the_values_of_their_problems(op: str) -> None:
+    """A constant among a problem's weights is no value that the layer reads."""
+    for tried, layers in lowered(op):
+        for layer in layers:
+            if not layer.is_reshape:
+                assert len(layer.inputs) == len(layer.problem.inputs), tried
+                assert len(layer.outputs) == len(layer.problem.outputs), tried
+                assert set(layer.weights) == set(layer.problem.weight_shapes), tried
+
+
+def _ranged() -> onnx.ModelProto:
+    node = helper.make_node
+    return model(
+        [node("Shape", ["x"], ["s"], "shape"),
+         node("Gather", ["s", "zero"], ["n"], "batch", axis=0),
+         node("Range", ["zero", "n", "one"], ["r"], "range"),
+         node("Cast", ["r"], ["f"], "cast", to=onnx.TensorProto.FLOAT),
+         node("Unsqueeze", ["f", "axes"], ["u"], "column"),
+         node("Add", ["x", "u"], ["y"], "add")],
+        {"x": ["N", 4]}, {"y": 2},
+        {"zero": np.array(0), "one": np.array(1), "axes": np.array([1])})
+
+
+def _expanded() -> onnx.ModelProto:
+    node = helper.make_node
+    return model(
+        [node("Shape", ["x"], ["s"], "shape"),
+         node("Expand", ["k", "s"], ["e"], "expand"),
+         node("Mul", ["x", "e"], ["y"], "mul")],
+        {"x": ["N", 4]}, {"y": 2}, {"k": weights(4)})
+
+
+@pytest.mark.parametrize("make", [_ranged, _expanded])
+def test_every_batch_has_its_own(device: Device, tmp_path: Path,
+                                 make: Callable[[], onnx.ModelProto]) -> None:
+    proto = make()
+    plan = compiled(proto, device, tmp_path)
+    for batch in (2, 3, 1, 5, 2):
+        x = np.random.default_rng(batch).standard_normal((batch, 4)).astype(np.float32)
+        assert_close(plan(x), runtime(proto, {"x": x})[0])
+
+
+def test_a_context_refuses_what_it_was_not_made_for(device: Device, tmp_path: Path) -> None:
+    context = compiled(_expanded(), device, tmp_path).context(2)
+    for wrong in (np.ones((1, 4), np.float32), np.ones((2, 4), np.int32)):
+        with pytest.raises(InputError, match="context of batch 2 takes"):
+            context.run({"x": wrong})
+    with pytest.raises(InputError, match="input 'x' is missing"):
+        context.run({})
+
+
+CONSTANTS = {"weight": weights(4, 3, 3, 3), "gamma": weights(4), "beta": weights(4, seed=1),
+             "mean": weights(4, seed=2), "variance": np.abs(weights(4, seed=3))}
+
+
+def network(*norm_outputs: str) -> onnx.ModelProto:
+    """A convolution, batch norm by the statistics of the batch, and a leaky rectifier."""
+    statistics = [name for name in norm_outputs[1:] if name]
+    nodes = [helper.make_node("Conv", ["x", "weight"], ["product"]),
+             helper.make_node("BatchNormalization",
+                              ["product", "gamma", "beta", "mean", "variance"],
+                              list(norm_outputs), "norm", training_mode=1, epsilon=1e-3,
+                              momentum=0.7),
+             helper.make_node("LeakyRelu", ["norm"], ["y"], alpha=0.1)]
+    return model(nodes, {"x": ["N", 3, 9, 8]}, {"y": 4, **dict.fromkeys(statistics, 1)}, CONSTANTS)
+
+
+@pytest.mark.parametrize("outputs", [("norm",), ("norm", "new_mean", "new_variance"),
+                                     ("norm", "", "new_variance"), ("norm", "new_mean", "")],
+                         ids=" ".join)
+@pytest.mark.parametrize("only", [None, "published"])
+def test_outputs_are_those_of_the_onnx_standard(device: Device, outputs: tuple[str, ...],
+                                                only: str | None, tmp_path: Path) -> None:
+    proto = network(*outputs)
+    x = np.random.default_rng(0).standard_normal((3, 3, 9, 8)).astype(np.float32)
+    expected = ReferenceEvaluator(proto).run(None, {"x": x})
+    plan = gossamer.compile(str(save(proto, tmp_path)), device, only=only)
+    results = plan(x)
+    for y, r in zip([results] if len(expected) == 1 else results, expected, strict=True):
+        assert normalised_error(y, r) <= tolerance("network")
+    if only and device.compiles:
+        names = [step.algorithm.name for step in plan.program(3).steps if not step.layer.inserted]
+        assert names == ["published"] * 3
+
+
+def test_it_is_written_as_it_was_read(tmp_path: Path) -> None:
+    proto = network("norm", "new_mean", "new_variance")
+    x = np.random.default_rng(0).standard_normal((3, 3, 9, 8)).astype(np.float32)
+    written = to_onnx(load(save(proto, tmp_path)))
+    for y, r in zip(ReferenceEvaluator(written).run(None, {"x": x}),
+                    ReferenceEvaluator(proto).run(None, {"x": x}), strict=True):
+        assert normalised_error(y, r) <= 1e-7

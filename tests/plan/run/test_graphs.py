@@ -20,7 +20,7 @@ from tests.plan.small import assert_close, compiled, expected, images, small
 
 pytest.importorskip("pyopencl")
 
-from tests.plan.graph_device import Addressed, GraphDevice
+from tests.plan.device_stand_ins import Addressed, GraphDevice
 
 RESULT = 2**20
 """The address of memory for a result."""

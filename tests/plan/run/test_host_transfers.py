@@ -57,8 +57,8 @@ def transferred(device: Device, source: np.ndarray, target: np.ndarray) -> Calla
     buffer = device.empty(max(source.nbytes, 1), "a test")
     transfers = HostTransfers(device, {"x": buffer}, {"y": buffer})
     bound = TransferGraph()
-    return lambda: transfers.run({"x": source}, {"y": target}, bound=bound,
-                                 execute=lambda stream: None, steps=None, stream=None)
+    return lambda: transfers.begin({"x": source}, {"y": target}, bound=bound,
+                                   execute=lambda stream: None, steps=None, stream=None)()
 
 
 @pytest.mark.parametrize("size", [1, 1000, 2**19, 3 * 2**19 + 5])
@@ -106,8 +106,8 @@ def test_copies_are_part_of_a_graph_from_the_second_call_on() -> None:
         for array, graph in ((np.empty(10, np.float32), None), (pinned, bound), (pinned, None)):
             array[...] = turn + np.arange(10)
             target = np.empty(10, np.float32)
-            transfers.run({"x": array}, {"y": target}, bound=graph, execute=lambda stream: None,
-                          steps=lambda stream: None, stream=None)
+            transfers.begin({"x": array}, {"y": target}, bound=graph, execute=lambda stream: None,
+                            steps=lambda stream: None, stream=None)()
             np.testing.assert_array_equal(array, target)
     # memory of a caller who may free it is in a graph of bound calls only
     assert len(graphs) == 2 and replays == [0, 1] * 3

@@ -26,7 +26,7 @@ from gossamer.errors import DeviceError, InputError, OutOfMemoryError
 from gossamer.plan.plan import Plan
 from tests.fixtures import working_devices
 from tests.model.onnx_models import model, save
-from tests.plan.later_device import LaterDevice
+from tests.plan.device_stand_ins import LaterDevice
 from tests.plan.small import assert_close, compiled, expected, images, small
 from tests.tolerances import normalised_error
 

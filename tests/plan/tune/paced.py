@@ -1,4 +1,4 @@
-"""Algorithms that take as long as a test says, and a device whose clock they move."""
+"""Candidates with times that a test sets, and candidates that are measured without a search."""
 
 from __future__ import annotations
 
@@ -10,11 +10,21 @@ import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import HostDevice
-from gossamer.ops.algorithm import Problem, State, Variant
+from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import WeightsInfo
+from gossamer.plan.policy import EFFORTS
+from gossamer.plan.prepare import build, responsive
 from gossamer.plan.program import Layer
+from gossamer.plan.tune.build import CandidateBuilds
+from gossamer.plan.tune.candidates import CandidateSet, WrongNumbersError
+from gossamer.plan.tune.cost import Estimates
+from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
+from gossamer.plan.tune.memory import CandidateMemory
+from gossamer.plan.tune.profile import TuningProfile
+from gossamer.plan.tune.ranking import Ranking
+from gossamer.plan.tune.sampling import Sampler
 
 
 class PacedDevice(HostDevice):
@@ -78,3 +88,38 @@ def layer(name: str = "conv", *, mask: str = "", density: float = 1.0, seed: int
     weights = {"weight": rng.standard_normal((8, channels, 3, 3)).astype(np.float32)}
     return Layer(name, [f"{name} in"], [f"{name} out"], problem,
                  weights)
+
+
+def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm, Variant]],
+                   samples: int, memory: CandidateMemory | None = None) -> list[Attempt]:
+    """Measures candidates of one layer, all of them, and returns their attempts in order."""
+    memory = CandidateMemory(device) if memory is None else memory
+    profile = TuningProfile()
+    estimates = Estimates(device)
+    ranking = Ranking(estimates, EFFORTS["max"])
+    builds = CandidateBuilds(device, memory, profile)
+    sampler = Sampler(device, memory, ranking, builds, samples, profile, [])
+    group = CandidateGroup(layer.problem, layer)
+    group.join(LayerTimes(layer.name))
+    attempts = [Attempt(group, algorithm, variant,
+                        estimates.model_us(algorithm, layer.problem, variant))
+                for algorithm, variant in pairs]
+    with responsive(), builds.started():
+        for attempt in attempts:
+            group.add(attempt)
+            builds.begin(attempt)
+        while (built := builds.next_built()) is not None:
+            sampler.try_(*built)
+        sampler.sample_left()
+    return attempts
+
+
+def why_wrong(candidates: CandidateSet, algorithm: Algorithm, variant: Variant) -> str | None:
+    """Returns why a candidate's numbers are wrong; None where they are right."""
+    state, _ = build(algorithm, candidates.weights, candidates.problem, variant, candidates.device)
+    check = candidates.build_check(algorithm, variant)
+    try:
+        candidates.checked(algorithm, variant, state, check)
+    except WrongNumbersError as error:
+        return str(error)
+    return None

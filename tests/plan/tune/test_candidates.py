@@ -24,7 +24,7 @@ from gossamer.ops.copy.problem import convert
 from gossamer.ops.elementwise import NumpyElementwise
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.registry import OPS
-from gossamer.plan.measurement import Measurement
+from gossamer.plan.candidate import Measurement
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache
@@ -35,7 +35,7 @@ from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import default_spec
 from tests.plan.small import images, save, small
-from tests.plan.tune.alone import measured_alone, why_wrong
+from tests.plan.tune.paced import measured_alone, why_wrong
 
 HOST = find("host")
 

@@ -17,8 +17,8 @@ from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.problem import entry
 from gossamer.ops.part.problem import PartProblem
-from gossamer.plan.tune import examples as tune_examples
-from gossamer.plan.tune.examples import Examples
+from gossamer.plan.tune import memory as tune_examples
+from gossamer.plan.tune.memory import Examples
 from gossamer.tensor import Format, TensorSpec, default_spec, unpack
 from tests.ops.fused.blocks import block
 from tests.ops.recording import RecordingDevice
@@ -171,7 +171,7 @@ def test_an_input_that_does_not_consist_of_images_is_uploaded_whole(
 
 @pytest.mark.parametrize("count", [3, 5, 7])
 def test_some_images_are_those_of_all(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossamer.plan.tune.examples._DRAWN", 61)
+    monkeypatch.setattr("gossamer.plan.tune.memory._DRAWN", 61)
     add = Expression(2, (ExpressionStep("add", (0, 1)),))
     images = [round(index * 8 / (count - 1)) for index in range(count)]
     for shapes in (((9, 4, 5), (9, 4, 5)), ((9, 4, 5), (1, 4, 5)), ((9, 2), (9, 2))):

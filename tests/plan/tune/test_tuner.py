@@ -22,7 +22,7 @@ from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.op import Op
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose import refine
-from gossamer.plan.choose.builder import conversion_layer
+from gossamer.plan.choose.network import conversion_layer
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache

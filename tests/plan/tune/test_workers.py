@@ -24,7 +24,7 @@ from gossamer.ops.lru_cache import LruCache
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.plan.prepare import BuiltElsewhere, build
-from gossamer.plan.tune import build_tasks
+from gossamer.plan.tune import workers as tune_workers
 from gossamer.plan.tune import workers as workers_module
 from gossamer.plan.tune.workers import BuildWorkers, WorkerPools
 from tests.ops.conv2d.sparse.sparse_weights import BIAS_RESIDUAL_CLIP, H200, sparse, with_density
@@ -94,17 +94,17 @@ def test_constants_travel_once(shared_workers: BuildWorkers, host: Device) -> No
 
 def test_constants_that_were_not_used_lately_are_dropped(
         host: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_tasks, "_devices", [host])
-    monkeypatch.setattr(build_tasks, "_weights", LruCache(150, lambda kept: kept.host_bytes))
+    monkeypatch.setattr(tune_workers, "_devices", [host])
+    monkeypatch.setattr(tune_workers, "_weights", LruCache(150, lambda kept: kept.host_bytes))
     asked: list[str] = []
     # the constants and forms of one layer take 64 bytes
     for now in "abacab":
         task = Scripted(), PROBLEM, variant(), "layer1", now
         try:
-            built = build_tasks.build(*task)
-        except build_tasks.ConstantsMissingError:
+            built = tune_workers.build_candidate(*task)
+        except tune_workers.ConstantsMissingError:
             asked.append(now)
-            built = build_tasks.build(*task, {"weight": WEIGHT})
+            built = tune_workers.build_candidate(*task, {"weight": WEIGHT})
         assert built.forms["environment"] is not None
     assert asked == ["a", "b", "c", "b"]
 
@@ -246,7 +246,7 @@ def test_kernels_and_forms_are_those_of_this_process(
     monkeypatch.setattr(build_only.nvrtc, "compile_cubin", nothing)
     monkeypatch.setattr(build_only.nvjitlink, "build", nothing)
     for (algorithm, chosen), built in zip(pairs, results, strict=True):
-        here = build_tasks.KeptWeights(weights.arrays, device, "layer1", weights.digest)
+        here = tune_workers.KeptWeights(weights.arrays, device, "layer1", weights.digest)
         algorithm.prepare(here, CONVOLUTION, chosen, device)
         packed = {key: form for key, (_, form) in here.kept.items() if form is not None}
         assert packed.keys() == built.forms.keys(), algorithm.name

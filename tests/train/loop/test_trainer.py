@@ -24,7 +24,7 @@ from gossamer.plan.store.database import read
 from gossamer.train import MLP, sweep, train_many
 from gossamer.train.loop.algorithm_choice import choose
 from tests.fixtures import working_devices
-from tests.plan.graph_device import GraphDevice
+from tests.plan.device_stand_ins import GraphDevice
 
 Blobs = tuple[np.ndarray, np.ndarray]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gossamer.bench.contender import AbsentError
+from gossamer.bench.work import AbsentError
 from gossamer.device.base import Device
 from gossamer_bench.layer_tables import LinearLayer
 from gossamer_bench.peers import clblast as peer

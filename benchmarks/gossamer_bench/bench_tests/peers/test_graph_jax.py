@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bench_tests.networks import tiny
-from gossamer.bench.contender import AbsentError, PeerNetwork
 from gossamer.bench.networks import reference
+from gossamer.bench.work import AbsentError, PeerNetwork
 from gossamer.device.registry import find
 from gossamer.expression import FUNCTIONS, Expression, ExpressionStep, apply
 from gossamer.model.builder import GraphBuilder

@@ -1,7 +1,8 @@
-"""Tests of the peer jax-jit: its rows, how its calls are queued, and why it is absent."""
+"""JAX as a peer, and, without JAX, the table of its functions."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +13,14 @@ import pytest
 
 from bench_tests.conftest import PEAKS, NvidiaDevice, setting
 from bench_tests.networks import tiny
-from gossamer.bench.contender import AbsentError, PeerNetwork
 from gossamer.bench.networks import reference
 from gossamer.bench.peers import calls
 from gossamer.bench.rows import Stamp
+from gossamer.bench.work import AbsentError, PeerNetwork
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
-from gossamer_bench import contest
+from gossamer.expression import FUNCTIONS
+from gossamer_bench import contest, peers
 from gossamer_bench.peers.inference import PEERS, defaults
 from gossamer_bench.suites.networks import network_case
 from tests.tolerances import normalised_error, tolerance
@@ -106,3 +108,12 @@ def test_whole_networks_are_compared_by_default() -> None:
         assert "jax-jit" in defaults(device, False)
         assert "jax-jit" not in defaults(device, True)
     assert "jax-jit" not in defaults(OpenclDevice(), False)
+
+
+def test_every_function_has_one_of_jax() -> None:
+    tree = ast.parse(Path(peers.__path__[0], "expression_jax.py").read_text(encoding="utf-8"))
+    (table,) = (node.value for node in tree.body if isinstance(node, ast.AnnAssign)
+                and isinstance(node.target, ast.Name) and node.target.id == "_FUNCTIONS")
+    assert isinstance(table, ast.Dict)
+    names = [key.value for key in table.keys if isinstance(key, ast.Constant)]
+    assert sorted(names) == sorted(FUNCTIONS)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gossamer.bench.contender import AbsentError
 from gossamer.bench.networks import reference
+from gossamer.bench.work import AbsentError
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
 from gossamer_bench.pruned_graphs import two_of_four

@@ -16,7 +16,7 @@ from gossamer.io import charts
 from gossamer_bench.report import figures
 from gossamer_bench.report.sparse_summary import LAYERS, NETWORKS, newest, summary
 from gossamer_bench.row_files import append_rows
-from tests.bench.rows import row
+from tests.bench.verb import row
 
 TIMES = {"gossamer": 10.0, "gossamer:direct_sparse/untiled": 60.0,
          "gossamer:direct_sparse/tiled": 40.0, "gossamer:direct_sparse_table": 20.0,

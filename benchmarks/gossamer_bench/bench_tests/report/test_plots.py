@@ -11,7 +11,7 @@ import pytest
 from gossamer.errors import InputError
 from gossamer_bench.report import plots
 from gossamer_bench.row_files import write_output
-from tests.bench.rows import row
+from tests.bench.verb import row
 
 pytest.importorskip("matplotlib")
 

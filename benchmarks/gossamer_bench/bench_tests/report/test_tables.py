@@ -9,7 +9,7 @@ import pytest
 from gossamer.errors import InputError
 from gossamer_bench.report import tables
 from gossamer_bench.row_files import append_rows, read_rows
-from tests.bench.rows import row
+from tests.bench.verb import row
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "benchmarks" / "results"

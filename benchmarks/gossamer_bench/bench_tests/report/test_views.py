@@ -1,11 +1,16 @@
-"""Tests of views: the contenders' speeds where a precision is allowed."""
+"""Views of rows, and tables in the terminal."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from gossamer.bench.call_contest import Result
+from gossamer_bench.peaks import Peaks
+from gossamer_bench.report import terminal
 from gossamer_bench.report.views import standings, views
-from tests.bench.rows import row
+from tests.bench.verb import row
 
 RUN = [row("gossamer", 100.0), row("gossamer", 40.0, precision="fp16"),
        row("cudnn", 80.0), row("cudnn", 90.0, precision="tf32"),
@@ -79,3 +84,34 @@ def test_a_newer_run_replaces_only_the_precisions_it_has() -> None:
 def test_a_share_of_light_above_1_is_left_out() -> None:
     assert row("gossamer", 100.0, speed_of_light_us=50.0).share_of_light == 0.5
     assert row("gossamer", 100.0, speed_of_light_us=100.1).share_of_light is None
+
+
+def test_a_result_is_printed(result: Result, capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.print_result(result)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("tiny, batch 3: ")
+    assert lines[2].startswith("fp32, speed of light ")
+    assert lines[3].split()[:2] == ["contender", "median"]
+    shown = [line.split()[0] for line in lines[4:4 + len(result.rows)]]
+    assert shown == [row.contender for row in result.rows]
+    assert "absent: somebody: not installed: pip install something" in lines
+    assert "failed: nobody (first): ValueError: no such layer" in lines
+
+
+def test_each_precision_has_a_table(result: Result, capsys: pytest.CaptureFixture[str]) -> None:
+    own = next(row for row in result.rows if row.contender == "gossamer")
+    other = dataclasses.replace(own, contender="peer", precision="fp16", median_us=1.0,
+                                speed_of_light_us=None)
+    terminal.print_result(dataclasses.replace(result, rows=[own, other], absent={}, failed={},
+                                               notice=""))
+    lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [line[0] for line in lines] == [
+        "fp32,", "contender", "gossamer", "fp16", "contender", "peer", "gossamer"]
+    assert lines[-1] == ["gossamer", "(fp32)"]
+
+
+def test_unknown_peak_rates_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.print_peaks("cuda:0", "Chip", Peaks("cuda:0", {"fp32": 6e13}, 4e12, {"fp16": "why"}))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("peak rates measured: 60 TFLOP/s in fp32, 4 TB/s copied")
+    assert lines[2] == "peak rate in fp16 unknown: why"

@@ -12,13 +12,13 @@ import pytest
 
 import gossamer
 from bench_tests.conftest import setting
-from gossamer.bench.contender import PeerNetwork
 from gossamer.bench.networks import reference
+from gossamer.bench.work import PeerNetwork
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.model.graph import Graph
 from gossamer.model.onnx_writer import to_onnx
-from gossamer.plan.report.memory import computes_on_bits, memory_use
+from gossamer.plan.report.bits import computes_on_bits, memory_use
 from gossamer_bench.suites.binary_networks import (
     _steps,
     alexnet,

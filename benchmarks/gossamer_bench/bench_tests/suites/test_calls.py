@@ -19,7 +19,7 @@ import gossamer
 from bench_tests.conftest import PEAKS
 from gossamer.bench.call_times import Load
 from gossamer.bench.calls import BOUND, ONE_BY_ONE
-from gossamer.bench.contender import OWN, PeerNetwork
+from gossamer.bench.work import OWN, PeerNetwork
 from gossamer.cli.app import app
 from gossamer.errors import InputError
 from gossamer.io.images import Preprocessing

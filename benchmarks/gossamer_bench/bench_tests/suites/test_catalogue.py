@@ -12,10 +12,9 @@ import pytest
 
 from bench_tests.conftest import PEAKS, setting
 from bench_tests.networks import LAYERS, PRODUCTS
-from gossamer.bench.contender import AbsentError, PeerNetwork
 from gossamer.bench.networks import reference
-from gossamer.bench.peers.call_inputs import KINDS
 from gossamer.bench.rows import Stamp
+from gossamer.bench.work import KINDS, AbsentError, PeerNetwork
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError

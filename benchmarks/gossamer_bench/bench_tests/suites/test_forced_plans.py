@@ -13,9 +13,8 @@ from onnx import TensorProto, helper
 from bench_tests.conftest import PEAKS, setting
 from bench_tests.networks import tiny
 from gossamer.bench import networks
-from gossamer.bench.contender import AbsentError, PeerNetwork
 from gossamer.bench.rows import Stamp
-from gossamer.bench.work import tuners
+from gossamer.bench.work import AbsentError, PeerNetwork, tuners
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError

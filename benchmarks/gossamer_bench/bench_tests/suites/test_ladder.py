@@ -9,9 +9,8 @@ import pytest
 
 from bench_tests.conftest import PEAKS, setting
 from bench_tests.networks import tiny
-from gossamer.bench.contender import AbsentError
 from gossamer.bench.rows import Stamp
-from gossamer.bench.work import MOST_ERROR
+from gossamer.bench.work import MOST_ERROR, AbsentError
 from gossamer.device.registry import find
 from gossamer.ops.registry import OPS
 from gossamer_bench import contest

@@ -29,7 +29,7 @@ def test_reference_is_onnxruntimes() -> None:
 
 def test_mobilenet_in_torch_and_onnx_is_the_zoos() -> None:
     torch = pytest.importorskip("torch")
-    from gossamer.bench.peers.torch_runs import folded
+    from gossamer.bench.peers.torch_calls import folded
     from gossamer_bench.peers.torch_networks import mobilenet_v2
 
     graph = zoo.build("mobilenet_v2", seed=3)

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from bench_tests.conftest import PEAKS, setting
-from gossamer.bench.contender import AbsentError
 from gossamer.bench.rows import Stamp
+from gossamer.bench.work import AbsentError
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer_bench import contest
 from gossamer_bench.suites.catalogue import select
 from gossamer_bench.work import Case
-from tests.bench.sparse_folder import tiny_folder
+from tests.bench.verb import tiny_folder
 from tests.fixtures import is_slow
 from tests.tolerances import tolerance
 

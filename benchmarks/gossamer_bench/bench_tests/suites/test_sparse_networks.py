@@ -20,7 +20,7 @@ from gossamer_bench.sparse_data import masked_resnet50
 from gossamer_bench.sparse_weights import with_values
 from gossamer_bench.suites.catalogue import select
 from gossamer_bench.suites.sparse_networks import caffenet, googlenet_v1, resnet, sparse_networks
-from tests.bench.sparse_folder import tiny_folder
+from tests.bench.verb import tiny_folder
 from tests.model.onnx_models import runtime
 from tests.tolerances import normalised_error, tolerance
 

@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from bench_tests.conftest import PEAKS, NvidiaDevice, setting
-from gossamer.bench.contender import AbsentError
 from gossamer.bench.rows import Stamp
+from gossamer.bench.work import AbsentError
 from gossamer.cli.app import app
 from gossamer.device.base import Device
 from gossamer.device.host import HostDevice

@@ -17,9 +17,9 @@ import pytest
 
 from bench_tests.conftest import PEAKS, setting
 from bench_tests.networks import tiny
-from gossamer.bench.contender import AbsentError
 from gossamer.bench.networks import reference
 from gossamer.bench.rows import Stamp
+from gossamer.bench.work import AbsentError
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.model import zoo

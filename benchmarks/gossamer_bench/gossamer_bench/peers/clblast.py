@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from gossamer.bench.contender import AbsentError, PeerNetwork
+from gossamer.bench.work import AbsentError, PeerNetwork
 from gossamer.device.base import Device
 from gossamer.errors import first_line
 from gossamer_bench.contender import Alternative, ReadyContender

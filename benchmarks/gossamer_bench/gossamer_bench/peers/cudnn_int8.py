@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.bench.contender import AbsentError
+from gossamer.bench.work import AbsentError
 from gossamer.device.base import Buffer, Device
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.vendor.libraries import CUDNN, library_on, unavailable

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gossamer.bench.contender import AbsentError
 from gossamer.bench.peers.nearest_resize import nearest_positions, repetitions
+from gossamer.bench.work import AbsentError
 from gossamer.model.graph import Graph, Node
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise

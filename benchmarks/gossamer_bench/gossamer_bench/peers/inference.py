@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.bench.contender import AbsentError, PeerNetwork
 from gossamer.bench.peers.calls import check_torch, onnx_bytes
+from gossamer.bench.work import AbsentError, PeerNetwork
 from gossamer.device.affinity import allowed, bound
 from gossamer.device.base import Device
 from gossamer.device.registry import find

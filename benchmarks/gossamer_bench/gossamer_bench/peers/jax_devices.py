@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from gossamer.bench.contender import AbsentError
+from gossamer.bench.work import AbsentError
 from gossamer.device.base import Device
 
 # by default JAX allocates three quarters of a GPU's memory when it first uses the GPU, but other

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gossamer.bench.contender import PeerNetwork
+from gossamer.bench.work import PeerNetwork
 from gossamer.device.base import Device
 from gossamer_bench.contender import Alternative, ReadyContender, processor_precisions
 from gossamer_bench.peers import jax_devices

@@ -13,9 +13,8 @@ import torch
 
 import gossamer
 from gossamer.bench.call_times import Call
-from gossamer.bench.contender import OWN, AbsentError, CalledContender
-from gossamer.bench.peers.torch_calls import captured
-from gossamer.bench.peers.torch_runs import FLAGS
+from gossamer.bench.peers.torch_calls import FLAGS, captured
+from gossamer.bench.work import OWN, AbsentError, CalledContender
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer_bench.modules import made, multiplications

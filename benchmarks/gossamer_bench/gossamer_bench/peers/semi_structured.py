@@ -8,7 +8,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from gossamer.bench.contender import AbsentError
+from gossamer.bench.work import AbsentError
 
 _ROWS, _COLUMNS = 32, 64
 """The rows and the columns of a float16 matrix must be multiples of these numbers."""

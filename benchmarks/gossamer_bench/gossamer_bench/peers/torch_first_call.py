@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gossamer.bench.contender import AbsentError
 from gossamer.bench.peers.graph_module import graph_module
+from gossamer.bench.work import AbsentError
 from gossamer.device.registry import find
 from gossamer_bench.contender import processor_precisions
 from gossamer_bench.fresh_process import Job

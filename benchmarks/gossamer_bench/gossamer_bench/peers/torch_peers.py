@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gossamer.bench.contender import AbsentError, PeerNetwork
-from gossamer.bench.peers.torch_runs import FLAGS, CapturedRun, folded
+from gossamer.bench.peers.torch_calls import FLAGS, CapturedRun, folded
+from gossamer.bench.work import AbsentError, PeerNetwork
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer_bench.contender import (

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from gossamer.bench.contender import AbsentError
+from gossamer.bench.work import AbsentError
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer_bench.contender import Alternative, ReadyContender

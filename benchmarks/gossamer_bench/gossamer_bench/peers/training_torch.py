@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gossamer.bench.contender import AbsentError
-from gossamer.bench.peers.torch_runs import FLAGS
+from gossamer.bench.peers.torch_calls import FLAGS
+from gossamer.bench.work import AbsentError
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer_bench.contender import Alternative, ReadyContender

@@ -10,12 +10,12 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
-from gossamer.bench.contender import OWN
 from gossamer.bench.rows import ResultRow
+from gossamer.bench.work import OWN
 from gossamer.errors import InputError
 from gossamer.io.charts import as_png, check_available, new_figure
 from gossamer_bench.ladder.rungs import SUITE as LADDER
-from gossamer_bench.report import ladder_chart
+from gossamer_bench.report import charts
 from gossamer_bench.report.sparse_summary import (
     COMPILED,
     IM2COL_PEERS,
@@ -50,7 +50,7 @@ def write(rows: Sequence[ResultRow], folder: Path) -> list[Path]:
     """
     check_available("--figures")
     layers, networks = newest(rows, LAYERS), newest(rows, NETWORKS)
-    ladders = {ladder.where: ladder for ladder in ladder_chart.ladders(rows)}
+    ladders = {ladder.where: ladder for ladder in charts.ladders(rows)}
     machines = sorted({*(measured.where for measured in (*layers, *networks)), *ladders})
     if not machines:
         raise InputError(f"--figures: there are no rows of the suites {LAYERS}, {NETWORKS} and "
@@ -65,7 +65,7 @@ def write(rows: Sequence[ResultRow], folder: Path) -> list[Path]:
         if its_layers or its_networks:
             files["summary.md"] = summary(its_layers, its_networks).encode()
         if machine in ladders:
-            files["ladder.png"] = as_png(ladder_chart.ladder_figure(ladders[machine]))
+            files["ladder.png"] = as_png(charts.ladder_figure(ladders[machine]))
         for name, content in files.items():
             write_output("--figures", target / name, content)
             written.append(target / name)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from gossamer.bench.contender import OWN
 from gossamer.bench.rows import ResultRow
+from gossamer.bench.work import OWN
 from gossamer.errors import InputError
 from gossamer.io.charts import as_png, check_available, new_figure
 from gossamer_bench.report.views import View, rank, views

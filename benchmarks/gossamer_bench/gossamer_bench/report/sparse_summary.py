@@ -9,8 +9,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import methodcaller
 
-from gossamer.bench.contender import OWN
 from gossamer.bench.rows import ResultRow
+from gossamer.bench.work import OWN
 from gossamer.ops.algorithm import PRECISIONS
 from gossamer_bench.report.tables import table_lines, through, us
 from gossamer_bench.report.views import rank, runs

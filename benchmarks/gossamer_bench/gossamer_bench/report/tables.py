@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer.bench.contender import OWN
 from gossamer.bench.rows import ResultRow
+from gossamer.bench.work import OWN
 from gossamer.errors import InputError
 from gossamer_bench.contender import OTHER_PLANS
 from gossamer_bench.layer_tables import POINTWISE

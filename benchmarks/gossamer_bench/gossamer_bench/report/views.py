@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gossamer.bench.contender import OWN
 from gossamer.bench.rows import ResultRow
+from gossamer.bench.work import OWN
 from gossamer.ops.algorithm import PRECISIONS
 from gossamer_bench.contender import OTHER_PLANS
 from gossamer_bench.suites.tuning import SUITE as TUNING

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.bench.contender import OWN, AbsentError
-from gossamer.bench.work import Setting
+from gossamer.bench.work import OWN, AbsentError, Setting
 from gossamer.device.base import Buffer, Device
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.facts import PLUS_MINUS_ONE

@@ -14,14 +14,13 @@ from functools import cache, partial
 
 import numpy as np
 
-from gossamer.bench.contender import PeerNetwork
 from gossamer.bench.networks import input_of
-from gossamer.bench.work import Setting
+from gossamer.bench.work import PeerNetwork, Setting
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
 from gossamer.plan.program import Program
-from gossamer.plan.report.memory import computes_on_bits, memory_use
+from gossamer.plan.report.bits import computes_on_bits, memory_use
 from gossamer.plan.run.context import Context
 from gossamer_bench.suites.networks import network_case
 from gossamer_bench.work import Case

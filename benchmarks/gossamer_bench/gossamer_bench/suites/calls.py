@@ -25,10 +25,8 @@ from gossamer.bench.calls import (
     streamed,
     throughput_case,
 )
-from gossamer.bench.contender import OWN, CalledContender, PeerNetwork
 from gossamer.bench.networks import plans_of, precision_of
-from gossamer.bench.peers.call_inputs import ARRAYS, BYTES, KINDS
-from gossamer.bench.work import Setting
+from gossamer.bench.work import ARRAYS, BYTES, KINDS, OWN, CalledContender, PeerNetwork, Setting
 from gossamer.device.host import processors
 from gossamer.errors import InputError
 from gossamer.io.images import PRESETS, Preprocessing, open_image, pictures_in

@@ -12,9 +12,8 @@ import numpy as np
 
 from gossamer.bench.call_times import Load
 from gossamer.bench.calls import LATENCY, THROUGHPUT
-from gossamer.bench.contender import PeerNetwork
 from gossamer.bench.networks import file_network, in_torch, network_at
-from gossamer.bench.work import Setting
+from gossamer.bench.work import PeerNetwork, Setting
 from gossamer.errors import InputError, did_you_mean
 from gossamer.model import zoo
 from gossamer.model.graph import Graph

@@ -9,9 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from gossamer.bench.contender import AbsentError, PeerNetwork
 from gossamer.bench.networks import input_of
-from gossamer.bench.work import MOST_ERROR, Setting
+from gossamer.bench.work import MOST_ERROR, AbsentError, PeerNetwork, Setting
 from gossamer.device.base import Device
 from gossamer.model.infer.resolve import resolve
 from gossamer_bench.contender import Alternative, ReadyContender

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.bench.contender import OWN, AbsentError, PeerNetwork
 from gossamer.bench.networks import reference
-from gossamer.bench.work import Setting, least_work
+from gossamer.bench.work import OWN, AbsentError, PeerNetwork, Setting, least_work
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
 from gossamer.measure import measure

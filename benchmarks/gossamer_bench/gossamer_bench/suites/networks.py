@@ -10,9 +10,8 @@ from functools import partial
 
 import numpy as np
 
-from gossamer.bench.contender import OWN, PeerNetwork
 from gossamer.bench.networks import FORCED_OPS, input_of, plans_of, precision_of, whole_network
-from gossamer.bench.work import Setting
+from gossamer.bench.work import OWN, PeerNetwork, Setting
 from gossamer.model.graph import Graph
 from gossamer.ops.registry import OPS
 from gossamer.ops.zero_weights import ZeroWeights

@@ -7,8 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from gossamer.bench.contender import PeerNetwork
-from gossamer.bench.work import Setting
+from gossamer.bench.work import PeerNetwork, Setting
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph

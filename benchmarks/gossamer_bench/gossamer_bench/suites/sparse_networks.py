@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.bench.contender import PeerNetwork
+from gossamer.bench.work import PeerNetwork
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.model import zoo
 from gossamer.model.builder import GraphBuilder

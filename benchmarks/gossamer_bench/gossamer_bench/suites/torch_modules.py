@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from gossamer.bench.call_contest import CallCase
 from gossamer.bench.call_times import Load
-from gossamer.bench.contender import OWN, AbsentError, CalledContender
-from gossamer.bench.work import MOST_ERROR, Setting
+from gossamer.bench.work import MOST_ERROR, OWN, AbsentError, CalledContender, Setting
 from gossamer_bench.contender import check_cuda_or_processor, processor_precisions
 from gossamer_bench.modules import check_torch, names_of
 from gossamer_bench.work import Files, Item

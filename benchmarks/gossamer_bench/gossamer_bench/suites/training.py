@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.bench.contender import OWN, AbsentError
-from gossamer.bench.work import Setting
+from gossamer.bench.work import OWN, AbsentError, Setting
 from gossamer.errors import InputError
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.registry import OPS

@@ -9,9 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from gossamer.bench.contender import OWN, AbsentError, PeerNetwork
 from gossamer.bench.networks import CHECKED_IMAGES, input_of
-from gossamer.bench.work import Setting
+from gossamer.bench.work import OWN, AbsentError, PeerNetwork, Setting
 from gossamer.device.registry import find
 from gossamer.measure import Timing
 from gossamer.plan.plan import Plan

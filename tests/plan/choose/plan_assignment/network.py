@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
 from gossamer.plan.choose.plan_assignment import Option, PlanAssignment, minimise
@@ -67,13 +67,32 @@ class Network:
             total += option.cost
             written.update(zip(node.outputs, option.gives, strict=True))
             needed |= set(zip(node.inputs, option.needs, strict=True))
-        return total + sum(self.conversion(value, written[value], layout)
-                           for value, layout in needed if layout != written[value])
+        return total + self._moved(needed, written)
 
     def all_costs(self) -> dict[tuple[int, ...], float]:
         """Returns every plan assignment with its cost, in lexicographic order."""
-        return {options: self.cost(options) for options in itertools.product(
-            *(range(len(node.options)) for node in self.nodes))}
+        found: dict[tuple[int, ...], float] = {}
+
+        def extend(options: tuple[int, ...], total: float, written: dict[str, Hashable],
+                   needed: frozenset[tuple[str, Hashable]]) -> None:
+            if len(options) == len(self.nodes):
+                found[options] = total + self._moved(self.required.items(), written)
+                return
+            node = self.nodes[len(options)]
+            for index, option in enumerate(node.options):
+                needs = {*zip(node.inputs, option.needs, strict=True)} - needed
+                extend((*options, index), total + option.cost + self._moved(needs, written),
+                       {**written, **dict(zip(node.outputs, option.gives, strict=True))},
+                       needed | needs)
+
+        extend((), 0.0, self.fixed, frozenset(self.required.items()))
+        return found
+
+    def _moved(self, needed: Iterable[tuple[str, Hashable]],
+               written: dict[str, Hashable]) -> float:
+        """Returns the cost of the conversions to the layouts that are needed of values."""
+        return sum(self.conversion(value, written[value], layout)
+                   for value, layout in needed if layout != written[value])
 
     def counted(self, slack: float) -> Network:
         """Returns the network with the costs that options count as, from the definition."""

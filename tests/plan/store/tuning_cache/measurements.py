@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from gossamer.measure import Timing
 from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.plan.measurement import Measurement
+from gossamer.plan.candidate import Measurement
 from gossamer.plan.store import database
 from gossamer.plan.store.tuning_cache import TuningCache
 

@@ -1,13 +1,18 @@
-"""Stored measurements are read back."""
+"""What the tuning cache returns, what is measured again, and checks that were passed."""
+
+import warnings
 
 import pytest
 
+from gossamer.device.registry import find
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Variant
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.vendor.cudnn import Cudnn
 from gossamer.ops.registry import OPS
-from gossamer.plan.measurement import Measurement, candidate_key
+from gossamer.plan.candidate import Measurement, candidate_key
 from gossamer.plan.store import database
-from gossamer.plan.store.tuning_cache import file_name
+from gossamer.plan.store.tuning_cache import TuningCache, file_name
 from gossamer.plan.store.tuning_file import text
 from gossamer.tensor import Format, TensorSpec
 from tests.plan.store.tuning_cache.measurements import (
@@ -121,3 +126,141 @@ def test_devices_of_one_kind_share_a_file_and_others_do_not(tmp_path):
     assert len(names) == 7
     assert all(len(name) < 110 and "/" not in name for name in names)
     assert file_name(device(driver="beads 2.0")) in names
+
+
+def test_checks_come_back(tmp_path):
+    first = cache(tmp_path)
+    assert not first.has_check(problem(), measured(), "weights")
+    first.put_checks([(problem(), measured(), "weights")])
+    assert first.has_check(problem(), measured(), "weights")
+    later = cache(tmp_path)
+    assert later.has_check(problem(), measured(), "weights")
+    assert later.get(problem()) is None and later.notices == []
+
+
+def test_a_check_holds_for_one_candidate_with_one_set_of_constants(tmp_path, algorithms):
+    stored = cache(tmp_path)
+    stored.put_checks([(problem(), measured("tile=8"), "weights")])
+    assert not stored.has_check(problem(), measured("tile=8"), "others")
+    assert not stored.has_check(problem(), measured("tile=16"), "weights")
+    assert not stored.has_check(problem(2), measured("tile=8"), "weights")
+    assert stored.has_check(problem(), measured("tile=8", median_us=1.0), "weights")
+    algorithms["tiled"] = "second source"
+    assert not stored.has_check(problem(), measured("tile=8"), "weights")
+
+
+def test_checks_of_another_driver_count_for_nothing(tmp_path):
+    stored = cache(tmp_path)
+    stored.put_checks([(problem(), measured(), "weights")])
+    assert not cache(tmp_path, driver="beads 2.0").has_check(problem(), measured(), "weights")
+
+
+def test_checks_are_added_to_those_of_other_processes(tmp_path):
+    one, other = cache(tmp_path), cache(tmp_path)
+    for stored, weights in ((one, "first"), (other, "second")):
+        stored.put_checks([(problem(), measured(), weights)])
+    later = cache(tmp_path)
+    assert later.has_check(problem(), measured(), "first")
+    assert later.has_check(problem(), measured(), "second")
+
+
+def test_a_file_without_checks_is_taken(tmp_path):
+    _, content = good_file(tmp_path / "from")
+    content["sections"][0].pop("checks", None)
+    stored = cache(tmp_path)
+    stored.take(content)
+    assert not stored.has_check(problem(), measured(), "weights")
+    stored.put_checks([(problem(), measured(), "weights")])
+    later = cache(tmp_path)
+    assert later.has_check(problem(), measured(), "weights")
+    assert later.get(problem()) == [measured()] and later.notices == []
+
+
+def test_checks_travel_with_the_measurements(tmp_path):
+    stored = cache(tmp_path / "from")
+    stored.put({problem(): [measured()]})
+    stored.put_checks([(problem(), measured(), "weights")])
+    other = cache(tmp_path / "to")
+    other.take(database.read(stored.path))
+    assert cache(tmp_path / "to").has_check(problem(), measured(), "weights")
+
+
+def test_a_changed_algorithm_is_measured_again_alone(tmp_path, algorithms):
+    cache(tmp_path).put({problem(): [measured("tile=8"), measured("", "few_rows")]})
+    algorithms["tiled"] = "second source"
+    stored = cache(tmp_path)
+    assert stored.get(problem()) == [measured("", "few_rows")]
+    assert stored.notices == ["measurements of 1 layer by tiled were made before it was changed: "
+                              "measured again"]
+    stored.put({problem(): [measured("tile=16")]})
+    fresh = cache(tmp_path)
+    assert fresh.get(problem()) == [measured("", "few_rows"), measured("tile=16")]
+    assert fresh.notices == []
+    del algorithms["few_rows"]
+    assert cache(tmp_path).get(problem()) == [measured("tile=16")]
+
+
+def test_a_measurement_by_the_present_version_replaces_the_one_by_another(tmp_path, algorithms):
+    cache(tmp_path).put({problem(): [measured("tile=8"), measured("tile=16")]})
+    algorithms["tiled"] = "second source"
+    stored = cache(tmp_path)
+    stored.put({problem(): [measured("tile=8", median_us=3.0)]})
+    (section,) = database.read(stored.path)["sections"]
+    assert {line["config"]: line["source"] for line in section["candidates"].values()} == {
+        "tile=8": "second source", "tile=16": "first source"}
+    assert cache(tmp_path).get(problem()) == [measured("tile=8", median_us=3.0)]
+
+
+def test_another_driver_or_version_is_measured_again_and_nothing_is_lost(tmp_path, monkeypatch):
+    for rows in (1, 2, 3):
+        cache(tmp_path).put({problem(rows): [measured()]})
+    newer = cache(tmp_path, driver="beads 2.0")
+    assert newer.get(problem(1)) is None and newer.get(problem(1)) is None
+    assert newer.get(problem(2)) is None and newer.get(problem(9)) is None
+    assert newer.notices == ["measurements of 2 layers were made with driver beads 1.0, now "
+                             "beads 2.0: measured again"]
+    newer.put({problem(1): [measured(median_us=3.0)]})
+    assert cache(tmp_path, driver="beads 2.0").get(problem(1)) == [measured(median_us=3.0)]
+    assert cache(tmp_path).get(problem(1)) == [measured()]
+    monkeypatch.setattr("gossamer.plan.store.tuning_cache.PACKAGE_VERSION", "99")
+    later = cache(tmp_path, driver="beads 2.0")
+    assert later.get(problem(1)) is None
+    (notice,) = later.notices
+    assert "gossamer " in notice and "now 99" in notice and "beads" not in notice
+
+
+def test_another_toolkit_is_measured_again(tmp_path):
+    for toolkit, median_us in (("BLAS with 2 threads", 2.0), ("BLAS with 1 thread", 1.0)):
+        here = cache(tmp_path, toolkit=toolkit)
+        assert here.get(problem()) is None
+        here.put({problem(): [measured(median_us=median_us)]})
+    (notice,) = here.notices
+    assert "BLAS with 2 threads, now BLAS with 1 thread: measured again" in notice
+    assert cache(tmp_path, toolkit=toolkit).get(problem()) == [measured(median_us=1.0)]
+
+
+def test_real_problems_have_real_sources(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    conv = Conv2dProblem(1, 3, 8, 8, 4, (3, 3))
+    algorithm = OPS["conv2d"].algorithms[0]
+    result = Measurement(algorithm.name, "", ("NCHW",), ("NCHW",), "fp32", 1.0, 1.0, 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TuningCache(find("host"), tmp_path).put({conv: [result]})
+    assert TuningCache(find("host"), tmp_path).get(conv) == [result]
+
+
+def test_another_version_of_a_vendors_library_is_measured_again(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    conv = Conv2dProblem(1, 3, 8, 8, 4, (3, 3))
+    ours = OPS["conv2d"].algorithms[0].name
+    results = [Measurement(name, "", ("NCHW",), ("NCHW",), "fp32", 1.0, 1.0, 1.0)
+               for name in ("cudnn", ours)]
+    monkeypatch.setattr(Cudnn, "version", lambda self, device: "9.19.0")
+    TuningCache(find("host"), tmp_path).put({conv: results})
+    assert len(TuningCache(find("host"), tmp_path).get(conv)) == 2
+    monkeypatch.setattr(Cudnn, "version", lambda self, device: "9.20.0")
+    stored = TuningCache(find("host"), tmp_path)
+    assert [measurement.algorithm for measurement in stored.get(conv)] == [ours]
+    assert stored.notices == ["measurements of 1 layer by cudnn were made before it was changed: "
+                              "measured again"]

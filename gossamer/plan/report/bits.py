@@ -1,21 +1,105 @@
-"""Computes how much memory weights and activations take in a network with layers on bits, compared
-with float32 and float16."""
+"""Layers on bits, trits and floats: why each is what it is, and the memory that they take."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gossamer.ops.algorithm import Problem
+from gossamer.ops.conv2d.binary.form import binary_form, inputs_are_signs, reason_not_binary
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.fused.problem import FusionProblem
+from gossamer.ops.gemm.dense import pointwise
+from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program, Step
-from gossamer.plan.report.forms import FLOATS, form_of
 from gossamer.tensor import PACKED_DTYPES, TensorSpec
 
+FLOATS = "floats"
 _SIGN_FORMS = ("signs ", "bits for ")
 """The beginnings of the names of packed forms that hold the signs of weights as words. A packed
 form is an array that is made of a layer's constants and laid out as one kernel reads it."""
 _TABLE_FORM = "table of k "
 """The beginning of the names of packed forms that say where the inputs of inner products lie."""
+
+
+@dataclass(frozen=True)
+class LayerForm:
+    """Says whether a layer with weights, or all layers of a step, are computed on bits, trits or
+    floats.
+
+    form: "bits", "trits" or "floats".
+    reason: why the layer is computed on floats; "" for bits and trits.
+    could_be_packed: whether bits or trits can compute the layer.
+    weights: the number of weights of all layers of the step.
+    layers: the number of layers that are computed in the step.
+    has_signs: whether all inputs are -1, 0 or 1, or the weights within each output channel are all
+    equal in magnitude (a or -a).
+    """
+
+    layer: str
+    form: str
+    reason: str
+    could_be_packed: bool
+    weights: int = 0
+    layers: int = 1
+    has_signs: bool = True
+
+
+def form_of(layer: str, problem: Problem, taken: bool | None = None) -> LayerForm | None:
+    """Return the LayerForm of a convolution or of a product with a matrix. For a fusion, returns
+    the LayerForm of its first convolution or product; for other problems None.
+
+    taken: whether an algorithm on bits was taken; None where nothing was chosen yet.
+    """
+    convolutions = _convolutions(problem)
+    if not convolutions:
+        return None
+    convolution, layers = convolutions[0], len(convolutions)
+    weights = sum(math.prod(each.weight_shapes["weight"]) for each in convolutions)
+    reason = reason_not_binary(convolution)
+    if reason is not None:
+        has_signs = convolution.weights_info.scaled_signs or inputs_are_signs(convolution)
+        return LayerForm(layer, FLOATS, reason, False, weights, layers, has_signs)
+    dtype = binary_form(convolution).input
+    if taken is False:
+        return LayerForm(layer, FLOATS, f"{dtype} would do, another algorithm was taken", True,
+                         weights, layers)
+    return LayerForm(layer, dtype, "", True, weights, layers)
+
+
+def forms_line(forms: Iterable[LayerForm]) -> str:
+    """Return a line such as 'layers with weights: 16 of 18 on bits, 1 of 18 on trits, 1 of 18 on
+    floats: conv1 (its inputs are any floats, not known to be -1, 0 or 1)'; "" where no layer has
+    inputs or weights that are signs."""
+    forms = list(forms)
+    if not any(form.has_signs for form in forms):
+        return ""
+    counts = {name: sum(form.layers for form in forms if form.form == name)
+              for name in ("bits", "trits", FLOATS)}
+    text = "layers with weights: " + ", ".join(
+        f"{count} of {sum(counts.values())} on {name}" for name, count in counts.items() if count)
+    floats = [f"{form.layer} ({form.reason})" for form in forms if form.form == FLOATS]
+    return f"{text}: {', '.join(floats)}" if floats else text
+
+
+def weights_line(forms: Iterable[LayerForm]) -> str:
+    """Return a line such as 'weights of layers on bits or trits: 1.36 MB as bits, 43.5 MB in
+    float32'; "" where no layer is on bits or trits."""
+    count = sum(form.weights for form in forms if form.form != FLOATS)
+    if not count:
+        return ""
+    return (f"weights of layers on bits or trits: {count / 8e6:.3g} MB as bits, "
+            f"{4 * count / 1e6:.3g} MB in float32")
+
+
+def _convolutions(problem: Problem) -> list[Conv2dProblem]:
+    """Return the convolutions of a problem: the problem itself, or the convolutions of a fusion. A
+    product with a matrix counts as a convolution of images of one pixel."""
+    parts = problem.parts if isinstance(problem, FusionProblem) else (problem,)
+    found = (pointwise(part) if isinstance(part, GemmProblem) else part for part in parts)
+    return [part for part in found if isinstance(part, Conv2dProblem)]
 
 
 @dataclass(frozen=True)
@@ -70,7 +154,7 @@ class MemoryUse:
 
 
 def memory_use(program: Program, builds: Sequence[BuildCost | None]) -> MemoryUse | None:
-    """Returns the memory of a program's layers; None where no layer is computed on bits.
+    """Return the memory of a program's layers; None where no layer is computed on bits.
 
     Every value that a step writes counts in full, even where values that are never alive together
     share memory. Where a step works in place, and so does not copy its value, the value counts
@@ -99,7 +183,7 @@ def memory_use(program: Program, builds: Sequence[BuildCost | None]) -> MemoryUs
 
 
 def _add_weights(use: dict[str, int], step: Step, built: BuildCost | None) -> None:
-    """Adds the bytes of a step's constants to `use`, whose keys are the fields of MemoryUse."""
+    """Add the bytes of a step's constants to `use`, whose keys are the fields of MemoryUse."""
     kept = {} if built is None else built.forms
     plain = sum(4 * array.size for name, array in step.layer.weights.items()
                 if name.endswith("weight"))
@@ -120,13 +204,13 @@ def _add_weights(use: dict[str, int], step: Step, built: BuildCost | None) -> No
 
 
 def computes_on_bits(step: Step) -> bool:
-    """Returns whether bits or trits compute a step's convolution or product."""
+    """Return whether bits or trits compute a step's convolution or product."""
     form = form_of(step.layer.name, step.problem, step.algorithm.exact)
     return form is not None and form.form != FLOATS
 
 
 def _filled(spec: TensorSpec) -> int:
-    """Returns the bytes of a packed tensor without bits that only fill up words."""
+    """Return the bytes of a packed tensor without bits that only fill up words."""
     return -(-spec.size * PACKED_DTYPES[spec.dtype].planes // 8)
 
 

@@ -1,8 +1,9 @@
-"""A fixed threshold of sparsity between sparse and dense algorithms, in place of comparison."""
+"""Algorithms that are named, decided by a threshold of sparsity, or taken from a saved plan."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,18 @@ import gossamer
 from gossamer.cli.app import app
 from gossamer.device.base import Device
 from gossamer.errors import InputError
+from gossamer.ops.algorithm import PRECISIONS, Variant
+from gossamer.ops.fused.inverted_residual.inverted_residual_mma import InvertedResidualMma
 from gossamer.ops.registry import OPS
+from gossamer.plan.choose import saved_options
+from gossamer.plan.choose.network import LayerChoice
 from gossamer.plan.plan import Plan
+from gossamer.plan.program import Layer, Step
 from tests.fixtures import is_slow
 from tests.model.onnx_models import model, runtime, save, weights
+from tests.ops.fused.blocks import block
+from tests.ops.recording import RecordingDevice
+from tests.plan.small import assert_close, expected, images, small
 from tests.tolerances import normalised_error, tolerance
 
 SPARSITIES = {"dense": 0.0, "thin": 0.5, "thinner": 0.75}
@@ -149,3 +158,68 @@ def test_the_command_line_shows_densities_and_reasons(
     assert "sparsity 0.75 is above the threshold 0.6" in explained.stdout
     plain = json.loads(run(*words, "--json").stdout)
     assert plain["sparse_threshold"] == 0.6
+
+
+@pytest.mark.parametrize("effort", [None, "quick"])
+@pytest.mark.parametrize("only", ["few_rows", "tiled_gemm"])
+def test_a_forced_algorithm_is_taken_wherever_it_can_be(
+    compiled_device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: str,
+    effort: str | None
+) -> None:
+    if effort and is_slow(compiled_device):
+        pytest.skip("Oclgrind interprets: its times say nothing")
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+    plan = gossamer.compile(str(save(small(), tmp_path)), compiled_device, effort=effort,
+                            only=only)
+    assert_close(plan(images(2)), expected(images(2)))
+    (step,) = [step for step in plan.program(2).steps if step.layer.op == "gemm"]
+    assert step.algorithm.name == only
+    assert f"{only} is forced" in step.rejected.values()
+
+
+def test_an_algorithm_that_can_compute_nothing_changes_nothing(device: Device,
+                                                               tmp_path: Path) -> None:
+    path = str(save(small(), tmp_path))
+    names = [[step.algorithm.name for step in gossamer.compile(path, device, only=only)
+              .program(2).steps] for only in (None, "depthwise")]
+    assert names[0] == names[1]
+
+
+def test_an_unknown_algorithm_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"only='magic': there is no such algorithm; .*--explain"):
+        gossamer.compile(str(save(small(), tmp_path)), "host", only="magic")
+
+
+PROBLEM = block(1, 64, 384, 64, (14, 14))
+LAYER = Layer("a block", ["x"], ["y"], PROBLEM, covers=("a", "b"))
+
+
+def restored(variant: Variant, device: Device) -> LayerChoice | str:
+    """Returns what is read of the choice of a variant that was stored."""
+    (algorithm,) = (found for found in OPS["fused"].algorithms
+                    if isinstance(found, InvertedResidualMma))
+    step = Step(LAYER, algorithm, variant, device, ["x"], ["y"])
+    return saved_options._restored(saved_options._stored(step, device), LAYER, device, None,
+                                   exact=True)
+
+
+@pytest.mark.slow
+def test_tiles_that_were_listed_for_another_precision_are_found() -> None:
+    """A plan in float16 has the tiles of float16 for its steps in TF32 too."""
+    device = RecordingDevice()
+    listed = list(InvertedResidualMma().variants_in(PROBLEM, device, PRECISIONS))
+    assert {variant.precision for variant in listed} == set(PRECISIONS)
+    for variant in listed:
+        choice = restored(variant, device)
+        assert isinstance(choice, LayerChoice) and choice.variant == variant
+
+
+def test_other_precisions_are_not_listed_where_that_is_not_needed(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    def variants(*_: Any) -> Iterator[Variant]:
+        raise AssertionError("all variants were listed")
+
+    device = RecordingDevice()
+    variant = next(iter(InvertedResidualMma().variants_in(PROBLEM, device, ("fp16",))))
+    monkeypatch.setattr(InvertedResidualMma, "variants", variants)
+    assert isinstance(restored(variant, device), LayerChoice)

@@ -1,4 +1,4 @@
-"""Sentences on the nodes of a network that ONNX Runtime computes."""
+"""Sentences on the parts of a network that a library computes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 from gossamer.errors import UnsupportedError
 from gossamer.model.graph import Graph
 from gossamer.model.opset.onnx_part import nodes_of
-from gossamer.plan.measurement import counted
+from gossamer.plan.candidate import counted
+from gossamer.plan.program import Program
 
 _MOST_NAMED = 3
 """The most nodes that a sentence names."""
 
 
 def part_notes(graph: Graph, rows: Iterable[Mapping[str, Any]] = ()) -> list[str]:
-    """Returns a sentence for each part of a network that ONNX Runtime computes, and for the
+    """Return a sentence for each part of a network that ONNX Runtime computes, and for the
     network's tail, with the nodes and the reasons why gossamer does not compute them.
 
     rows: the rows of a report; where the rows have times, sentences say which share of the time a
@@ -37,7 +38,7 @@ def part_notes(graph: Graph, rows: Iterable[Mapping[str, Any]] = ()) -> list[str
 
 
 def check_parts(graph: Graph) -> None:
-    """Raises UnsupportedError where ONNX Runtime computes a part of a network."""
+    """Raise UnsupportedError where ONNX Runtime computes a part of a network."""
     if notes := part_notes(graph):
         raise UnsupportedError(f"{graph.file or graph.name}: {notes[0]}, and strict allows "
                                "gossamer's own layers only; leave strict out")
@@ -47,3 +48,19 @@ def _nodes(nodes: Sequence[tuple[str, str]]) -> str:
     named = ", ".join(f"{source} ({reason})" for source, reason in nodes[:_MOST_NAMED])
     more = f" and {len(nodes) - _MOST_NAMED} more" if len(nodes) > _MOST_NAMED else ""
     return f"{counted(len(nodes), 'node')}: {named}{more}"
+
+
+def run_notes(program: Program) -> list[str]:
+    """Return one sentence on the parts of a program, or an empty list where it has no parts."""
+    parts = [step for step in program.steps if step.layer.members]
+    if len(parts) == 1:
+        (step,) = parts
+        return [f"{step.algorithm.name}, {step.layer.name}: {step.algorithm.vendor} computes "
+                f"{counted(len(step.shown), 'layer')} in one run; what each layer takes is its "
+                "share by the library's profile"]
+    if parts:
+        count = sum(len(step.shown) for step in parts)
+        return [f"{parts[0].algorithm.name}: {parts[0].algorithm.vendor} computes "
+                f"{counted(count, 'layer')} in {len(parts)} runs; what each layer takes is its "
+                "share of its run by the library's profile"]
+    return []

@@ -13,7 +13,7 @@ from gossamer_bench.ladder.rungs import Rung
 from gossamer_bench.report.charts import Ladder, ladder_figure, ladders
 from gossamer_bench.report.tables import markdown
 from gossamer_bench.row_files import append_rows
-from tests.bench.rows import row
+from tests.bench.verb import row
 
 
 def run(machine: str = "Chip", factor: float = 1.0, date: str = "2026-01-02"
