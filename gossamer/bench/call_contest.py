@@ -10,10 +10,9 @@ from gossamer.accuracy import normalised_error
 from gossamer.bench.call_times import CallTimes, Load, in_turn
 from gossamer.bench.processors import far_notice, transfer_ns
 from gossamer.bench.rows import ResultRow, Stamp, machine, now
-from gossamer.bench.work import OWN, AbsentError, CalledContender
+from gossamer.bench.work import OWN, AbsentError, CalledContender, Case
 from gossamer.errors import DeviceLostError, GossamerError
 from gossamer.measure import Timing
-from gossamer_bench.work import Case
 
 _WARM_UP = 5
 """Calls before a contender's output is checked. A contender whose call is a loop over many batches

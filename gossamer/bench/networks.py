@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.bench.work import MOST_ERROR, AbsentError, PeerNetwork, Setting, least_work
+from gossamer.bench.work import MOST_ERROR, AbsentError, Case, PeerNetwork, Setting, least_work
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.io.text import shape_text
 from gossamer.model import zoo
@@ -24,7 +24,6 @@ from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.tune import reference as network_reference
 from gossamer.tensor import Format, default_spec
-from gossamer_bench.work import Case
 
 CHECKED_IMAGES = 2
 """Number of images that are compared with the reference, in networks that do not mix images."""

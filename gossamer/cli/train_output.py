@@ -28,8 +28,6 @@ from gossamer.io.output_files import replacing
 from gossamer.io.text import human, shape_text
 from gossamer.plan.candidate import counted
 from gossamer.train import MLP, Preparation, Progress, curve
-from gossamer.plan.candidate import counted
-from gossamer.train import MLP, Preparation, Progress
 from gossamer.train.data.samples import DataShape
 from gossamer.train.network import JUDGED
 

@@ -32,8 +32,6 @@ import gossamer
 from gossamer.device.base import Buffer
 from gossamer.plan.run.device_workers import PlanParts
 from gossamer.plan.run.host_transfers import HostTransfers
-from gossamer.plan.run.device_workers import PlanParts
-from gossamer.serve.run import bound
 from gossamer.serve.app import Server
 from gossamer.serve.models import BatchOptions, Loaded, Models, ServedModel
 from gossamer.serve.run import bound, serve

@@ -11,7 +11,7 @@ import pyopencl as cl
 
 from gossamer.device.base import Argument, Buffer, Kernel
 from gossamer.device.opencl import OpenCLBuffer, OpenCLDevice
-from gossamer.device.opencl_kernel import Command
+from gossamer.device.opencl_driver import Command
 
 
 class Addressed(Buffer):

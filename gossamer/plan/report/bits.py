@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gossamer.ops.algorithm import Problem
-from gossamer.ops.conv2d.binary.form import binary_form, inputs_are_signs, reason_not_binary
+from gossamer.ops.conv2d.binary.layer import binary_form, inputs_are_signs, reason_not_binary
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.gemm.dense import pointwise

@@ -20,7 +20,7 @@ from gossamer.model.graph import Graph, Tail, ValueInfo, as_called
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.opset.onnx_part import nodes_of
 from gossamer.ops.host_threads import Threads, number_of
-from gossamer.ops.onnx_part.empty import fatal_node, merged, run_empty
+from gossamer.ops.onnx_part.host import fatal_node, merged, run_empty
 from gossamer.ops.onnx_part.session import Session, parsed
 from gossamer.plan.program import Program
 from gossamer.plan.run.binding import (

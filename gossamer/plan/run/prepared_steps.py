@@ -18,12 +18,8 @@ from gossamer.errors import InputError
 from gossamer.io.text import duration_text
 from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State
-from gossamer.ops.part.host import problem_times
+from gossamer.ops.part.host import Ready, problem_times
 from gossamer.ops.part.problem import PartProblem
-from gossamer.plan.fusion import source_of
-from gossamer.ops.part.host import Ready
-from gossamer.ops.part.problem import PartProblem
-from gossamer.ops.part.host import problem_times
 from gossamer.plan.fusion import source_of
 from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
 from gossamer.plan.program import Program, Step

@@ -19,8 +19,8 @@ from gossamer.device import kernel_cache
 from gossamer.device.base import Buffer, Device, NeedsDeviceError
 from gossamer.device.host import processors
 from gossamer.device.registry import find
-from gossamer.io.process_pool import Call, NoProcessError, ProcessPool
 from gossamer.errors import GossamerError, first_line
+from gossamer.io.process_pool import Call, NoProcessError, ProcessPool
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.lru_cache import LruCache
 from gossamer.ops.weights import Pack, Weights

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gossamer.device.base import Device
-from gossamer.device.rates import PeakRates
+from gossamer.device.limits import PeakRates
 from gossamer.device.registry import find
 from gossamer.errors import OutOfMemoryError
 from gossamer.plan.store.tuning_cache import TuningCache

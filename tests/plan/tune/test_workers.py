@@ -25,7 +25,6 @@ from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.plan.prepare import BuiltElsewhere, build
 from gossamer.plan.tune import workers as tune_workers
-from gossamer.plan.tune import workers as workers_module
 from gossamer.plan.tune.workers import BuildWorkers, WorkerPools
 from tests.ops.conv2d.sparse.sparse_weights import BIAS_RESIDUAL_CLIP, H200, sparse, with_density
 from tests.plan.tune.build_algorithms import (
@@ -153,7 +152,7 @@ class Sparse(Scripted):
 
 def test_pools_that_were_ended_build_nothing_and_are_closed(
         host: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers_module, "processors", lambda: 2)
+    monkeypatch.setattr(tune_workers, "processors", lambda: 2)
     pools = WorkerPools()
     pools.start(host, [Sparse()])
     (workers,) = pools.pools.values()
@@ -186,8 +185,8 @@ def test_the_compilers_of_another_plan_stay(host: Device) -> None:
 def test_pools_are_started_where_they_are_of_use(
         count: int, algorithms: list[Scripted], started: dict[bool, int],
         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers_module, "processors", lambda: count)
-    monkeypatch.setattr(workers_module, "BuildWorkers", lambda device, count, on_device: count)
+    monkeypatch.setattr(tune_workers, "processors", lambda: count)
+    monkeypatch.setattr(tune_workers, "BuildWorkers", lambda device, count, on_device: count)
     device = BuildableHost()
     device.limits = replace(device.limits, memory_bytes=2**40)
     pools = WorkerPools()

@@ -16,9 +16,8 @@ from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
 from gossamer.ops.fused.algorithm import FusionAlgorithm
-from gossamer.ops.fused.convolution_pool.convolution_pool_mma import ConvolutionPoolMma
-from gossamer.ops.fused.pointwise_pair.layers import BOTH
-from gossamer.ops.fused.pointwise_pair.pointwise_pair import PointwisePairMma
+from gossamer.ops.fused.convolution_pool import ConvolutionPoolMma
+from gossamer.ops.fused.pointwise_pair import BOTH, PointwisePairMma
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.plan.fusion import find_fusions
 from gossamer.plan.lower.rules import lower
