@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from onnx.external_data_helper import (
     uses_external_data,
 )
 
-from gossamer.errors import first_line, quoted
+from gossamer.errors import ModelError, first_line, quoted
 from gossamer.io.limits import check_unpacked, most_value_bytes
 from gossamer.model.graph import Graph
 from gossamer.model.opset.onnx_reference import FOLDED, as_float32, computed, most_bytes
@@ -164,6 +164,33 @@ def _item_bits(tensor: onnx.TensorProto) -> int:
     return 8 * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
+def add_constants(tensors: Iterable[onnx.TensorProto], graph: Graph, keeps: bool,
+                   exact: dict[str, np.ndarray]) -> None:
+    """Adds tensors to the constants of a graph, floating-point ones as float32.
+
+    keeps: whether float64 stays in parts for ONNX Runtime, and in outputs.
+    exact: takes the float64 values of constants where float64 is kept.
+    """
+    narrowed = []
+    for tensor in tensors:
+        if tensor.name in graph.constants:
+            raise ModelError(f"{graph.file}: two initializers are named {quoted(tensor.name)}")
+        try:
+            array = to_array(tensor)
+        except ValueError as error:
+            raise ModelError(f"{graph.file}: initializer {quoted(tensor.name)} is damaged: {error}"
+                             ) from None
+        graph.constants[tensor.name] = as_float32(array)
+        if array.dtype == np.float64 and keeps:
+            exact[tensor.name] = array
+        elif array.dtype == np.float64:
+            narrowed.append((tensor.name, array.dtype))
+    if narrowed:
+        name, dtype = narrowed[0]
+        graph.warnings.append(f"{graph.file}: {len(narrowed)} weights are {dtype} (first: "
+                              f"{quoted(name)}); gossamer computes with them as float32")
+
+
 class ConstantFolder:
     """Computes nodes whose inputs are all constants, with ONNX's reference implementation.
 
@@ -236,19 +263,20 @@ class ConstantFolder:
         self._bytes_left -= sum(array.nbytes for array in results)
         return results
 
-    def fold_last(self, graph: Graph) -> None:
-        """Computes the last node of a graph where this node is element-wise and its inputs are
-        constants. A converter has just added the node. A node with too large a result stays."""
+    def fold_last(self, graph: Graph) -> bool:
+        """Compute the last node of a graph, which is element-wise and reads constants.
+
+        Returns whether the node was computed: its result may be too large.
+        """
         node = graph.nodes[-1]
-        if node.op != "elementwise" or any(name not in graph.constants for name in node.inputs):
-            return
         arrays = [graph.constants[name].astype(np.float32) for name in node.inputs]
         try:
             shape = np.broadcast_shapes(*[array.shape for array in arrays])
         except ValueError:
-            return
-        if 4 * math.prod(shape) <= self._bytes_left:
-            (result,) = node.attributes["expression"].evaluate(*arrays)
-            self._bytes_left -= result.nbytes
-            graph.constants[node.outputs[0]] = result
-            del graph.nodes[-1]
+            return False
+        if 4 * math.prod(shape) > self._bytes_left:
+            return False
+        (result,) = node.attributes["expression"].evaluate(*arrays)
+        self._bytes_left -= result.nbytes
+        graph.constants[node.outputs[0]] = result
+        return True

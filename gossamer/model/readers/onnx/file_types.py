@@ -11,6 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from gossamer.model.opset.onnx_shapes import inferred
+from gossamer.model.readers.onnx.elementwise import TYPES
 from gossamer.model.readers.onnx.order import reads
 
 MOST_PARAMETERS = 1024
@@ -125,6 +126,14 @@ def is_untyped(value: onnx.ValueInfoProto) -> bool:
     """Returns whether the file does not say what a value is, or of what its elements are."""
     return value.type.WhichOneof("value") in (None, "tensor_type") and (
         not value.type.tensor_type.elem_type)
+
+
+def is_of_numbers(value: onnx.ValueInfoProto, keeps: bool) -> bool:
+    """Returns whether a value is a tensor of numbers that gossamer computes with, as values without
+    a type are supposed to be. keeps: whether float64 is left to ONNX Runtime."""
+    kind = value.type.tensor_type.elem_type or TensorProto.FLOAT
+    return is_untyped(value) or (value.type.HasField("tensor_type") and kind in TYPES and not (
+        keeps and kind == TensorProto.DOUBLE))
 
 
 def has_float64(graph: onnx.GraphProto) -> bool:

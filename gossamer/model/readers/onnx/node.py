@@ -73,6 +73,7 @@ class OnnxNode:
 
     def __init__(self, proto: onnx.NodeProto, opset: int, graph: Graph,
                  used: Counter[str], too_large: Mapping[str, int]) -> None:
+        self.proto = proto
         self.op = proto.op_type
         self.inputs = list(proto.input)
         self.outputs = list(proto.output)

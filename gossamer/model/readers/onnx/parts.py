@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -33,6 +33,19 @@ _REFUSED = frozenset(("EPContext", "ImageDecoder"))
 pictures."""
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a node of the file.
+
+    nodes: the nodes of gossamer's graph that take its place.
+    reason: why it is left to ONNX Runtime instead; "" where it is not.
+    """
+
+    proto: onnx.NodeProto
+    nodes: Sequence[Node]
+    reason: str
+
+
 class Parts:
     """Nodes of a file that are left to ONNX Runtime.
 
@@ -47,9 +60,7 @@ class Parts:
         self._keeps = keeps_float64
         self.probe = Probe(graph)
         self._clusters = Clusters()
-        self._nodes: list[onnx.NodeProto] = []
-        self._converted: dict[int, list[Node]] = {}
-        self._left: dict[int, str] = {}
+        self._outcomes: Sequence[Outcome] = ()
         self._inner: dict[str, onnx.TypeProto] = {}
         self._functions = {(function.domain, function.name)
                            for function in types.model.functions}
@@ -90,18 +101,9 @@ class Parts:
                 return None
         return bool(value.any())
 
-    def branch(self, nodes: Sequence[onnx.NodeProto], initializers: Sequence[onnx.TensorProto]
-               ) -> None:
-        """Notes the nodes of a branch that take the place of an If."""
-        self._types.add(nodes, initializers)
-
     def _is_kept(self, name: str) -> bool:
         """Returns whether a value is float64 and stays float64."""
         return self._keeps and self._types.elem_type(name) == TensorProto.DOUBLE
-
-    def computed(self, node: onnx.NodeProto, nodes: Sequence[Node]) -> None:
-        """Notes the nodes in gossamer's graph that a node of the file has become."""
-        self._converted[self._add(node)] = list(nodes)
 
     def takes(self, node: onnx.NodeProto) -> bool:
         """Returns whether ONNX Runtime knows the domains of a node and of the nodes within it, and
@@ -112,11 +114,8 @@ class Parts:
         return all(self.takes(inner) for attribute in node.attribute
                    for graph in (attribute.g, *attribute.graphs) for inner in graph.node)
 
-    def leave(self, node: onnx.NodeProto, reason: str) -> None:
-        """Leaves a node to ONNX Runtime."""
-        step = self._add(node)
-        self._left[step] = reason
-        self._clusters.join(step)
+    def leave(self, node: onnx.NodeProto) -> None:
+        """Note what is known of the results of a node that ONNX Runtime computes."""
         kinds: dict[str, onnx.TypeProto] = {}
         known: dict[str, np.ndarray] = {}
         for name in reads(node):
@@ -139,31 +138,33 @@ class Parts:
         """Adds an input of the network that is no tensor of numbers."""
         self._inner[info.name] = info.type
 
-    def _add(self, node: onnx.NodeProto) -> int:
-        self._nodes.append(node)
-        return self._clusters.add(reads(node), filter(None, node.output))
+    def join(self, outcomes: Sequence[Outcome], inputs: Sequence[ValueInfo]) -> None:
+        """Join the nodes that are left to ONNX Runtime to parts, and add the parts to the graph.
 
-    def finish(self, inputs: Sequence[ValueInfo]) -> None:
-        """Adds the parts to the graph. The parts consist of the nodes that are left to ONNX
-        Runtime. Nodes that depend on values which cannot leave their part become the graph's tail.
-
-        inputs: all inputs of the network. Raises UnsupportedError for a node in the tail that ONNX
-        Runtime does not know.
+        Nodes that depend on values which cannot leave their part become the graph's tail. outcomes:
+        those of all nodes, in order. inputs: all inputs of the network. Raises UnsupportedError for
+        a node in the tail that ONNX Runtime does not know.
         """
-        if not self._left and len(inputs) == len(self._graph.inputs):
+        is_any_left = any(outcome.reason for outcome in outcomes)
+        if not is_any_left and len(inputs) == len(self._graph.inputs):
             return
+        self._outcomes = outcomes
+        for outcome in outcomes:
+            step = self._clusters.add(reads(outcome.proto), filter(None, outcome.proto.output))
+            if outcome.reason:
+                self._clusters.join(step)
         in_tail = self._steps_of_tail()
         names = names_of(self._graph)
-        nodes = [node for step, nodes in self._converted.items() if step not in in_tail
-                 for node in nodes]
+        nodes = [node for step, outcome in enumerate(outcomes) if step not in in_tail
+                 for node in outcome.nodes]
         outputs = [info.name for info in self._graph.outputs]
         groups = list(filter(None, ([step for step in steps if step not in in_tail]
                                     for steps in self._clusters.groups())))
         for number, together in enumerate(self._clusters.independent(groups)):
             steps = sorted(step for index in together for step in groups[index])
-            read = {name for step in range(len(self._nodes)) if step not in steps
+            read = {name for step in range(len(outcomes)) if step not in steps
                     for name in self._reads_of(step, step in in_tail)}.union(outputs)
-            members = [(self._nodes[step], self._left[step]) for step in steps]
+            members = [(outcomes[step].proto, outcomes[step].reason) for step in steps]
             nodes.append(self._part(f"part_{number}", members, read, names))
         self._graph.nodes = in_reading_order(nodes)
         if in_tail or len(inputs) > len(self._graph.inputs):
@@ -176,8 +177,8 @@ class Parts:
         or if a step of the tail or outside of the part reads the value."""
         outputs = {info.name for info in self._graph.outputs}
         readers: dict[str, list[int]] = {}
-        for step, node in enumerate(self._nodes):
-            for name in reads(node):
+        for step, outcome in enumerate(self._outcomes):
+            for name in reads(outcome.proto):
                 readers.setdefault(name, []).append(step)
         waiting: list[int] = []
         for name in self._inner:
@@ -194,23 +195,24 @@ class Parts:
             if step in found:
                 continue
             found.add(step)
-            for name in self._nodes[step].output:
+            for name in self._outcomes[step].proto.output:
                 waiting += readers.get(name, ())
-            for name in reads(self._nodes[step]):
+            for name in reads(self._outcomes[step].proto):
                 maker = self._clusters.maker(name)
                 if name in self._inner and maker is not None:
                     waiting.append(maker)
         return found
 
     def _group_of(self, step: int) -> int | None:
-        return self._clusters.group_of(step) if step in self._left else None
+        return self._clusters.group_of(step) if self._outcomes[step].reason else None
 
     def _reads_of(self, step: int, as_in_file: bool) -> Iterable[str]:
         """Returns the values that a step reads: the inputs of the file's node, or the inputs of the
         nodes that took its place in gossamer's graph."""
-        if as_in_file or step in self._left:
-            return reads(self._nodes[step])
-        return (name for node in self._converted[step] for name in node.inputs)
+        outcome = self._outcomes[step]
+        if as_in_file or outcome.reason:
+            return reads(outcome.proto)
+        return (name for node in outcome.nodes for name in node.inputs)
 
     def _tail(self, steps: Sequence[int], inputs: Sequence[ValueInfo]) -> Tail:
         """Returns the tail that consists of these steps. The values that the tail reads become
@@ -218,13 +220,13 @@ class Parts:
         graph = self._graph
         members = []
         for step in steps:
-            node = self._nodes[step]
+            node = self._outcomes[step].proto
             if not self.takes(node):
                 raise UnsupportedError(
                     f"{graph.file}: {source(node)}: reads what only ONNX Runtime computes, which "
                     f"does not know domain {quoted(node.domain)}")
-            members.append((node, self._left.get(step, "depends on values whose shape or type the "
-                                                       "data decide")))
+            members.append((node, self._outcomes[step].reason
+                            or "depends on values whose shape or type the data decide"))
         made = {name for node, _ in members for name in node.output if name}
         outputs = [info for info in graph.outputs
                    if info.name in made or info.name in self._inner]
