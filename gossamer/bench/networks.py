@@ -14,8 +14,8 @@ from gossamer.bench.work import MOST_ERROR, Setting, least_work
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.io.text import shape_text
 from gossamer.model import zoo
-from gossamer.model.batch_axis import along_batch
 from gossamer.model.graph import Graph
+from gossamer.model.infer.resolve import along_batch
 from gossamer.model.load import load
 from gossamer.model.readers import registry
 from gossamer.ops.algorithm import PRECISIONS

@@ -13,10 +13,9 @@ import numpy as np
 
 from gossamer.errors import InputError, ModelError, did_you_mean
 from gossamer.io.images import PRESETS, Preprocessing
-from gossamer.model.builder import GraphBuilder
+from gossamer.model.builder import GraphBuilder, NodeNames
 from gossamer.model.graph import Graph
 from gossamer.model.metadata import ModelMetadata
-from gossamer.model.node_builder import NodeNames
 from gossamer.model.readers.darknet.reader import load_darknet
 from gossamer.model.readers.torch.state_dict import read_tensors
 

@@ -12,7 +12,7 @@ from gossamer import host_library
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError, InputError, UnsupportedError
 from gossamer.model.graph import Graph
-from gossamer.model.readers.onnx.clusters import Clusters
+from gossamer.model.readers.onnx.order import Clusters
 from gossamer.ops.onnx_part.host import session_of
 from gossamer.ops.onnx_part.problem import OnnxPartProblem
 from gossamer.ops.onnx_part.session import ComputingError

@@ -31,13 +31,13 @@ from gossamer.torch.effects import (
     Effects,
     effects_of,
     random_numbers_restored,
-    users_function,
+    users_state,
     without_writes,
 )
 from gossamer.torch.optimize import optimize
 from gossamer.torch.optimized_module import OptimizedModule
 from gossamer.torch.parts import Left, operators_of, parts_of
-from gossamer.torch.watch import Watch, Weights
+from gossamer.torch.weights import Watch, Weights
 
 _OPTIONS = {"precision", "effort", "budget", "tolerance", "threads"}
 """The options of this backend that `optimize` has too."""
@@ -97,9 +97,9 @@ def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
     if unknown := sorted(set(chosen) - _OPTIONS):
         raise InputError(f"options: {quoted(unknown[0])} is none of the backend gossamer; its "
                          f"options: least_operators, {', '.join(sorted(_OPTIONS))}")
-    if (name := users_function(graph_module)) and TracingContext.try_get() is not None:
+    if (reason := users_state(graph_module)) and TracingContext.try_get() is not None:
         # Dynamo has no guard for such functions: it would run this graph for others, too
-        error = UnsupportedError(f"the function {name} may have a state")
+        error = UnsupportedError(reason)
         reports.append(_nothing_taken(operators_of(graph_module), error))
         raise SkipFrame(str(error))
     if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False)

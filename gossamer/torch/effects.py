@@ -257,7 +257,7 @@ def _foreign(module: fx.GraphModule, node: fx.Node) -> str:
         if any(part in name for part in _MODES):
             return f"{name} changes how torch computes"
         if _is_users(target):
-            return f"the function {name or target} may have a state"
+            return _state_of(name or target)
     if _name(node) == "as_strided":
         return "as_strided reads memory by its addresses"
     return ""
@@ -268,10 +268,16 @@ def _is_users(target: Any) -> bool:
     return package not in _MODULES
 
 
-def users_function(module: fx.GraphModule) -> str:
-    """Returns the name of the first function in a graph that Dynamo was told not to look into; ""
-    where there is none."""
-    return next((_name(node) for node in module.graph.nodes
+def _state_of(function: Any) -> str:
+    return f"the function {function} may have a state"
+
+
+def users_state(module: fx.GraphModule) -> str:
+    """Return the reason for which no other graph may be run as this one, else "".
+
+    Dynamo was told not to look into a function that the graph calls.
+    """
+    return next((_state_of(_name(node)) for node in module.graph.nodes
                  if node.op == "call_function" and not isinstance(
                      node.target, HigherOrderOperator | OpOverload | OpOverloadPacket)
                  and _is_users(node.target)), "")

@@ -23,10 +23,15 @@ from gossamer.model.graph import Graph
 from gossamer.model.load import load
 from gossamer.model.readers.onnx.order import SCOPES
 from gossamer.torch.call_form import InputForm, OutputForm
-from gossamer.torch.decompositions import decomposed
-from gossamer.torch.interpolation import Sizes, interpolations, mark
+from gossamer.torch.exporter_forms import (
+    Sizes,
+    decomposed,
+    interpolations,
+    make_plain,
+    mark,
+    set_names,
+)
 from gossamer.torch.library import exports_programs, version
-from gossamer.torch.plain_nodes import make_plain, set_names
 from gossamer.torch.quantised import WithPlainQuantisation
 
 _PREFIX = "module."

@@ -15,9 +15,8 @@ from gossamer.errors import InputError, quoted
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.report import Report
 from gossamer.torch.call_form import InputForm, OutputForm
-from gossamer.torch.captured import is_channels_last, module_of
-from gossamer.torch.checks import check_kind, gradient_error
-from gossamer.torch.watch import Watch, Weights
+from gossamer.torch.captured import check_kind, gradient_error, is_channels_last, module_of
+from gossamer.torch.weights import Watch, Weights
 
 _NHWC = (0, 2, 3, 1)
 

@@ -6,8 +6,8 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from gossamer.io.text import shape_text
-from gossamer.model.batch_axis import along_batch
 from gossamer.model.builder import GraphBuilder
+from gossamer.model.infer.resolve import along_batch
 from tests.cli.command_line import RNG, fails, save_network, save_photo, succeeds
 from tests.tolerances import normalised_error, tolerance
 

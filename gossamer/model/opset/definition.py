@@ -10,7 +10,7 @@ import numpy as np
 
 from gossamer.facts import ValueFacts
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.model.opset.images import Images
+from gossamer.model.opset.mixing import Images
 from gossamer.model.opset.state import InferenceState
 
 ShapeRule = Callable[[InferenceState, Node], None]

@@ -16,8 +16,7 @@ from gossamer.model.opset.definition import (
     nothing_known,
     resolved,
 )
-from gossamer.model.opset.images import Images
-from gossamer.model.opset.mixing import BATCH_AXIS
+from gossamer.model.opset.mixing import BATCH_AXIS, Images
 from gossamer.model.opset.state import InferenceState
 
 AFFINE = Expression(4, (ExpressionStep("sub", (0, 1)), ExpressionStep("mul", (4, 2)),

@@ -17,8 +17,7 @@ from gossamer.model.opset.definition import (
     never_jumps,
     not_evaluated,
 )
-from gossamer.model.opset.images import Images
-from gossamer.model.opset.mixing import BATCH_AXIS, keeps_images_apart, works_across_images
+from gossamer.model.opset.mixing import BATCH_AXIS, Images, keeps_images_apart, works_across_images
 from gossamer.model.opset.state import InferenceState
 from gossamer.resampling import nearest as nearest_elements
 

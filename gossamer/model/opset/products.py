@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from gossamer.expression import Expression
-from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts, point
+from gossamer.facts import (
+    PLUS_MINUS_ONE,
+    REAL,
+    TERNARY,
+    ValueFacts,
+    common,
+    fits_multiples,
+    grid,
+    point,
+    unit,
+)
 from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.definition import define, never_jumps, not_evaluated
 from gossamer.model.opset.expression_facts import expression_facts
-from gossamer.model.opset.images import Images
-from gossamer.model.opset.mixing import mixing_operands
+from gossamer.model.opset.mixing import Images, mixing_operands
 from gossamer.model.opset.signs import is_never_zero
 from gossamer.model.opset.state import InferenceState
-from gossamer.model.opset.sums import weighted_sums
 from gossamer.model.opset.windows import extent, image_shape, window
 
 
@@ -263,3 +272,35 @@ DEFINITIONS = (
            shape=_matmul_shape, evaluate=_matmul, mixes=_matmul_mixes, passes_values=False,
            jumps=never_jumps, facts=_matmul_facts, float_only=True, attribute_inputs=()),
 )
+
+
+def weighted_sums(values: ValueFacts, known: ValueFacts, weights: np.ndarray) -> ValueFacts:
+    """Returns the facts of the sums of weights[m, k] * x[k] over k for every m; REAL where a
+    product or a partial sum may be rounded.
+
+    values: facts of each x[k].
+    known: facts of the weights.
+    weights: an array with m along its first dimension and k along all other dimensions together.
+    """
+    if not weights.size:
+        return point(0.0)
+    weights = weights.reshape(len(weights), -1)
+    if values.count is None or known.count is None or not np.isfinite(weights).all():
+        return REAL
+    low, high, step = map(Fraction, (values.low, values.high, values.step))
+    of_values, of_weights = common(low, step), common(Fraction(known.low), Fraction(known.step))
+    if not of_values or not of_weights:
+        return point(0.0)
+    if max(-known.low, known.high) > of_weights * (1 << 24):
+        return REAL
+    whole = np.rint(weights.astype(np.float64) / float(of_weights)).astype(np.int64)
+    scale = of_values * of_weights
+    largest = int(np.abs(whole).sum(axis=1).max()) * max(abs(low), abs(high)) / of_values
+    if not fits_multiples(unit(scale), largest * scale):
+        return REAL
+    positive, negative = np.maximum(whole, 0).sum(axis=1), np.minimum(whole, 0).sum(axis=1)
+    first, last = int(low / of_values), int(high / of_values)
+    lowest, highest = (positive * a + negative * b for a, b in ((first, last), (last, first)))
+    steps = np.gcd.reduce(np.concatenate([
+        lowest - lowest[0], whole.ravel() * int(step / of_values)]))
+    return grid(int(lowest.min()) * scale, int(highest.max()) * scale, int(steps) * scale)

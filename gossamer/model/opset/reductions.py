@@ -11,8 +11,7 @@ import numpy as np
 from gossamer.facts import NONNEGATIVE, REAL, ValueFacts, integers
 from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.definition import define, never_jumps, not_evaluated
-from gossamer.model.opset.images import Images
-from gossamer.model.opset.mixing import BATCH_AXIS, works_across_images
+from gossamer.model.opset.mixing import BATCH_AXIS, Images, works_across_images
 from gossamer.model.opset.state import InferenceState
 from gossamer.ordering import first_places
 

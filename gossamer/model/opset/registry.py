@@ -12,12 +12,10 @@ from gossamer.model.opset import (
     indexing,
     linear,
     normalisation,
-    onnx_part,
-    onnx_reference,
+    onnx_nodes,
     parts,
     products,
     reductions,
-    shape_arithmetic,
     shapes,
     windows,
 )
@@ -38,7 +36,7 @@ def by_name(definitions: Iterable[OpDef]) -> dict[str, OpDef]:
 OPSET = by_name(
     definition
     for module in (products, normalisation, windows, elementwise, reductions, shapes, parts,
-                   indexing, linear, onnx_part, onnx_reference, shape_arithmetic)
+                   indexing, linear, onnx_nodes)
     for definition in module.DEFINITIONS)
 
 

@@ -38,7 +38,7 @@ def malformed(error: Exception) -> str:
 class InferenceState:
     """State of the shape inference of a graph at one batch size.
 
-    Nodes are visited in order (gossamer.model.infer.visit). The shape rule of a node's op checks
+    Nodes are visited in order (gossamer.model.infer.resolve). The shape rule of a node's op checks
     the node, makes its attributes concrete and adds the node, or nodes that replace it, to this
     state.
 

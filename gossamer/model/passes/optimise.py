@@ -11,27 +11,23 @@ from gossamer.errors import ModelError
 from gossamer.expression import identity
 from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node
-from gossamer.model.infer.resolve import live_nodes
+from gossamer.model.infer.resolve import live_nodes, visit
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch, shapes_by_batch
-from gossamer.model.infer.visit import visit
 from gossamer.model.opset.state import InferenceState
 from gossamer.model.passes.batch_norm import expand_batch_norms, fold_batch_norms
-from gossamer.model.passes.channel_shuffles import gather_shuffled_channels
-from gossamer.model.passes.channels_first import move_channels_first
-from gossamer.model.passes.chosen_channels import choose_channels_by_weights
-from gossamer.model.passes.concatenations import (
+from gossamer.model.passes.channels import (
+    choose_channels_by_weights,
+    gather_shuffled_channels,
     move_above_concatenations,
     nest_concatenations,
 )
 from gossamer.model.passes.dead_channels import drop_dead_channels
-from gossamer.model.passes.expansions import drop_expansions
+from gossamer.model.passes.expressions import drop_expansions, drop_straight_through
 from gossamer.model.passes.fusion import fuse_chains, fuse_epilogues
 from gossamer.model.passes.parallel_convolutions import merge_parallel_convolutions
-from gossamer.model.passes.pixels import keep_pixels
+from gossamer.model.passes.pixels import keep_pixels, transpose_images_for_tokens
 from gossamer.model.passes.scaled_signs import move_scales_into_weights, round_scaled_signs
-from gossamer.model.passes.straight_through import drop_straight_through
-from gossamer.model.passes.token_rows import transpose_images_for_tokens
-from gossamer.model.passes.transposed_operands import scale_before_transposing
+from gossamer.model.passes.transpositions import move_channels_first, scale_before_transposing
 
 
 def optimise(graph: Graph, *, channels_first: bool = False,

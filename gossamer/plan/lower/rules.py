@@ -13,7 +13,7 @@ from gossamer.errors import UnsupportedError
 from gossamer.model.facts import derive, stating_nan
 from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.definition import OpDef
-from gossamer.model.opset.onnx_part import nodes_of
+from gossamer.model.opset.onnx_nodes import nodes_of
 from gossamer.model.opset.registry import OPSET
 from gossamer.model.opset.shapes import swaps_matrices
 from gossamer.ops.batch_norm.problem import BatchNormProblem

@@ -12,7 +12,7 @@ from gossamer import host_library
 from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError, quoted
 from gossamer.model.graph import Graph, Tail, ValueInfo
-from gossamer.model.opset.onnx_part import nodes_of
+from gossamer.model.opset.onnx_nodes import nodes_of
 from gossamer.ops.host_threads import Threads, number_of
 from gossamer.ops.onnx_part.empty import fatal_node, merged, run_empty
 from gossamer.ops.onnx_part.session import Session, parsed

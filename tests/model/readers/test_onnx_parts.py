@@ -15,8 +15,8 @@ import gossamer
 from gossamer.errors import ModelError, UnsupportedError
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
-from gossamer.model.opset.onnx_part import nodes_of
-from gossamer.model.readers.onnx.clusters import Clusters
+from gossamer.model.opset.onnx_nodes import nodes_of
+from gossamer.model.readers.onnx.order import Clusters
 from tests.model.onnx_models import model, weights
 from tests.onnx_parts import choosing, counting, sampled, texts
 

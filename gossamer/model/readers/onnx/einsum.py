@@ -11,8 +11,8 @@ from gossamer.expression import apply
 from gossamer.model.opset.state import Shape
 from gossamer.model.readers.onnx.integers import Integers
 from gossamer.model.readers.onnx.node import OnnxNode
-from gossamer.model.readers.onnx.probe import OTHER_SIZES, Probe
 from gossamer.model.readers.onnx.quantised_products import IntegerConverter
+from gossamer.model.readers.onnx.value_types import OTHER_SIZES, Probe
 
 Term = str
 """The dimensions of a value, one letter for each."""

@@ -11,9 +11,7 @@ from onnx import TensorProto
 
 from gossamer.expression import apply
 from gossamer.model.compose import Composer
-from gossamer.model.readers.onnx.node import OnnxNode
-
-Converter = Callable[[OnnxNode], None]
+from gossamer.model.readers.onnx.node import Converter, OnnxNode
 
 TYPES: dict[int, str] = {
     **{TensorProto.DataType.Value(name.upper()): name for name in (

@@ -18,7 +18,7 @@ import onnx
 
 from gossamer.model.compose import Composer
 from gossamer.model.readers.onnx.node import OnnxNode
-from gossamer.model.readers.onnx.probe import Probe
+from gossamer.model.readers.onnx.value_types import Probe
 
 RANGES = {kind: (float(np.iinfo(kind).min), float(np.iinfo(kind).max))
           for kind in ("int8", "uint8", "int16", "uint16")}

@@ -17,21 +17,17 @@ from gossamer.model.graph import Graph, Node, UniqueNames, ValueInfo, names_of, 
 from gossamer.model.opset.state import MALFORMED, malformed
 from gossamer.model.readers.onnx.constants import ConstantFolder, add_constants
 from gossamer.model.readers.onnx.einsum import EINSUM
-from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, Converter
-from gossamer.model.readers.onnx.file_types import FileTypes, is_of_numbers
-from gossamer.model.readers.onnx.indexing import INDEXING
+from gossamer.model.readers.onnx.elementwise import ELEMENTWISE
 from gossamer.model.readers.onnx.integers import Integers
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
-from gossamer.model.readers.onnx.microsoft import MICROSOFT
-from gossamer.model.readers.onnx.node import OnnxNode
-from gossamer.model.readers.onnx.normalisation import NORMALISATIONS
+from gossamer.model.readers.onnx.node import Converter, OnnxNode
 from gossamer.model.readers.onnx.order import in_order, reads
 from gossamer.model.readers.onnx.parts import Outcome, Parts
-from gossamer.model.readers.onnx.probe import Probe
 from gossamer.model.readers.onnx.qonnx import CONVERTERS as QONNX
-from gossamer.model.readers.onnx.quantised import QUANTISED
+from gossamer.model.readers.onnx.quantised import MICROSOFT, QUANTISED
 from gossamer.model.readers.onnx.quantised_products import IntegerConverter
+from gossamer.model.readers.onnx.value_types import FileTypes, Probe, is_of_numbers
 
 OLDEST_OPSET = 7
 """The oldest opset whose operators are all read. In files with an older opset, only the operators
@@ -51,7 +47,7 @@ def _without_integers(converter: Converter) -> IntegerConverter:
 
 _CONVERTERS: dict[str, IntegerConverter] = {
     **{op: _without_integers(converter)
-       for table in (ELEMENTWISE, LAYERS, LAYOUT, INDEXING, NORMALISATIONS)
+       for table in (ELEMENTWISE, LAYERS, LAYOUT)
        for op, converter in table.items()},
     **EINSUM, **QUANTISED}
 _QONNX = {key: _without_integers(converter) for key, converter in QONNX.items()}

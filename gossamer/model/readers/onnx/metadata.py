@@ -8,7 +8,7 @@ picture: JSON object of the grey picture that a row of the input holds: height, 
 preprocessing: JSON object of the fields of a `Preprocessing` of gossamer.io.images, which says how
 photos are prepared.
 anchors: JSON list of [width, height], in pixels of the input.
-detector: JSON object of the fields of a `DetectorMetadata` of gossamer.model.detector_metadata,
+detector: JSON object of the fields of a `DetectorMetadata` of gossamer.model.metadata,
 which says how boxes are decoded from the outputs.
 columns: JSON list with an object for each column of the table that the network was trained on: its
 name, the number that fills an empty cell, and the texts (values) that its cells may hold.
@@ -27,11 +27,11 @@ from typing import Any, TypeVar
 
 import onnx
 
-from gossamer.model.detector_metadata import detector_of
 from gossamer.model.metadata import (
     ModelMetadata,
     anchors_of,
     columns_of,
+    detector_of,
     is_number,
     preprocessing_of,
 )

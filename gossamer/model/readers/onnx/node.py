@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from gossamer.io.limits import most_value_bytes, raised
 from gossamer.io.text import bytes_text
 from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node
-from gossamer.model.opset.onnx_reference import as_float32
+from gossamer.model.opset.onnx_nodes import as_float32
 from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.readers.onnx.constants import to_array
 from gossamer.model.readers.onnx.order import layer_name, source
@@ -227,3 +227,7 @@ class OnnxNode:
 
     def emit_elementwise(self, expression: Expression, inputs: Sequence[str]) -> str:
         return self.emit("elementwise", inputs, expression=expression)
+
+
+Converter = Callable[[OnnxNode], None]
+"""A function that adds to the graph the nodes that replace a node of the file."""

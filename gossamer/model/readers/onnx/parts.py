@@ -13,13 +13,15 @@ from onnx import TensorProto, helper
 
 from gossamer.errors import UnsupportedError, quoted
 from gossamer.model.graph import Graph, Node, Tail, ValueInfo, names_of, unused_name
-from gossamer.model.opset.onnx_part import NODES
-from gossamer.model.opset.onnx_reference import FOLDED
-from gossamer.model.readers.onnx.clusters import Clusters
+from gossamer.model.opset.onnx_nodes import FOLDED, MOST_PARAMETERS, NODES
 from gossamer.model.readers.onnx.elementwise import TYPES
-from gossamer.model.readers.onnx.file_types import MOST_PARAMETERS, FileTypes, known_shape
-from gossamer.model.readers.onnx.order import reads, source, stable_order
-from gossamer.model.readers.onnx.probe import OTHER_SIZES, Probe
+from gossamer.model.readers.onnx.order import Clusters, reads, source, stable_order
+from gossamer.model.readers.onnx.value_types import (
+    OTHER_SIZES,
+    FileTypes,
+    Probe,
+    known_shape,
+)
 
 _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
 """The domains whose operators ONNX Runtime knows."""

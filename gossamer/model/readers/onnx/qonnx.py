@@ -8,9 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from gossamer.model.compose import Composer
-from gossamer.model.readers.onnx.node import OnnxNode
-
-Converter = Callable[[OnnxNode], None]
+from gossamer.model.readers.onnx.node import Converter, OnnxNode
 
 DOMAINS = ("qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")
 """The domains of QONNX's ops."""

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import gossamer
 from gossamer.errors import GossamerError, ModelError
 from gossamer.io.images import Preprocessing
-from gossamer.model.detector_metadata import DetectionHead, DetectorMetadata
 from gossamer.model.infer.resolve import resolve
+from gossamer.model.metadata import DetectionHead, DetectorMetadata
 from gossamer.model.onnx_writer import to_onnx
 from gossamer.model.passes.optimise import optimise
 from tests.fixtures import is_slow

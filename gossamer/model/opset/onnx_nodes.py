@@ -1,22 +1,194 @@
-"""Computes nodes of ONNX files by ONNX's reference implementation, where the inputs of a node do
-not depend on the data. A node that reads constants only is computed when its file is read. A node
-that also reads values that follow from shapes becomes the op onnx_known, which is defined here."""
+"""Nodes of ONNX files that gossamer has no op for.
+
+ONNX Runtime computes those that depend on the data (`onnx_part`). ONNX's reference implementation
+computes those whose inputs are constants, when a file is read, and those whose inputs follow from
+shapes (`onnx_known`).
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import TensorProto, numpy_helper
-from onnx.shape_inference import infer_node_outputs
+from onnx import TensorProto, helper, numpy_helper
+from onnx.shape_inference import infer_node_outputs, infer_shapes
 
 from gossamer.errors import ModelError, first_line
 from gossamer.model.graph import Node
-from gossamer.model.opset.definition import define, never_jumps, resolved
+from gossamer.model.opset.definition import (
+    define,
+    never_jumps,
+    not_evaluated,
+    nothing_known,
+    resolved,
+)
+from gossamer.model.opset.mixing import Images
 from gossamer.model.opset.state import InferenceState
+from gossamer.model.opset.windows import same_pads, window_count
+
+_POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
+
+
+def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns a model with the types and shapes that ONNX's inference finds.
+
+    With ceil_mode the inference counts a last window that begins beyond the input, which no library
+    computes, and of a pool with both it takes pads in place of auto_pad. Here the inference sees
+    such a pool with pads that give the right size instead. For a Resize to a size of 0, as at a
+    batch of 0, it finds no shape; here it sees a constant instead.
+    """
+    pools = [index for index, node in enumerate(model.graph.node) if _is_miscounted(node)]
+    empty = [index for index, node in enumerate(model.graph.node) if _resizes_to_nothing(
+        node, model.graph)]
+    if pools or empty:
+        model = onnx.ModelProto.FromString(model.SerializeToString())
+    for index in pools:
+        # the shapes before this pool are right already
+        node = model.graph.node[index]
+        sizes = _sizes(infer_shapes(model, data_prop=True).graph, node.input[0])
+        if sizes is not None:
+            _round_down(node, sizes)
+    for index in empty:
+        node = model.graph.node[index]
+        dtype = _elem_type(infer_shapes(model, data_prop=True).graph, node.input[0])
+        model.graph.node[index].CopyFrom(helper.make_node(
+            "ConstantOfShape", [node.input[3]], list(node.output),
+            value=helper.make_tensor("zero", dtype, [1], [0])))
+    return infer_shapes(model, data_prop=True)
+
+
+def _resizes_to_nothing(node: onnx.NodeProto, graph: onnx.GraphProto) -> bool:
+    """Returns whether a Resize is given sizes of which one is 0."""
+    return node.op_type == "Resize" and len(node.input) == 4 and any(
+        tensor.name == node.input[3] and not numpy_helper.to_array(tensor).all()
+        for tensor in graph.initializer) and all(entry.name != "axes" for entry in node.attribute)
+
+
+def _elem_type(graph: onnx.GraphProto, name: str) -> int:
+    """Returns ONNX's type of a value's elements; float32 where it is not known."""
+    return next((info.type.tensor_type.elem_type for info in (*graph.input, *graph.value_info)
+                 if info.name == name), onnx.TensorProto.FLOAT)
+
+
+def _is_miscounted(node: onnx.NodeProto) -> bool:
+    """Returns whether the inference may give a pool another size than libraries do."""
+    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    return node.op_type in _POOLS and bool(given.get("ceil_mode") or (
+        given.get("pads") and given.get("auto_pad", b"NOTSET") != b"NOTSET"))
+
+
+def _sizes(graph: onnx.GraphProto, name: str) -> list[int | None] | None:
+    """Returns the heights, widths and so on of a value; None where their number is not known."""
+    for info in (*graph.input, *graph.value_info):
+        if info.name == name and info.type.tensor_type.HasField("shape"):
+            return [dim.dim_value if dim.HasField("dim_value") else None
+                    for dim in info.type.tensor_type.shape.dim[2:]]
+    return next((list(tensor.dims[2:]) for tensor in graph.initializer if tensor.name == name),
+                None)
+
+
+def _round_down(node: onnx.NodeProto, sizes: list[int | None]) -> None:
+    """Gives a pool the pads with which its output's size is right where it is rounded down."""
+    given: dict[str, Any] = {entry.name: helper.get_attribute_value(entry)
+                             for entry in node.attribute}
+    rank, auto_pad = len(sizes), given.pop("auto_pad", b"NOTSET").decode()
+    strides, dilations = (given.get(name) or [1] * rank for name in ("strides", "dilations"))
+    pads = (given.get("pads") or [0] * 2 * rank) if auto_pad == "NOTSET" else [0] * 2 * rank
+    for axis, size in enumerate(sizes):
+        if size is None:
+            continue
+        covered = dilations[axis] * (given["kernel_shape"][axis] - 1) + 1
+        if auto_pad.startswith("SAME"):
+            pads[axis], pads[axis + rank] = same_pads(auto_pad, size, covered, strides[axis])
+        before, after = pads[axis], pads[axis + rank]
+        count = window_count(size, before, after, covered, strides[axis],
+                             ceil=bool(given.get("ceil_mode")))
+        pads[axis + rank] = max((count - 1) * strides[axis] + covered - size - before, 0)
+    del node.attribute[:]
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in {
+        **given, "ceil_mode": 0, "pads": pads}.items())
+
+
+MOST_PARAMETERS = 1024
+"""The most elements of a known value that is given to ONNX's shape inference. Values that decide
+shapes, such as axes and repeats, have fewer elements."""
+
+
+NODES = "nodes"
+"""The key under which a part's metadata hold the part's nodes, as a JSON list. Each entry has the
+node as messages name it, and the reason why gossamer does not compute the node."""
+
+
+def nodes_of(model: np.ndarray) -> tuple[tuple[str, str], ...]:
+    """Returns the nodes of the file that belong to a part. Each node is given as messages name it,
+    with the reason why gossamer does not compute the node. model: the bytes of the part's model.
+    Raises ValueError where the model does not name the nodes."""
+    proto = _parsed(model)
+    texts = [entry.value for entry in proto.metadata_props if entry.key == NODES]
+    return tuple((str(source), str(reason)) for source, reason in json.loads("".join(texts)))
+
+
+def _parsed(model: np.ndarray) -> onnx.ModelProto:
+    """Returns the model of these bytes. Raises ValueError where the bytes are no model."""
+    try:
+        return onnx.load_model_from_string(model.tobytes())
+    except DecodeError:
+        raise ValueError("the model of a part is damaged") from None
+
+
+def _part_shape(state: InferenceState, node: Node) -> None:
+    """Takes the shapes of outputs from ONNX's shape inference. Raises UnsupportedError for a shape
+    that the data decide."""
+    model = _parsed(node.attributes["model"])
+    for index, (info, name) in enumerate(zip(model.graph.input, node.inputs, strict=True)):
+        dtype = _dtype_of(info.type.tensor_type)
+        if state.dtypes[name] != dtype and name not in state.known:
+            # gossamer may hold ONNX's truth values as numbers
+            name = node.inputs[index] = state.cast(
+                node, name, [state.new_name(node, f"operand{index}")], dtype)
+        known = state.known.get(name)
+        if known is not None and known.size <= MOST_PARAMETERS:
+            model.graph.initializer.append(numpy_helper.from_array(known.astype(dtype), info.name))
+        info.type.tensor_type.ClearField("shape")
+        info.type.tensor_type.shape.SetInParent()
+        for size in state.shapes[name]:
+            info.type.tensor_type.shape.dim.add(dim_value=size)
+    try:
+        result = inferred(model)
+        if not all(map(_has_shape, result.graph.output)):
+            # only a strict inference says which shapes do not fit each other
+            infer_shapes(model, strict_mode=True, data_prop=True)
+    except Exception as error:
+        raise state.error(node, f"has no shapes: {first_line(error)}") from None
+    shapes, dtypes = [], []
+    for info, name in zip(result.graph.output, node.outputs, strict=True):
+        tensor = info.type.tensor_type
+        if not _has_shape(info):
+            raise state.unsupported(node, f"makes {name!r}, whose shape the data decides")
+        shapes.append(tuple(dim.dim_value for dim in tensor.shape.dim))
+        dtypes.append(_dtype_of(tensor))
+    state.emit(node, (), several=shapes, dtype=dtypes[0], model=node.attributes["model"])
+    state.dtypes.update(zip(node.outputs, dtypes, strict=True))
+
+
+def _has_shape(info: onnx.ValueInfoProto) -> bool:
+    tensor = info.type.tensor_type
+    return tensor.HasField("shape") and all(dim.HasField("dim_value") and dim.dim_value >= 0
+                                            for dim in tensor.shape.dim)
+
+
+def _dtype_of(tensor: onnx.TypeProto.Tensor) -> str:
+    return onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+
+
+def _part_mixes(images: Images, node: Node) -> str:
+    return "is computed by ONNX Runtime, of whose treatment of a batch nothing is known"
+
 
 FOLDED = frozenset((
     "Abs", "Add", "And", "ArgMax", "ArgMin", "BatchNormalization", "BitShift", "BitwiseAnd",
@@ -45,9 +217,6 @@ _SHRINKING = frozenset(("Compress", "NonZero"))
 upper bound for this shape."""
 _LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
 """Types with elements of eight bytes."""
-_MOST_PARAMETERS = 1024
-"""The most elements of a constant that is given to ONNX's shape inference. Constants that decide
-shapes, such as axes and repeats, have fewer elements."""
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
@@ -136,7 +305,7 @@ def most_bytes(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: in
         onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in arrays.items()}
     values = {name: numpy_helper.from_array(array) for name, array in arrays.items()
-              if array.size <= _MOST_PARAMETERS}
+              if array.size <= MOST_PARAMETERS}
     schema = onnx.defs.get_schema(node.op_type, opset, "")
     outputs = infer_node_outputs(schema, node, types, values,
                                  opset_imports=[onnx.helper.make_opsetid("", opset)])
@@ -183,6 +352,12 @@ def _known_shape(state: InferenceState, node: Node) -> None:
 
 
 DEFINITIONS = (
+    define("onnx_part",
+           text="the values that a part of an ONNX file reads from outside of the part; model: the "
+                "part as the bytes of an ONNX model, whose inputs and outputs are in the order of "
+                "this node's",
+           shape=_part_shape, evaluate=not_evaluated, mixes=_part_mixes, passes_values=True,
+           jumps=never_jumps, facts=nothing_known, float_only=False, attribute_inputs=()),
     define("onnx_known",
            text="values that follow from shapes and constants; node: a node of an ONNX file as "
                 "bytes, which reads them in this order, opset: the version of its operator",
