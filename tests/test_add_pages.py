@@ -100,8 +100,8 @@ def cumsum(tmp_path, monkeypatch):
         exec(blocks[file], namespace)
         return namespace[name]
 
-    monkeypatch.setitem(load_nodes._CONVERTERS, "CumSum", load_nodes._without_integers(
-        made(layout, "gossamer/model/readers/onnx/layout.py")))
+    monkeypatch.setitem(load_nodes._CONVERTERS, "CumSum",
+                        made(layout, "gossamer/model/readers/onnx/layout.py"))
     monkeypatch.setitem(OPSET, "cumsum", made(
         reductions, "gossamer/model/opset/reductions.py", "CUMSUM",
         nothing_known=definition.nothing_known))

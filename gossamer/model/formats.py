@@ -19,7 +19,7 @@ metadata says."""
 
 def with_formats(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] | str | None,
                  output_dtype: str | None) -> Graph:
-    """Returns the graph with the formats that `gossamer.compile` is given; None keeps the formats
+    """Return the graph with the formats that `gossamer.compile` is given; None keeps the formats
     of the file. Raises InputError where the formats do not fit the graph."""
     if graph.tail is not None and (inputs is not None or output_dtype is not None):
         raise InputError(f"{graph.name} ends in what ONNX Runtime computes: it takes and gives "
@@ -37,7 +37,7 @@ def with_formats(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] |
 
 
 def format_lines(graph: Graph) -> list[str]:
-    """Returns a line for each input and output whose format for callers is not the network's
+    """Return a line for each input and output whose format for callers is not the network's
     own."""
     lines = []
     for info in graph.inputs:
@@ -51,7 +51,7 @@ def format_lines(graph: Graph) -> list[str]:
 
 def _by_name(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] | str
              ) -> dict[str, InputFormat]:
-    """Returns the formats by the names of inputs."""
+    """Return the formats by the names of inputs."""
     names = ", ".join(quoted(info.name) for info in graph.inputs)
     if isinstance(inputs, Mapping):
         for name, format_ in inputs.items():
@@ -88,7 +88,7 @@ def _returned(info: ValueInfo, dtype: str) -> ValueInfo:
 
 
 def chosen(infos: Sequence[Any], names: Sequence[str] | None, file: str) -> list[Any]:
-    """Returns the outputs with these names, in the order of `names`; all outputs where `names` is
+    """Return the outputs with these names, in the order of `names`; all outputs where `names` is
     None.
 
     infos: all outputs, as objects that have a `name`. Raises InputError for a name that no output
@@ -111,7 +111,7 @@ def chosen(infos: Sequence[Any], names: Sequence[str] | None, file: str) -> list
 
 
 def with_outputs(graph: Graph, names: Sequence[str] | None) -> Graph:
-    """Returns the graph with these outputs only, and without the nodes and constants that only
+    """Return the graph with these outputs only, and without the nodes and constants that only
     other outputs need. Its inputs stay. Raises InputError as chosen() does."""
     if names is None:
         return graph

@@ -67,8 +67,9 @@ class DetectorMetadata:
 
 
 def detector_of(value: Any, anchors: int) -> DetectorMetadata:
-    """Returns the metadata that a JSON object describes. Fields that have a default may be left out
-    of the object.
+    """Return the metadata that a JSON object describes.
+
+    Fields that have a default may be left out of the object.
 
     anchors: number of anchors that the network has. Raises ValueError where a field is absent,
     unknown or has a wrong value.
@@ -93,7 +94,7 @@ def detector_of(value: Any, anchors: int) -> DetectorMetadata:
 
 
 def _has_fields(value: Any, of: type[DetectorMetadata] | type[DetectionHead]) -> bool:
-    """Returns whether a JSON value is an object with the fields of a class. Fields that have a
+    """Return whether a JSON value is an object with the fields of a class. Fields that have a
     default in the class may be absent. All other fields must be present, and further fields are not
     allowed."""
     if not isinstance(value, Mapping):
@@ -160,14 +161,17 @@ class ModelMetadata:
 
 
 def fields_of(metadata: ModelMetadata) -> dict[str, Any]:
-    """Returns the metadata as values for JSON, from which metadata_of() makes the metadata
+    """Return the metadata as values for JSON, from which metadata_of() makes the metadata
     again."""
     return asdict(metadata)
 
 
 def metadata_of(fields: Mapping[str, Any]) -> ModelMetadata:
-    """Returns the metadata that fields_of() turned into JSON values. Raises LookupError for an
-    absent field or number, and TypeError or ValueError for a field with a wrong type or value."""
+    """Return the metadata that fields_of() turned into JSON values.
+
+    Raises LookupError for an absent field or number, and TypeError or ValueError for a field with a
+    wrong type or value.
+    """
     picture, preprocessing = fields["picture"], fields["preprocessing"]
     anchors, detector = anchors_of(fields["anchors"]), fields["detector"]
     return ModelMetadata(
@@ -179,7 +183,7 @@ def metadata_of(fields: Mapping[str, Any]) -> ModelMetadata:
 
 
 def preprocessing_of(fields: Any) -> Preprocessing:
-    """Returns the preprocessing that JSON values describe; fields with a default may be left out.
+    """Return the preprocessing that JSON values describe; fields with a default may be left out.
     Raises ValueError where the values are no fields of a preprocessing."""
     from gossamer.io.images import Preprocessing
 
@@ -197,8 +201,10 @@ def preprocessing_of(fields: Any) -> Preprocessing:
 
 
 def anchors_of(value: Any) -> tuple[tuple[float, float], ...]:
-    """Returns the anchors that a JSON value lists. Raises ValueError where the value is no list of
-    pairs of numbers."""
+    """Return the anchors that a JSON value lists.
+
+    Raises ValueError where the value is no list of pairs of numbers.
+    """
     if not isinstance(value, list | tuple) or not all(
             _is_numbers(pair) and len(pair) == 2 for pair in value):
         raise ValueError(f"anchors {quoted(value)}: expected pairs of width and height")
@@ -206,8 +212,11 @@ def anchors_of(value: Any) -> tuple[tuple[float, float], ...]:
 
 
 def columns_of(value: Any) -> tuple[Column, ...]:
-    """Returns the columns that a JSON value lists. Raises ValueError where the value is no list of
-    columns, each with a name, and optionally a number for empty cells and a list of texts."""
+    """Return the columns that a JSON value lists.
+
+    Raises ValueError where the value is no list of columns, each with a name, and optionally a
+    number for empty cells and a list of texts.
+    """
     if not isinstance(value, list | tuple):
         raise ValueError(f"{quoted(value)} are no columns")
     columns = []
@@ -224,7 +233,7 @@ def columns_of(value: Any) -> tuple[Column, ...]:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Returns whether a JSON value is a finite number that a float can hold."""
+    """Return whether a JSON value is a finite number that a float can hold."""
     # math.isfinite raises OverflowError for integers that no float can hold; a comparison does not
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 

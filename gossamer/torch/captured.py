@@ -66,8 +66,8 @@ class Captured:
     explicit: bool
 
     def call(self, module: nn.Module, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """Calls a module whose arguments and outputs have the structure of the captured module's,
-        and returns the distinct output tensors."""
+        """Call a module whose arguments and outputs have the structure of the captured module's,
+        and return the distinct output tensors."""
         return self.outputs.distinct(called(module, self.inputs, tensors))
 
     @property
@@ -78,7 +78,9 @@ class Captured:
 
 
 def captured(module: Any, example: Any, formats: Formats, writes: bool = True) -> Captured:
-    """Returns a module as a network. Raises InputError and UnsupportedError as `optimize` does.
+    """Return a module as a network.
+
+    Raises InputError and UnsupportedError as `optimize` does.
 
     writes: whether forward may write its inputs and buffers, so that it runs on copies. The state
     of the random generators is restored in any case.
@@ -123,7 +125,7 @@ def _captured(module: Any, example: Any, formats: Formats, writes: bool) -> Capt
 
 
 def _copy(module: nn.Module) -> nn.Module:
-    """Returns a copy of a module; the module itself where it cannot be copied."""
+    """Return a copy of a module; the module itself where it cannot be copied."""
     try:
         return copy.deepcopy(module)
     except Exception:  # whatever a module holds, such as locks and files
@@ -131,7 +133,7 @@ def _copy(module: nn.Module) -> nn.Module:
 
 
 def module_of(program: Any) -> Any:
-    """Returns an exported program as a module that also accepts other sizes than the sizes of its
+    """Return an exported program as a module that also accepts other sizes than the sizes of its
     example. Any other object is returned as it is."""
     if not isinstance(program, torch.export.ExportedProgram):
         return program
@@ -145,7 +147,7 @@ def module_of(program: Any) -> Any:
 
 
 def called(module: nn.Module, inputs: InputForm, tensors: Sequence[Any]) -> Any:
-    """Returns the result of a module, without gradients and without autocast."""
+    """Return the result of a module, without gradients and without autocast."""
     args, kwargs = inputs.arguments(tensors)
     with without_modes(tensors):
         return module(*args, **kwargs)
@@ -153,13 +155,13 @@ def called(module: nn.Module, inputs: InputForm, tensors: Sequence[Any]) -> Any:
 
 @contextmanager
 def without_modes(tensors: Sequence[Any]) -> Iterator[None]:
-    """Turns gradients and autocast off."""
+    """Turn gradients and autocast off."""
     with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):
         yield
 
 
-def place(captured: Captured, device: str | Device | None) -> Device:
-    """Returns the device of the plan, by default the device that holds the module. Raises
+def plan_device(captured: Captured, device: str | Device | None) -> Device:
+    """Return the device of the plan, by default the device that holds the module. Raises
     InputError where the module is on a GPU and the plan is for another device."""
     tensor = captured.tensors[0]
     home = tensor.device
@@ -206,7 +208,7 @@ def _as_module_takes(tensor: Any, format_: InputFormat) -> Any:
 
 
 def _formats_of(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, InputFormat]:
-    """Returns the formats, by name, of the tensors that are not float32 in NCHW."""
+    """Return the formats, by name, of the tensors that are not float32 in NCHW."""
     formats = {name: InputFormat(_DTYPES[tensor.dtype],
                                  "NHWC" if is_channels_last(tensor) else "NCHW")
                for name, tensor in zip(names, tensors, strict=True) if tensor.dtype in _DTYPES}
@@ -220,7 +222,7 @@ def is_channels_last(tensor: Any) -> bool:
 
 
 def as_array(tensor: Any) -> np.ndarray:
-    """Returns a tensor as a NumPy array in host memory, bfloat16 as float32."""
+    """Return a tensor as a NumPy array in host memory, bfloat16 as float32."""
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
@@ -228,7 +230,7 @@ def as_array(tensor: Any) -> np.ndarray:
 
 
 def check_kind(module: Any) -> None:
-    """Raises InputError where an object is no module that torch.export accepts."""
+    """Raise InputError where an object is no module that torch.export accepts."""
     if isinstance(module, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         raise InputError(f"{_name(module)} is a module of torch.jit, which torch.export does not "
                          "take; give the nn.Module from which it was made")
@@ -238,7 +240,7 @@ def check_kind(module: Any) -> None:
 
 
 def check_module(module: nn.Module) -> None:
-    """Raises InputError or UnsupportedError where a module cannot be optimised as it is."""
+    """Raise InputError or UnsupportedError where a module cannot be optimised as it is."""
     for path, part in module.named_modules():
         if isinstance(part, LazyModuleMixin) and part.has_uninitialized_params():  # type: ignore[misc]
             raise InputError(f"{_at(path, part)} gets its weights in its first call; call the "
@@ -252,7 +254,7 @@ def check_module(module: nn.Module) -> None:
 
 
 def check_tensors(tensors: Sequence[tuple[str, Any]]) -> None:
-    """Raises InputError or UnsupportedError where weights cannot be read.
+    """Raise InputError or UnsupportedError where weights cannot be read.
 
     tensors: pairs of a weight's name and the weight.
     """
@@ -267,7 +269,7 @@ def check_tensors(tensors: Sequence[tuple[str, Any]]) -> None:
 
 
 def check_inputs(names: Sequence[str], tensors: Sequence[Any], where: Any) -> None:
-    """Raises InputError or UnsupportedError where the tensors of an example cannot be inputs.
+    """Raise InputError or UnsupportedError where the tensors of an example cannot be inputs.
 
     where: the device of the module's weights; None where the module has no weights.
     """
@@ -287,13 +289,13 @@ def check_inputs(names: Sequence[str], tensors: Sequence[Any], where: Any) -> No
 
 
 def gradient_error(name: str) -> InputError:
-    """Returns the error for an input that requires a gradient."""
+    """Return the error for an input that requires a gradient."""
     return InputError(f"input {quoted(name)} requires a gradient, which an optimised module does "
                       "not compute; give x.detach(), or call it within torch.no_grad()")
 
 
 def device_of(module: nn.Module) -> Any:
-    """Returns the device of a module's weights; None where the module has no weights."""
+    """Return the device of a module's weights; None where the module has no weights."""
     return next((tensor.device for _, tensor in _weights(module)), None)
 
 

@@ -27,19 +27,19 @@ _LARGEST = 1 << 16
 
 
 def decomposed(program: Any) -> Any:
-    """Returns a program of torch.export without the operators that the exporter may not write. It
+    """Return a program of torch.export without the operators that the exporter may not write. It
     is the program itself where it has none of them, or reads results that are not computed here."""
     for node in list(program.graph.nodes):
         if node.target in _BAGS:
             _write_bags(program, node)
     found = [node for node in program.graph.nodes if node.target in _TABLE]
-    if not found or any(_reads_places(node) for node in found):
+    if not found or any(_reads_positions(node) for node in found):
         return program
     return program.run_decompositions(_TABLE)
 
 
 def _write_bags(program: Any, node: Any) -> None:
-    """Replaces the sums, means or maxima over bags of rows by those over one axis. torch's exporter
+    """Replace the sums, means or maxima over bags of rows by those over one axis. torch's exporter
     writes a loop, at which ONNX Runtime (seen with 1.32) ends the process. Raises UnsupportedError
     where bags differ in length, or some of their rows do not count."""
     weight, rows, offsets, _, mode, *more = node.args
@@ -71,31 +71,33 @@ def _write_bags(program: Any, node: Any) -> None:
     program.graph_module.recompile()
 
 
-def _reads_places(node: Any) -> bool:
-    """Whether a program reads the places of the maxima, the second result of a pooling."""
+def _reads_positions(node: Any) -> bool:
+    """Whether a program reads the positions of the maxima, the second result of a pooling."""
     return node.target in _MAXIMA and any(
         reader.args[1] == 1 and reader.users for reader in node.users)
 
 
 def _adaptive_max_pool(x: torch.Tensor, output_size: Sequence[int]
                        ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the maxima over windows that cover the last axes, as many along each as output_size
-    says, as torch.nn.AdaptiveMaxPool2d does; and zeros in place of the places of the maxima."""
+    """Return the maxima over windows that cover the last axes, as many along each as output_size
+    says, as torch.nn.AdaptiveMaxPool2d does; and zeros in place of the positions of the maxima."""
     y = _over_windows(torch.amax, x, output_size)
     return y, torch.zeros_like(y, dtype=torch.int64)
 
 
 def _adaptive_avg_pool(x: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
-    """Returns the means over windows that cover the last axes, as torch.nn.AdaptiveAvgPool3d
+    """Return the means over windows that cover the last axes, as torch.nn.AdaptiveAvgPool3d
     does."""
     return _over_windows(torch.mean, x, output_size)
 
 
 def _over_windows(reduced: Callable[[torch.Tensor, int], torch.Tensor], x: torch.Tensor,
                   output_size: Sequence[int]) -> torch.Tensor:
-    """Returns a tensor whose last axes are reduced, one after the other. Window i of an axis begins
-    at the largest integer that is not above i * size / count, and ends at the smallest one that is
-    not below (i + 1) * size / count."""
+    """Return a tensor whose last axes are reduced, one after the other.
+
+    Window i of an axis begins at the largest integer that is not above i * size / count, and ends
+    at the smallest one that is not below (i + 1) * size / count.
+    """
     for axis, count in enumerate(output_size, x.dim() - len(output_size)):
         size = x.shape[axis]
         if size % count == 0:
@@ -116,8 +118,11 @@ _TABLE = {**dict.fromkeys(_MAXIMA, _adaptive_max_pool),
 
 
 def make_plain(model: onnx.ModelProto) -> None:
-    """Changes a model in place. A Split replaces each SplitToSequence whose tensors are read one by
-    one, and a Cast replaces each CastLike whose type is known."""
+    """Change a model in place.
+
+    A Split replaces each SplitToSequence whose tensors are read one by one, and a Cast replaces
+    each CastLike whose type is known.
+    """
     graph = model.graph
     infos = {info.name: info.type.tensor_type for info in (*graph.input, *graph.value_info)}
     types = {name: info.elem_type for name, info in infos.items()}
@@ -132,8 +137,11 @@ def make_plain(model: onnx.ModelProto) -> None:
 
 
 def set_names(graph: onnx.GraphProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Names the inputs and the outputs of a graph. Other values that have one of these names, which
-    the exporter takes from torch's functions, get others."""
+    """Name the inputs and the outputs of a graph.
+
+    Other values that have one of these names, which the exporter takes from torch's functions, get
+    others.
+    """
     names: dict[str, str] = {}
     for infos, wanted in ((graph.input, inputs), (graph.output, outputs)):
         names.update(zip([info.name for info in infos], wanted, strict=True))
@@ -192,7 +200,7 @@ def _make_splits(graph: onnx.GraphProto, shapes: Mapping[str, list[int]]) -> Non
 
 def _sizes(node: onnx.NodeProto, constants: Mapping[str, np.ndarray],
            shapes: Mapping[str, list[int]]) -> list[int] | None:
-    """Returns the sizes of the parts into which a node splits; None where they are not known."""
+    """Return the sizes of the parts into which a node splits; None where they are not known."""
     if len(node.input) < 2 or node.input[1] not in constants:
         return None
     sizes = constants[node.input[1]]
@@ -222,7 +230,7 @@ def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
 
 
 def interpolations(model: onnx.ModelProto, program: Any) -> dict[str, Sizes]:
-    """Returns the interpolations in a program, by the names of their results in its ONNX
+    """Return the interpolations in a program, by the names of their results in its ONNX
     model."""
     resizes = [node for node in model.graph.node if node.op_type == "Resize"]
     layers = [node for node in program.graph.nodes
@@ -241,7 +249,7 @@ def interpolations(model: onnx.ModelProto, program: Any) -> dict[str, Sizes]:
 
 
 def mark(graph: Graph, found: Mapping[str, Sizes]) -> Graph:
-    """Returns the graph, whose interpolations are changed to compute as torch does."""
+    """Return the graph, whose interpolations are changed to compute as torch does."""
     for node in graph.nodes:
         if node.op in ("resize", "resize_linearly") and node.outputs[0] in found:
             sizes, scales = found[node.outputs[0]]

@@ -25,7 +25,7 @@ from gossamer.torch.captured import (
     captured,
     check_module,
     is_channels_last,
-    place,
+    plan_device,
 )
 from gossamer.torch.exported import Exported
 from gossamer.torch.optimized_module import OptimizedModule
@@ -51,7 +51,7 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
     nothing.
     """
     found = captured(module, example_inputs, inputs, writes=follow is not None)
-    where = place(found, device)
+    where = plan_device(found, device)
     # less precise arithmetic is chosen by measurements, which need an effort
     precision = precision or (found.precision if effort is not None else "fp32")
     policy = Policy(effort, precision, strict, budget_s=budget, threads=threads)
@@ -76,11 +76,11 @@ class _PlanMaker:
         self._policy = policy
 
     def first(self) -> Plan:
-        """Returns the plan of the module as it was captured."""
+        """Return the plan of the module as it was captured."""
         return Plan(self._graph(), self._device, self._policy)
 
     def again(self, old: Plan, module: nn.Module) -> Plan:
-        """Returns a plan with the weights of a module, without new measurements."""
+        """Return a plan with the weights of a module, without new measurements."""
         ready = folded(module)
         check_module(ready)
         ready = without_bfloat16(ready)
@@ -97,7 +97,7 @@ class _PlanMaker:
 
 
 def _permuted(found: Captured) -> tuple[bool, ...]:
-    """Returns for each input whether its tensor is channels-last with C = H = W, so that a plan
+    """Return for each input whether its tensor is channels-last with C = H = W, so that a plan
     cannot tell NHWC from NCHW by the sizes."""
     return tuple(not found.explicit and is_channels_last(tensor)
                  and len(set(tensor.shape[1:])) == 1 for tensor in found.tensors)
@@ -130,7 +130,7 @@ def _check(found: Captured, fast: OptimizedModule, device: Device, precision: st
 
 
 def in_float64(module: nn.Module, call: Callable[[nn.Module], Sequence[Any]]) -> Sequence[Any]:
-    """Returns the result of a call with a module's copy in float64; () where the call fails."""
+    """Return the result of a call with a module's copy in float64; () where the call fails."""
     try:
         with QuantisedInFloat64():
             return call(copy.deepcopy(module).double())
@@ -140,7 +140,7 @@ def in_float64(module: nn.Module, call: Callable[[nn.Module], Sequence[Any]]) ->
 
 def _first_difference(network: Exported, tensors: Sequence[Any], device: Device,
                       allowed: float) -> str:
-    """Returns a sentence that names the first layer, in the module's order, whose result differs
+    """Return a sentence that names the first layer, in the module's order, whose result differs
     from torch's result by more than is allowed. The result of every layer is compared."""
     model = onnx.ModelProto()
     model.CopyFrom(network.model)
@@ -166,7 +166,7 @@ def _first_difference(network: Exported, tensors: Sequence[Any], device: Device,
 
 
 def _layer_text(node: Any) -> str:
-    """Returns the words for a node of torch's graph in messages: its operator and its module."""
+    """Return the words for a node of torch's graph in messages: its operator and its module."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = str(stack[-1][0]).removeprefix("module").lstrip(".") if stack else ""
     operator = str(getattr(node.target, "overloadpacket", node.target)).removeprefix("aten.")

@@ -55,7 +55,7 @@ class Weights:
                         self._names.append(name)
 
     def now(self) -> list[Any]:
-        """Returns the tensors, in the order of `paths`; None in the place of one that is gone."""
+        """Return the tensors, in the order of `paths`; None in the place of one that is gone."""
         return list(map(dict.get, self._tables, self._names))
 
     def watched(self) -> Watch:
@@ -83,7 +83,7 @@ class Watch:
         self._calls = 0
 
     def change(self, now: Sequence[Any]) -> str:
-        """Returns the first change of the weights, in words for a message; "" where no change is
+        """Return the first change of the weights, in words for a message; "" where no change is
         found.
 
         now: the weights of a call.
@@ -113,7 +113,7 @@ class Watch:
 
 
 def _elements(tensors: Sequence[Any]) -> list[list[Any]]:
-    """Returns elements at equal distances of each tensor, as views of it: a list for each device
+    """Return elements at equal distances of each tensor, as views of it: a list for each device
     and dtype."""
     found: dict[Any, list[Any]] = defaultdict(list)
     for tensor in tensors:
@@ -127,7 +127,7 @@ def _elements(tensors: Sequence[Any]) -> list[list[Any]]:
 
 
 def _sample(elements: Sequence[Sequence[Any]]) -> list[Any]:
-    """Returns the bytes of elements of tensors, for each device and dtype."""
+    """Return the bytes of elements of tensors, for each device and dtype."""
     with torch.no_grad():
         return [torch.cat(list(each)).view(torch.uint8) for each in elements]
 
@@ -138,9 +138,11 @@ def _captures(tensors: Sequence[Any]) -> bool:
 
 
 def folded(module: nn.Module) -> nn.Module:
-    """Returns the module itself where it computes no weights. Otherwise returns a copy in which the
-    results of torch.nn.utils.prune, weight_norm, spectral_norm and parametrisations are plain
-    weights."""
+    """Return the module itself where it computes no weights.
+
+    Otherwise returns a copy in which the results of torch.nn.utils.prune, weight_norm,
+    spectral_norm and parametrisations are plain weights.
+    """
     if not any(_computes_weights(part) for part in module.modules()):
         return module
     with torch.no_grad():
@@ -157,7 +159,7 @@ def folded(module: nn.Module) -> nn.Module:
 
 
 def _remove_parametrizations(part: nn.Module) -> None:
-    """Replaces the parametrisations of a copied module by the weights that they compute. torch's
+    """Replace the parametrisations of a copied module by the weights that they compute. torch's
     own function would also change the class, which the copy shares with the original module."""
     weights = {name: getattr(part, name).detach().clone() for name in part.parametrizations}
     del part._modules["parametrizations"]
@@ -167,7 +169,7 @@ def _remove_parametrizations(part: nn.Module) -> None:
 
 
 def without_bfloat16(module: nn.Module) -> nn.Module:
-    """Returns the module, or a copy in float32 where the module has weights in bfloat16: networks
+    """Return the module, or a copy in float32 where the module has weights in bfloat16: networks
     are computed in float32 and float16."""
     if all(tensor.dtype != torch.bfloat16 for tensor in module.parameters()):
         return module
@@ -180,7 +182,7 @@ def _computes_weights(part: nn.Module) -> bool:
 
 
 def _recompute(module: nn.Module) -> None:
-    """Makes the hooks compute their weights while torch records no gradients, because deepcopy
+    """Make the hooks compute their weights while torch records no gradients, because deepcopy
     refuses tensors that were computed with gradients."""
     inputs: Any = ()
     for part in module.modules():

@@ -27,7 +27,7 @@ _VIEWS = ("expand", "reshape")
 
 
 def visit(state: InferenceState, node: Node) -> None:
-    """Applies the shape rule of a node's op, which adds nodes to the state. An added node whose
+    """Apply the shape rule of a node's op, which adds nodes to the state. An added node whose
     inputs are all known is replaced by its values. Raises ModelError for a malformed node."""
     node = copy.copy(node)
     node.attributes = dict(node.attributes)
@@ -59,7 +59,7 @@ def visit(state: InferenceState, node: Node) -> None:
 
 
 def _evaluated(state: InferenceState, node: Node, new: Node) -> bool:
-    """Computes the values of a new node, and returns whether that was possible. node: the node of
+    """Compute the values of a new node, and return whether that was possible. node: the node of
     the graph, for messages."""
     evaluate = OPSET[new.op].evaluate
     if evaluate is not_evaluated or any(name not in state.known for name in new.inputs):
@@ -76,8 +76,8 @@ def _evaluated(state: InferenceState, node: Node, new: Node) -> bool:
     return True
 
 
-def images_apart(static: StaticGraph, other: StaticGraph) -> tuple[str | None, set[str]]:
-    """Compares the static graphs of a graph at two batch sizes, node by node.
+def independent_images(static: StaticGraph, other: StaticGraph) -> tuple[str | None, set[str]]:
+    """Compare the static graphs of a graph at two batch sizes, node by node.
 
     Returns two values. The first is the reason why images may depend on each other or on the batch
     size, as text that starts with a node or an output; None where no reason is found. The second is
@@ -108,7 +108,7 @@ _DIFFERS = "does something else at another batch size"
 
 
 def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
-    """Returns the reason why a node may mix images, or differ between the batch sizes, as text that
+    """Return the reason why a node may mix images, or differ between the batch sizes, as text that
     follows the node's name. Where no reason is found, records the axis of the images in each of the
     node's outputs, and returns None.
 
@@ -134,8 +134,11 @@ def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
 
 
 def _alike(node: Node, twin: Node | None, followed: bool) -> bool:
-    """Returns whether a node does the same at both batch sizes. followed: whether the attribute
-    `shape` may differ, since the shapes of the node's outputs were compared."""
+    """Return whether a node does the same at both batch sizes.
+
+    followed: whether the attribute `shape` may differ, since the shapes of the node's outputs were
+    compared.
+    """
     def attributes(which: Node) -> dict[str, object]:
         return {name: value for name, value in which.attributes.items()
                 if not followed or name != "shape"}
@@ -156,7 +159,7 @@ _TRIALS = ((1, TRIAL_SIZE), (2, 192), (7, 90))
 
 def resolve(graph: Graph, batch: int,
             overrides: Mapping[str, Sequence[int]] | None = None) -> StaticGraph:
-    """Returns the graph of one batch size, which may be 0, with the shape and dtype of every value.
+    """Return the graph of one batch size, which may be 0, with the shape and dtype of every value.
 
     A graph whose inputs have no batch keeps its own shapes whatever `batch` is. A file that was
     written for one batch size runs at another batch size if every node is shown to compute each
@@ -185,7 +188,7 @@ def resolve(graph: Graph, batch: int,
 
 
 def _at_another_batch(graph: Graph, written: int, batch: int) -> StaticGraph:
-    """Returns the graph of a batch size for which its file was not written. Raises ModelError where
+    """Return the graph of a batch size for which its file was not written. Raises ModelError where
     a node is not shown to compute every image independently of the others, and in the same way as
     at the file's batch size."""
     advice = (f"the file is written for batch {written} and does not run at {batch}: run it at "
@@ -196,14 +199,14 @@ def _at_another_batch(graph: Graph, written: int, batch: int) -> StaticGraph:
         static = _run(InferenceState(graph, batch, own))
     except ModelError as error:
         raise ModelError(f"{error}; {advice}") from None
-    mixing, _ = images_apart(static, own_static)
+    mixing, _ = independent_images(static, own_static)
     if mixing is not None:
         raise ModelError(f"{graph.file or graph.name}: {mixing}; {advice}")
     return static
 
 
 def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
-    """Returns the graph with the open dimensions of some inputs set.
+    """Return the graph with the open dimensions of some inputs set.
 
     overrides: shapes of inputs by name, without the batch where the input has a batch. Raises
     InputError for an unknown input or a shape that contradicts the file.
@@ -234,7 +237,7 @@ def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
 
 
 def check_nodes(graph: Graph) -> None:
-    """Raises ModelError where a node is wrong at every size of the inputs, such as a node with an
+    """Raise ModelError where a node is wrong at every size of the inputs, such as a node with an
     axis that its input does not have: the error is the same at several sizes."""
     sizes = _TRIALS if graph.fixed_batch is None or is_open(graph) else _TRIALS[:1]
     errors: dict[str, ModelError] = {}
@@ -249,7 +252,7 @@ def check_nodes(graph: Graph) -> None:
 
 
 def at_size(graph: Graph, size: int) -> Graph:
-    """Returns the graph with one size for all dimensions but the batch that the file leaves
+    """Return the graph with one size for all dimensions but the batch that the file leaves
     open."""
     return replace(graph, inputs=[replace(info, shape=tuple(
         size if length is None and axis else length for axis, length in enumerate(info.shape)))
@@ -257,12 +260,12 @@ def at_size(graph: Graph, size: int) -> Graph:
 
 
 def is_open(graph: Graph) -> bool:
-    """Returns whether an input leaves a dimension other than the batch open."""
+    """Return whether an input leaves a dimension other than the batch open."""
     return any(None in info.shape[1:] for info in graph.inputs)
 
 
 def check_open_dimensions(graph: Graph) -> None:
-    """Raises InputError when an input leaves a dimension other than the batch open."""
+    """Raise InputError when an input leaves a dimension other than the batch open."""
     for info in graph.inputs:
         if None in info.shape[1:]:
             index = info.shape.index(None, 1)
@@ -281,7 +284,7 @@ def _shape_text(shape: Sequence[int | None]) -> str:
 
 
 def _run(state: InferenceState) -> StaticGraph:
-    """Applies the rules of all nodes, and returns the nodes that remain as a static graph."""
+    """Apply the rules of all nodes, and return the nodes that remain as a static graph."""
     for node in state.graph.nodes:
         visit(state, node)
     for info in state.graph.outputs:
@@ -309,7 +312,7 @@ def _run(state: InferenceState) -> StaticGraph:
 
 
 def live_nodes(nodes: list[Node], outputs: Sequence[str]) -> list[Node]:
-    """Returns the nodes on which the values `outputs` depend, in order."""
+    """Return the nodes on which the values `outputs` depend, in order."""
     needed, live = set(outputs), []
     for node in reversed(nodes):
         if needed.intersection(node.outputs):
@@ -325,7 +328,7 @@ that."""
 
 
 def default_batch(graph: Graph) -> int:
-    """Returns the batch size where a caller states none: 1, or the batch size for which the file
+    """Return the batch size where a caller states none: 1, or the batch size for which the file
     was written where the network does not run at 1."""
     if graph.fixed_batch is None:
         return 1
@@ -337,7 +340,7 @@ def default_batch(graph: Graph) -> int:
 
 
 def mixing_node(graph: Graph, batch: int) -> str | None:
-    """Returns why a row of the outputs depends on other rows of its batch, as text that starts with
+    """Return why a row of the outputs depends on other rows of its batch, as text that starts with
     the node: "ReduceMean 'mean' works across axis 0". Returns None where every row depends on its
     own input only."""
     mixing, by_row = along_batch(graph, batch)
@@ -350,10 +353,13 @@ def mixing_node(graph: Graph, batch: int) -> str | None:
 
 
 def along_batch(graph: Graph, batch: int) -> tuple[str | None, set[str]]:
-    """Returns two values. The first is the reason why rows of a batch may depend on each other, as
-    text; None where every row depends on its own input only. The second is the names of the outputs
-    that have one or several rows for each input; empty where the first value is text. The other
-    outputs do not depend on the batch."""
+    """Return two values.
+
+    The first is the reason why rows of a batch may depend on each other, as text; None where every
+    row depends on its own input only. The second is the names of the outputs that have one or
+    several rows for each input; empty where the first value is text. The other outputs do not
+    depend on the batch.
+    """
     if graph.tail is not None:
         return "the end of the network, which ONNX Runtime computes, may mix a batch", set()
     statics: list[StaticGraph] = []
@@ -364,7 +370,7 @@ def along_batch(graph: Graph, batch: int) -> tuple[str | None, set[str]]:
         except GossamerError as error:  # a plan of this batch size raises this error again
             refusal = refusal or str(error)
         if len(statics) == 2:
-            return images_apart(*statics)
+            return independent_images(*statics)
     outputs = {info.name for info in graph.outputs}
     if not statics:
         return None, outputs

@@ -30,16 +30,16 @@ class Images:
     axes: dict[str, int] = field(default_factory=dict)
 
     def growing_axis(self, name: str) -> int | None:
-        """Returns the only axis of a value that grows with the batch; None where no axis grows with
+        """Return the only axis of a value that grows with the batch; None where no axis grows with
         the batch, or where another axis changes too."""
         return self._growing_axis(self.static.shapes[name], self.other.shapes.get(name, ()))
 
     def is_fixed(self, name: str) -> bool:
-        """Returns whether a value has the same shape at both batch sizes."""
+        """Return whether a value has the same shape at both batch sizes."""
         return self.static.shapes[name] == self.other.shapes.get(name)
 
     def add_constant(self, name: str) -> bool:
-        """Returns whether a constant is the same at both batch sizes, or has the same numbers for
+        """Return whether a constant is the same at both batch sizes, or has the same numbers for
         each image. In the second case the axis of its images is recorded."""
         now, before = self.static.constants[name], self.other.constants.get(name)
         if before is None or now.dtype != before.dtype:
@@ -75,7 +75,7 @@ def moves_images(images: Images, node: Node) -> None:
     each axis, so that no images are mixed."""
 
 
-def keeps_images_apart(images: Images, node: Node) -> str | None:
+def keeps_images_separate(images: Images, node: Node) -> str | None:
     """The mixing rule of an op that computes each image independently of the others if the images
     of its first input lie along axis 0, and its other inputs have no images."""
     if any(name in images.axes for name in node.inputs[1:]):
@@ -98,7 +98,7 @@ def broadcasts_across_images(images: Images, node: Node) -> str | None:
 
 
 def mixing_operands(images: Images, node: Node, names: Sequence[str]) -> str | None:
-    """Returns how inputs that broadcast to the output's shape mix images; None where they mix no
+    """Return how inputs that broadcast to the output's shape mix images; None where they mix no
     images."""
     output = node.outputs[0]
     axis = images.growing_axis(output)

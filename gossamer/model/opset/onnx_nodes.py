@@ -20,13 +20,7 @@ from onnx.shape_inference import infer_node_outputs, infer_shapes
 
 from gossamer.errors import ModelError, first_line
 from gossamer.model.graph import Node
-from gossamer.model.opset.definition import (
-    define,
-    never_jumps,
-    not_evaluated,
-    nothing_known,
-    resolved,
-)
+from gossamer.model.opset.definition import RESOLVED, OpDef, never, not_evaluated, nothing_known
 from gossamer.model.opset.mixing import Images
 from gossamer.model.opset.state import InferenceState
 from gossamer.model.opset.windows import same_pads, window_count
@@ -35,7 +29,7 @@ _POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
 
 
 def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns a model with the types and shapes that ONNX's inference finds.
+    """Return a model with the types and shapes that ONNX's inference finds.
 
     With ceil_mode the inference counts a last window that begins beyond the input, which no library
     computes, and of a pool with both it takes pads in place of auto_pad. Here the inference sees
@@ -63,27 +57,27 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _resizes_to_nothing(node: onnx.NodeProto, graph: onnx.GraphProto) -> bool:
-    """Returns whether a Resize is given sizes of which one is 0."""
+    """Return whether a Resize is given sizes of which one is 0."""
     return node.op_type == "Resize" and len(node.input) == 4 and any(
         tensor.name == node.input[3] and not numpy_helper.to_array(tensor).all()
         for tensor in graph.initializer) and all(entry.name != "axes" for entry in node.attribute)
 
 
 def _elem_type(graph: onnx.GraphProto, name: str) -> int:
-    """Returns ONNX's type of a value's elements; float32 where it is not known."""
+    """Return ONNX's type of a value's elements; float32 where it is not known."""
     return next((info.type.tensor_type.elem_type for info in (*graph.input, *graph.value_info)
                  if info.name == name), onnx.TensorProto.FLOAT)
 
 
 def _is_miscounted(node: onnx.NodeProto) -> bool:
-    """Returns whether the inference may give a pool another size than libraries do."""
+    """Return whether the inference may give a pool another size than libraries do."""
     given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     return node.op_type in _POOLS and bool(given.get("ceil_mode") or (
         given.get("pads") and given.get("auto_pad", b"NOTSET") != b"NOTSET"))
 
 
 def _sizes(graph: onnx.GraphProto, name: str) -> list[int | None] | None:
-    """Returns the heights, widths and so on of a value; None where their number is not known."""
+    """Return the heights, widths and so on of a value; None where their number is not known."""
     for info in (*graph.input, *graph.value_info):
         if info.name == name and info.type.tensor_type.HasField("shape"):
             return [dim.dim_value if dim.HasField("dim_value") else None
@@ -93,7 +87,7 @@ def _sizes(graph: onnx.GraphProto, name: str) -> list[int | None] | None:
 
 
 def _round_down(node: onnx.NodeProto, sizes: list[int | None]) -> None:
-    """Gives a pool the pads with which its output's size is right where it is rounded down."""
+    """Give a pool the pads with which its output's size is right where it is rounded down."""
     given: dict[str, Any] = {entry.name: helper.get_attribute_value(entry)
                              for entry in node.attribute}
     rank, auto_pad = len(sizes), given.pop("auto_pad", b"NOTSET").decode()
@@ -125,16 +119,18 @@ node as messages name it, and the reason why gossamer does not compute the node.
 
 
 def nodes_of(model: np.ndarray) -> tuple[tuple[str, str], ...]:
-    """Returns the nodes of the file that belong to a part. Each node is given as messages name it,
-    with the reason why gossamer does not compute the node. model: the bytes of the part's model.
-    Raises ValueError where the model does not name the nodes."""
+    """Return the nodes of the file that belong to a part.
+
+    Each node is given as messages name it, with the reason why gossamer does not compute the node.
+    model: the bytes of the part's model. Raises ValueError where the model does not name the nodes.
+    """
     proto = _parsed(model)
     texts = [entry.value for entry in proto.metadata_props if entry.key == NODES]
     return tuple((str(source), str(reason)) for source, reason in json.loads("".join(texts)))
 
 
 def _parsed(model: np.ndarray) -> onnx.ModelProto:
-    """Returns the model of these bytes. Raises ValueError where the bytes are no model."""
+    """Return the model of these bytes. Raises ValueError where the bytes are no model."""
     try:
         return onnx.load_model_from_string(model.tobytes())
     except DecodeError:
@@ -142,8 +138,10 @@ def _parsed(model: np.ndarray) -> onnx.ModelProto:
 
 
 def _part_shape(state: InferenceState, node: Node) -> None:
-    """Takes the shapes of outputs from ONNX's shape inference. Raises UnsupportedError for a shape
-    that the data decide."""
+    """Take the shapes of outputs from ONNX's shape inference.
+
+    Raises UnsupportedError for a shape that the data decide.
+    """
     model = _parsed(node.attributes["model"])
     for index, (info, name) in enumerate(zip(model.graph.input, node.inputs, strict=True)):
         dtype = _dtype_of(info.type.tensor_type)
@@ -220,14 +218,17 @@ _LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
-    """Returns the array, cast to float32 where it has any floating type, such as bfloat16."""
+    """Return the array, cast to float32 where it has any floating type, such as bfloat16."""
     return array if array.dtype.kind in "biuUSO" else np.asarray(array, np.float32)
 
 
 def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
              ) -> list[np.ndarray]:
-    """Returns the results of a node. arrays: the node's inputs by name. ONNX raises exceptions of
-    any class for nodes that it cannot compute."""
+    """Return the results of a node.
+
+    arrays: the node's inputs by name. ONNX raises exceptions of any class for nodes that it cannot
+    compute.
+    """
     # onnx.reference takes long to import, and few networks need it
     from onnx.reference import ReferenceEvaluator
 
@@ -245,7 +246,7 @@ def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
 
 def _of_declared_types(node: onnx.NodeProto, results: list[np.ndarray],
                        arrays: Mapping[str, np.ndarray], opset: int) -> list[np.ndarray]:
-    """Returns the results in the dtypes of the inputs whose types they have by the op's schema: the
+    """Return the results in the dtypes of the inputs whose types they have by the op's schema: the
     reference sums int32 to int64, for instance."""
     schema = onnx.defs.get_schema(node.op_type, opset, "")
     dtypes = {formal.type_str: arrays[name].dtype
@@ -258,7 +259,7 @@ def _of_declared_types(node: onnx.NodeProto, results: list[np.ndarray],
 
 def _for_reference(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
                    ) -> tuple[onnx.NodeProto, dict[str, np.ndarray]]:
-    """Returns the node and its inputs in a form that the reference computes as ONNX Runtime does:
+    """Return the node and its inputs in a form that the reference computes as ONNX Runtime does:
     without empty lists of axes, with a matrix where the op treats all dimensions from its axis on
     as one, with starts that lie within the dimensions that a Slice goes through backwards, and with
     floats that 32-bit integers hold after their division by a scale."""
@@ -294,7 +295,7 @@ def _for_reference(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset
 
 
 def most_bytes(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int) -> float:
-    """Returns the most bytes that the results of a node may take, by ONNX's shape inference;
+    """Return the most bytes that the results of a node may take, by ONNX's shape inference;
     infinity where the inference finds no bound."""
     if node.op_type == "Constant":
         return 0  # the constant's value is in memory already, with the file
@@ -313,7 +314,7 @@ def most_bytes(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: in
 
 
 def _bytes_of(inferred: onnx.TypeProto) -> float:
-    """Returns the bytes of a result, four or eight for each element; infinity where the result's
+    """Return the bytes of a result, four or eight for each element; infinity where the result's
     shape is not known."""
     tensor = inferred.tensor_type
     item = 8 if tensor.elem_type in _LONG else 4
@@ -322,7 +323,7 @@ def _bytes_of(inferred: onnx.TypeProto) -> float:
 
 
 def _known_shape(state: InferenceState, node: Node) -> None:
-    """Computes a node of an ONNX file at this batch size."""
+    """Compute a node of an ONNX file at this batch size."""
     for name in node.inputs:
         if name not in state.known:
             raise state.unsupported(node, f"depends on {name!r}, which the data decides")
@@ -352,15 +353,15 @@ def _known_shape(state: InferenceState, node: Node) -> None:
 
 
 DEFINITIONS = (
-    define("onnx_part",
-           text="the values that a part of an ONNX file reads from outside of the part; model: the "
-                "part as the bytes of an ONNX model, whose inputs and outputs are in the order of "
-                "this node's",
-           shape=_part_shape, evaluate=not_evaluated, mixes=_part_mixes, passes_values=True,
-           jumps=never_jumps, facts=nothing_known, float_only=False, attribute_inputs=()),
-    define("onnx_known",
-           text="values that follow from shapes and constants; node: a node of an ONNX file as "
-                "bytes, which reads them in this order, opset: the version of its operator",
-           shape=_known_shape, evaluate=resolved, mixes=resolved, passes_values=True,
-           jumps=never_jumps, facts=resolved, float_only=False, attribute_inputs=()),
+    OpDef("onnx_part",
+        text="the values that a part of an ONNX file reads from outside of the part; model: the "
+             "part as the bytes of an ONNX model, whose inputs and outputs are in the order of "
+             "this node's",
+          shape=_part_shape, evaluate=not_evaluated, mixes=_part_mixes, passes_values=True,
+          discontinuous=never, facts=nothing_known, float_only=False, attribute_inputs=()),
+    OpDef("onnx_known",
+        text="values that follow from shapes and constants; node: a node of an ONNX file as "
+             "bytes, which reads them in this order, opset: the version of its operator",
+          shape=_known_shape, **RESOLVED, passes_values=True, discontinuous=never, float_only=False,
+          attribute_inputs=()),
 )

@@ -27,7 +27,7 @@ _Interval = tuple[np.ndarray, np.ndarray]
 
 
 def are_scaled_signs(weight: np.ndarray) -> bool:
-    """Returns whether the weights (M, ...) of each output channel all have the same magnitude,
+    """Return whether the weights (M, ...) of each output channel all have the same magnitude,
     which is finite and not 0."""
     channels = weight.reshape(len(weight), -1)
     # the first channel alone rules out most other weights, so it is tested first
@@ -38,7 +38,7 @@ def are_scaled_signs(weight: np.ndarray) -> bool:
 
 def is_never_zero(expression: Expression, values: ValueFacts, weight: np.ndarray,
                   operands: Sequence[np.ndarray | None], *, exact: bool) -> bool:
-    """Returns whether an expression ends in the sign of a number that is not 0 for any sum of
+    """Return whether an expression ends in the sign of a number that is not 0 for any sum of
     products.
 
     Returns False also where the answer is not known, as for `values` other than (-1, 1) and (-1, 0,
@@ -80,7 +80,7 @@ def _ends_in_sign(expression: Expression) -> bool:
 
 def _before_sign(expression: Expression, sums: _Interval,
                  operands: Sequence[_Interval]) -> _Interval | None:
-    """Returns the interval of the number whose sign the last step takes; None where the function of
+    """Return the interval of the number whose sign the last step takes; None where the function of
     an earlier step is not in _FUNCTIONS."""
     known = [sums, *operands]
     with np.errstate(all="ignore"):
@@ -120,8 +120,11 @@ def _constant(step: ExpressionStep) -> _Interval:
 
 
 def _div(step: ExpressionStep, x: _Interval, y: _Interval) -> _Interval:
-    """Returns the interval of a quotient. A division by an interval that includes 0 may give any
-    number; the infinite bounds may become NaN in later steps."""
+    """Return the interval of a quotient.
+
+    A division by an interval that includes 0 may give any number; the infinite bounds may become
+    NaN in later steps.
+    """
     corners = [a / b for a in x for b in y]
     around_zero = (y[0] <= 0) & (y[1] >= 0)
     return (np.where(around_zero, -np.inf, np.minimum.reduce(corners)),
@@ -142,7 +145,7 @@ def _prelu(step: ExpressionStep, x: _Interval, slope: _Interval) -> _Interval:
 
 
 def _rising(step: ExpressionStep, x: _Interval) -> _Interval:
-    """Returns the interval of the results of a function that never falls."""
+    """Return the interval of the results of a function that never falls."""
     low, high = (FUNCTIONS[step.function].numpy(bound, *step.constants) for bound in x)
     return low, high
 

@@ -21,9 +21,11 @@ from gossamer.model.passes.batch_norm import output_rows, readers
 
 
 def gather_shuffled_channels(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Replaces shuffles of the channels of images by gathers. Splits and slices of shuffled
-    channels also become gathers, one for each output. Returns whether the graph was changed; nodes
-    that no output needs any more stay in the graph."""
+    """Replace shuffles of the channels of images by gathers.
+
+    Splits and slices of shuffled channels also become gathers, one for each output. Returns whether
+    the graph was changed; nodes that no output needs any more stay in the graph.
+    """
     producers = {name: node for node in graph.nodes for name in node.outputs}
     names = names_of(graph)
     shuffles: dict[str, tuple[str, np.ndarray]] = {}
@@ -54,7 +56,7 @@ def _gather(graph: Graph, names: set[str], node: Node, output: str, source: str,
 
 def _shuffle(node: Node, producers: dict[str, Node], shapes: ShapesByBatch
              ) -> tuple[str, np.ndarray] | None:
-    """Returns two things where the node and the two nodes before it shuffle channels: the value
+    """Return two things where the node and the two nodes before it shuffle channels: the value
     before the shuffle, and for each channel after the shuffle its index before the shuffle. Returns
     None for other nodes."""
     turned = producers.get(node.inputs[0]) if node.op == "reshape" else None
@@ -75,7 +77,7 @@ def _shuffle(node: Node, producers: dict[str, Node], shapes: ShapesByBatch
 
 
 def _parts(node: Node, order: np.ndarray, shapes: ShapesByBatch) -> list[np.ndarray] | None:
-    """Returns, for each output of a split or slice of shuffled channels, the entries of `order`
+    """Return, for each output of a split or slice of shuffled channels, the entries of `order`
     that it takes; None for other nodes, and for splits and slices along other axes. order: for each
     shuffled channel, its channel before the shuffle."""
     if node.op not in ("split", "slice") or (concrete := shapes.with_attributes(node)) is None:
@@ -100,8 +102,8 @@ together before."""
 
 
 def choose_channels_by_weights(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Removes each gather that chooses channels of images by constant indices, if only 1x1
-    convolutions read it, and gives these convolutions weights for all channels. Returns whether the
+    """Remove each gather that chooses channels of images by constant indices, if only 1x1
+    convolutions read it, and give these convolutions weights for all channels. Returns whether the
     graph was changed; nodes that no output needs any more stay in the graph."""
     users, names = readers(graph), names_of(graph)
     changed = False
@@ -126,7 +128,7 @@ def choose_channels_by_weights(graph: Graph, shapes: ShapesByBatch) -> bool:
 
 
 def _order(graph: Graph, node: Node, shapes: ShapesByBatch) -> tuple[int, np.ndarray] | None:
-    """Returns the number of channels from which a gather chooses, and the chosen channels; None for
+    """Return the number of channels from which a gather chooses, and the chosen channels; None for
     other nodes, and where a gather chooses few of the channels."""
     if node.op != "gather" or node.attributes.get("axis", 0) not in (1, -3) or (
             shapes.rank(node.inputs[0]) != 4):
@@ -143,7 +145,7 @@ def _order(graph: Graph, node: Node, shapes: ShapesByBatch) -> tuple[int, np.nda
 
 
 def _takes(graph: Graph, layer: Node, x: str, chosen: int) -> bool:
-    """Returns whether a node is a 1x1 convolution of x with constant weights for the chosen
+    """Return whether a node is a 1x1 convolution of x with constant weights for the chosen
     channels. Returns False for weights that are signs with one scale for each channel: they can be
     computed on bits, and additional weights of 0 would prevent this."""
     if layer.op != "conv2d" or layer.inputs[0] != x or x in layer.inputs[1:] or (
@@ -162,10 +164,12 @@ first part and the axis; under each key are pairs of all parts and the whole."""
 
 
 def nest_concatenations(graph: Graph) -> None:
-    """Lets concatenations read larger values that exist already. Consecutive inputs of a
-    concatenation may be all parts of one value (the whole): an earlier concatenation joined them
-    into the whole, or an earlier split divided the whole into them, in the same order along the
-    same axis. The concatenation then reads the whole in place of the parts.
+    """Let concatenations read larger values that exist already.
+
+    Consecutive inputs of a concatenation may be all parts of one value (the whole): an earlier
+    concatenation joined them into the whole, or an earlier split divided the whole into them, in
+    the same order along the same axis. The concatenation then reads the whole in place of the
+    parts.
 
     Each part then belongs to one whole only, so that it can be written or read in the memory of the
     whole.
@@ -182,8 +186,10 @@ def nest_concatenations(graph: Graph) -> None:
 
 
 def _nested(node: Node, wholes: Wholes) -> list[str]:
-    """Returns the inputs of a concatenation. Consecutive inputs that are all parts
-    of a whole in `wholes` are replaced by the whole."""
+    """Return the inputs of a concatenation.
+
+    Consecutive inputs that are all parts of a whole in `wholes` are replaced by the whole.
+    """
     inputs, result, start = node.inputs, list[str](), 0
     while start < len(inputs):
         fitting = [(parts, whole) for parts, whole in wholes[inputs[start],
@@ -224,7 +230,7 @@ def move_above_concatenations(graph: Graph) -> None:
 
 
 def _follower(join: Node, users: dict[str, list[Node]], makers: dict[str, Node]) -> Node | None:
-    """Returns the element-wise node that is the only reader of a concatenation and reads no other
+    """Return the element-wise node that is the only reader of a concatenation and read no other
     value. Returns None where there is no such node, where an input of the concatenation comes from
     an op outside of _COMPUTING, and where another node also reads an input."""
     following = users.get(join.outputs[0], [])

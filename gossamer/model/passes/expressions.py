@@ -21,7 +21,7 @@ from gossamer.model.opset.expression_facts import expression_facts
 
 
 def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Lets element-wise nodes read a value in place of its expansion, where the results of the
+    """Let element-wise nodes read a value in place of its expansion, where the results of the
     nodes keep their shapes. The expansion stays for other readers."""
     # the value that an expansion repeats, by the name of the expansion
     repeated: dict[str, str] = {}
@@ -47,7 +47,7 @@ def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _value(graph: Graph, node: Node, repeated: Mapping[str, str]) -> np.ndarray | None:
-    """Returns the result of an element-wise node whose operands are float32 constants or expansions
+    """Return the result of an element-wise node whose operands are float32 constants or expansions
     of such constants. The result is computed from the constants before expansion. Returns None for
     other nodes, and where no operand is an expansion."""
     arrays = [graph.constants.get(repeated.get(name, name)) for name in node.inputs]
@@ -58,7 +58,7 @@ def _value(graph: Graph, node: Node, repeated: Mapping[str, str]) -> np.ndarray 
 
 
 def drop_straight_through(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Replaces (q - x) + x, x + (q - x), x - (x - q), (q + x) - x and q + (x - x) in expressions by
+    """Replace (q - x) + x, x + (q - x), x - (x - q), (q + x) - x and q + (x - x) in expressions by
     q, where q has few possible values and x has more than one possible value."""
     for node in graph.nodes:
         if node.op != "elementwise" or shapes.dtype(node.outputs[0]) != "float32":
@@ -78,7 +78,7 @@ def drop_straight_through(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _estimated(expression: Expression) -> dict[int, int]:
-    """Returns a mapping from the index of each straight-through estimator to the index of the
+    """Return a mapping from the index of each straight-through estimator to the index of the
     quantised value that the estimator equals."""
     values = range(expression.inputs + len(expression.steps))
     found = {index: pair for index in values if (pair := _parts(expression, index)) is not None}
@@ -92,7 +92,7 @@ def _estimated(expression: Expression) -> dict[int, int]:
 
 
 def _parts(expression: Expression, index: int) -> tuple[int, int] | None:
-    """Returns the indices of q and x where a value is a sum of q and x that equals q, such as
+    """Return the indices of q and x where a value is a sum of q and x that equals q, such as
     (q - x) + x; None for other values."""
     function, arguments = _step(expression, index)
     if function not in ("add", "sub"):
@@ -112,7 +112,7 @@ def _parts(expression: Expression, index: int) -> tuple[int, int] | None:
 
 
 def _step(expression: Expression, index: int) -> tuple[str, tuple[int, ...]]:
-    """Returns the function and the arguments of a value; "" for an operand."""
+    """Return the function and the arguments of a value; "" for an operand."""
     if index < expression.inputs:
         return "", ()
     step = expression.steps[index - expression.inputs]

@@ -32,7 +32,7 @@ from gossamer.model.passes.transpositions import move_channels_first, scale_befo
 
 def optimise(graph: Graph, *, channels_first: bool = False,
              chooses_by_weights: bool = False) -> Graph:
-    """Returns a graph with the same results, in which constants and batch norms are folded and
+    """Return a graph with the same results, in which constants and batch norms are folded and
     element-wise nodes are fused into convolutions, products and each other.
 
     channels_first: whether layers of channels-last images become layers of channels-first images
@@ -93,7 +93,7 @@ def _copy(graph: Graph) -> Graph:
 
 
 def drop_identities(graph: Graph) -> None:
-    """Removes identities, except an identity between two values that must both keep their names."""
+    """Remove identities, except an identity between two values that must both keep their names."""
     fixed = {info.name for info in graph.outputs}
     produced = {name for node in graph.nodes for name in node.outputs}
     names: dict[str, str] = {}
@@ -120,7 +120,7 @@ def drop_identities(graph: Graph) -> None:
 
 
 def drop_casts(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Removes casts to the dtype that a value has already, such as casts of truth values to
+    """Remove casts to the dtype that a value has already, such as casts of truth values to
     floats."""
     for node in graph.nodes:
         if node.op not in ("cast", "cast_like"):
@@ -132,7 +132,7 @@ def drop_casts(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def fold_constants(graph: Graph) -> None:
-    """Computes the nodes whose inputs are all constant, if their op has a NumPy evaluation."""
+    """Compute the nodes whose inputs are all constant, if their op has a NumPy evaluation."""
     nodes = []
     state = InferenceState(replace(graph, inputs=[], nodes=[]), 0)
     for node in graph.nodes:
@@ -151,7 +151,7 @@ def fold_constants(graph: Graph) -> None:
 
 
 def inline_scalars(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turns constants of one element into steps of the expressions that read them."""
+    """Turn constants of one element into steps of the expressions that read them."""
     for node in graph.nodes:
         if node.op != "elementwise":
             continue
@@ -167,7 +167,7 @@ def inline_scalars(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def merge_equal(graph: Graph) -> None:
-    """Keeps one of several nodes that compute the same result from the same inputs."""
+    """Keep one of several nodes that compute the same result from the same inputs."""
     first: dict[object, Node] = {}
     names: dict[str, str] = {}
     fixed = {info.name for info in graph.outputs}
@@ -187,15 +187,17 @@ def merge_equal(graph: Graph) -> None:
 
 
 def _exact(value: object) -> object:
-    """Returns a key that two attributes share only if they are equal. The repr of an array is no
-    such key: it rounds numbers, and leaves numbers of a large array out."""
+    """Return a key that two attributes share only if they are equal.
+
+    The repr of an array is no such key: it rounds numbers, and leaves numbers of a large array out.
+    """
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     return repr(value)
 
 
 def matmul_to_gemm(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turns each product with a constant matrix into a gemm, which can have an epilogue. The other
+    """Turn each product with a constant matrix into a gemm, which can have an epilogue. The other
     factor is a matrix, or the vectors along the last axis of a tensor."""
     for node in graph.nodes:
         if node.op != "matmul":
@@ -209,7 +211,7 @@ def matmul_to_gemm(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def fold_zero_pads(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turns zeros around an image into pads of the convolutions that read it."""
+    """Turn zeros around an image into pads of the convolutions that read it."""
     images: dict[str, tuple[str, Sequence[int]]] = {}
     for node in graph.nodes:
         if node.op == "pad" and (pads := _image_pads(node, shapes)) is not None:
@@ -224,7 +226,7 @@ def fold_zero_pads(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _image_pads(node: Node, shapes: ShapesByBatch) -> Sequence[int] | None:
-    """Returns the pads of a node that only puts zeros round the height and width of images; None
+    """Return the pads of a node that only puts zeros round the height and width of images; None
     for another node. Pads that exporters compute from the image's size are known here, because this
     size does not depend on the batch."""
     concrete = shapes.with_attributes(node)
@@ -240,7 +242,7 @@ def _image_pads(node: Node, shapes: ShapesByBatch) -> Sequence[int] | None:
 
 
 def drop_dead(graph: Graph) -> None:
-    """Removes nodes and constants on which no output depends."""
+    """Remove nodes and constants on which no output depends."""
     outputs = [info.name for info in graph.outputs]
     graph.nodes = live_nodes(graph.nodes, outputs)
     used = {name for node in graph.nodes for name in node.inputs} | set(outputs)

@@ -46,7 +46,7 @@ def keep_pixels(graph: Graph, shapes: ShapesByBatch) -> bool:
 
 
 def _is_pixel(name: str, shapes: ShapesByBatch) -> bool:
-    """Returns whether a value has the shape (N, C, 1, 1), images of one pixel, at every batch
+    """Return whether a value has the shape (N, C, 1, 1), images of one pixel, at every batch
     size."""
     known = shapes.shapes(name)
     return bool(known) and all(len(shape) == 4 and shape[2:] == (1, 1) for shape in known)
@@ -54,7 +54,7 @@ def _is_pixel(name: str, shapes: ShapesByBatch) -> bool:
 
 def _layers_between(graph: Graph, shapes: ShapesByBatch, node: Node, producers: dict[str, Node],
                     users: dict[str, list[Node]]) -> list[Node]:
-    """Returns the layers, in order, from an image to a reshape that turns a matrix into images of
+    """Return the layers, in order, from an image to a reshape that turns a matrix into images of
     one pixel. The list is empty where other nodes read a result of the layers, or where
     keep_pixels() cannot change a layer."""
     layers: list[Node] = []
@@ -82,7 +82,7 @@ def _layers_between(graph: Graph, shapes: ShapesByBatch, node: Node, producers: 
 
 
 def _reduces_image(layer: Node, shapes: ShapesByBatch) -> bool:
-    """Returns whether a reduction is over the height and width of images."""
+    """Return whether a reduction is over the height and width of images."""
     axes = layer.attributes.get("axes")
     if any(len(shape) != 4 for shape in shapes.shapes(layer.inputs[0])):
         return False
@@ -91,7 +91,7 @@ def _reduces_image(layer: Node, shapes: ShapesByBatch) -> bool:
 
 
 def _may_be_convolution(graph: Graph, layer: Node) -> bool:
-    """Returns whether a product has constant weights, and constants alone in its epilogue."""
+    """Return whether a product has constant weights, and constants alone in its epilogue."""
     if layer.attributes["trans_a"] or any(name not in graph.constants for name in layer.inputs[1:]):
         return False
     weight = graph.constants[layer.inputs[1]]
@@ -99,7 +99,7 @@ def _may_be_convolution(graph: Graph, layer: Node) -> bool:
 
 
 def _pixel_before(name: str, shapes: ShapesByBatch, producers: dict[str, Node]) -> str:
-    """Returns the image of one pixel from which reshapes make the value `name`; `name` itself where
+    """Return the image of one pixel from which reshapes make the value `name`; `name` itself where
     no reshape makes it."""
     while not _is_pixel(name, shapes) and producers[name].op in _RESHAPES:
         name = producers[name].inputs[0]
@@ -121,7 +121,7 @@ _SWAPPED = (0, 2, 1)
 
 
 def transpose_images_for_tokens(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Replaces a reshape of an image to (N, C, H * W) and a transposition to (N, H * W, C) by a
+    """Replace a reshape of an image to (N, C, H * W) and a transposition to (N, H * W, C) by a
     transposition to (N, H, W, C) and a reshape to (N, H * W, C). Replaces the nodes from tokens
     back to an image likewise. Returns whether the graph was changed; nodes that no output needs any
     more stay in the graph."""
@@ -148,7 +148,7 @@ def _swaps(node: Node) -> bool:
 
 def _to_tokens(node: Node, reshape: Node, names: set[str], shapes: ShapesByBatch
                ) -> list[Node] | None:
-    """Returns the nodes that replace the reshape of an image to (N, C, H * W) and the transposition
+    """Return the nodes that replace the reshape of an image to (N, C, H * W) and the transposition
     after it; None where the reshape makes another shape."""
     image, tokens = reshape.inputs[0], node.outputs[0]
     if not _are_tokens(tokens, image, shapes) or (sizes := _sizes(tokens, shapes)) is None:
@@ -160,7 +160,7 @@ def _to_tokens(node: Node, reshape: Node, names: set[str], shapes: ShapesByBatch
 
 def _to_image(node: Node, transposition: Node, names: set[str], shapes: ShapesByBatch
               ) -> list[Node] | None:
-    """Returns the nodes that replace the transposition of tokens and the reshape to (N, C, H, W)
+    """Return the nodes that replace the transposition of tokens and the reshape to (N, C, H, W)
     after it; None where the reshape makes another shape."""
     tokens, image = transposition.inputs[0], node.outputs[0]
     if not _are_tokens(tokens, image, shapes) or (sizes := _sizes(image, shapes)) is None:
@@ -173,14 +173,14 @@ def _to_image(node: Node, transposition: Node, names: set[str], shapes: ShapesBy
 
 
 def _are_tokens(tokens: str, image: str, shapes: ShapesByBatch) -> bool:
-    """Returns whether a value has a row for each pixel of an image, with the pixel's channels."""
+    """Return whether a value has a row for each pixel of an image, with the pixel's channels."""
     return shapes.rank(image) == 4 and all(
         rows == (whole[0], whole[2] * whole[3], whole[1])
         for rows, whole in zip(shapes.shapes(tokens), shapes.shapes(image), strict=True))
 
 
 def _sizes(name: str, shapes: ShapesByBatch) -> Shape | None:
-    """Returns the shape of a value with 0 for the batch; None where other sizes depend on the
+    """Return the shape of a value with 0 for the batch; None where other sizes depend on the
     batch."""
     known = {(0, *shape[1:]) for shape in shapes.shapes(name)}
     return known.pop() if len(known) == 1 else None

@@ -26,8 +26,10 @@ _LAST = (0, 2, 3, 1)
 
 
 def move_channels_first(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Rewrites layers of channels-last images, if fewer transpositions remain afterwards. Returns
-    whether the graph was changed."""
+    """Rewrite layers of channels-last images, if fewer transpositions remain afterwards.
+
+    Returns whether the graph was changed.
+    """
     rewriting = _Rewriting(graph, shapes)
     for node in graph.nodes:
         rewriting.add(node)
@@ -63,7 +65,7 @@ class _Rewriting:
         self._images: dict[str, str] = {}
 
     def add(self, node: Node) -> None:
-        """Adds a node, or the node that replaces it."""
+        """Add a node, or the node that replaces it."""
         node = replace(node, inputs=list(node.inputs), outputs=list(node.outputs),
                        attributes=dict(node.attributes))
         if node.op == "transpose":
@@ -89,8 +91,11 @@ class _Rewriting:
                                        {"permutation": _LAST}, node.source))
 
     def _add_transposition(self, node: Node) -> None:
-        """Adds a transposition. Where the node reads a channels-last value, the added node reads
-        the channels-first image in its place."""
+        """Add a transposition.
+
+        Where the node reads a channels-last value, the added node reads the channels-first image in
+        its place.
+        """
         permutation, source = node.attributes["permutation"], node.inputs[0]
         if permutation is None:
             permutation = tuple(reversed(range(self._shapes.rank(source) or 0)))
@@ -112,8 +117,10 @@ class _Rewriting:
         return name
 
     def _read_images(self, node: Node) -> bool:
-        """Makes a node read the channels-first image of each input. Returns whether every input has
-        a channels-first image."""
+        """Make a node read the channels-first image of each input.
+
+        Returns whether every input has a channels-first image.
+        """
         images = [self._images.get(name, "") for name in node.inputs]
         node.inputs = images
         return all(images)
@@ -135,7 +142,7 @@ class _Rewriting:
         return True
 
     def matmul(self, node: Node) -> bool:
-        """Turns the product of each pixel's channels with a constant matrix into a convolution."""
+        """Turn the product of each pixel's channels with a constant matrix into a convolution."""
         x, weight = node.inputs[0], self._known.get(node.inputs[1])
         if x not in self._images or weight is None or weight.ndim != 2 or (
                 weight.dtype != np.float32):
@@ -164,7 +171,7 @@ class _Rewriting:
         return bool(node.attributes["keepdims"]) or kept == sorted(kept)
 
     def along_axis(self, node: Node) -> bool:
-        """Changes the axis of a concatenation, a split or a softmax to the axis of channels-first
+        """Change the axis of a concatenation, a split or a softmax to the axis of channels-first
         images."""
         axis = node.attributes.get("axis", 0)
         if node.attributes.get("flatten") or not -len(_LAST) <= axis < len(_LAST):
@@ -174,7 +181,7 @@ class _Rewriting:
 
 
 def _axes(axes: object) -> tuple[int, ...] | None:
-    """Returns the dimensions of an image that an attribute names, counted from 0 and sorted; None
+    """Return the dimensions of an image that an attribute names, counted from 0 and sorted; None
     where they are not known. A single number stands for the axis with this index and all later
     axes."""
     rank = len(_LAST)
@@ -196,13 +203,15 @@ this is possible."""
 
 
 def scale_before_transposing(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Moves element-wise nodes before transpositions of matrices. A node is moved if it reads the
-    result of one such transposition and otherwise only single numbers, and if only products read
-    the node's own result. The moved node reads the value before the transposition, and a new
-    transposition follows the node.
+    """Move element-wise nodes before transpositions of matrices.
+
+    A node is moved if it reads the result of one such transposition and otherwise only single
+    numbers, and if only products read the node's own result. The moved node reads the value before
+    the transposition, and a new transposition follows the node.
 
     Returns whether the graph was changed. Transpositions that no node reads any more stay in the
-    graph."""
+    graph.
+    """
     makers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
     nodes: list[Node] = []
@@ -232,7 +241,7 @@ def _all_products(nodes: list[Node]) -> bool:
 
 
 def _are_single(node: Node, swapped: str, shapes: ShapesByBatch) -> bool:
-    """Returns whether all inputs except the transposed input are known to be single numbers with no
+    """Return whether all inputs except the transposed input are known to be single numbers with no
     more dimensions than the transposed input has. swapped: name of the transposed input."""
     rank = shapes.rank(swapped) or 0
     others = [shapes.shapes(name) for name in node.inputs if name != swapped]

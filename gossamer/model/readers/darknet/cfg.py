@@ -50,8 +50,11 @@ class Section:
         return self.options[key].text if key in self.options else default
 
     def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """Returns the whole number of an option. Raises ModelError where the option is no whole
-        number, is less than `least`, or is absent without a default."""
+        """Return the whole number of an option.
+
+        Raises ModelError where the option is no whole number, is less than `least`, or is absent
+        without a default.
+        """
         if key not in self.options and default is not None:
             return default
         text = self._required(key)
@@ -60,13 +63,15 @@ class Section:
         return int(text)
 
     def flag(self, key: str) -> bool:
-        """Returns whether an option is set to another number than 0."""
+        """Return whether an option is set to another number than 0."""
         return self.integer(key, 0, least=-_LARGEST) != 0
 
     def number(self, key: str, default: float, low: float = -math.inf,
                high: float = math.inf) -> float:
-        """Returns the number of an option. Raises ModelError where the option is not one number
-        from `low` to `high`."""
+        """Return the number of an option.
+
+        Raises ModelError where the option is not one number from `low` to `high`.
+        """
         if key not in self.options:
             return default
         (number, *more) = self.numbers(key)
@@ -78,7 +83,7 @@ class Section:
         return number
 
     def numbers(self, key: str) -> list[float]:
-        """Returns the numbers of an option, which commas separate; an empty list where the option
+        """Return the numbers of an option, which commas separate; an empty list where the option
         is absent. Raises ModelError where a part is no finite number."""
         parts = [part for part in self.text(key).split(",") if part.strip()]
         if not all(re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", part.strip(), re.I)
@@ -87,7 +92,7 @@ class Section:
         return [float(part) for part in parts]
 
     def integers(self, key: str) -> list[int]:
-        """Returns the whole numbers of an option, which commas separate; an empty list where the
+        """Return the whole numbers of an option, which commas separate; an empty list where the
         option is absent. Raises ModelError where a part is no whole number."""
         numbers = self.numbers(key)
         if not all(number.is_integer() and abs(number) <= _LARGEST for number in numbers):
@@ -95,18 +100,18 @@ class Section:
         return [int(number) for number in numbers]
 
     def refuse(self, *keys: str) -> None:
-        """Raises UnsupportedError where one of the options is set to another number than 0."""
+        """Raise UnsupportedError where one of the options is set to another number than 0."""
         for key in keys:
             if self.number(key, 0) != 0:
                 raise self.unsupported(f"{key}={self.text(key)} is not computed", key)
 
     def error(self, text: str, key: str = "") -> ModelError:
-        """Returns an error that names the line of the option `key`, or the line of the section if
+        """Return an error that names the line of the option `key`, or the line of the section if
         the section does not have this option."""
         return ModelError(self._message(text, key))
 
     def unsupported(self, text: str, key: str = "") -> UnsupportedError:
-        """Returns an error about a section or option that Darknet computes and gossamer does
+        """Return an error about a section or option that Darknet computes and gossamer does
         not."""
         return UnsupportedError(self._message(text, key))
 
@@ -121,8 +126,11 @@ class Section:
 
 
 def read_sections(path: Path) -> list[Section]:
-    """Returns the sections of a .cfg file in order, [net] first. Raises InputError where the file
-    cannot be read, and ModelError for a line that is no part of a .cfg file."""
+    """Return the sections of a .cfg file in order, [net] first.
+
+    Raises InputError where the file cannot be read, and ModelError for a line that is no part of a
+    .cfg file.
+    """
     data = whole(path)
     if (kind := by_content(data)) is not None:
         raise ModelError(f"{path}: {kind}")
@@ -153,7 +161,7 @@ def read_sections(path: Path) -> list[Section]:
 
 
 def unknown_keys(sections: Sequence[Section]) -> list[str]:
-    """Returns a list of one warning, which names the options that Darknet does not have; an empty
+    """Return a list of one warning, which names the options that Darknet does not have; an empty
     list where the sections have no such options."""
     unknown = [f"{key!r} of [{section.kind}] (line {option.line})"
                + _do_you_mean(key, KEYS[section.kind]) for section in sections
@@ -166,14 +174,16 @@ def unknown_keys(sections: Sequence[Section]) -> list[str]:
 
 
 def _do_you_mean(key: str, keys: Iterable[str]) -> str:
-    """Returns the question whether another key is meant; empty where no key is similar."""
+    """Return the question whether another key is meant; empty where no key is similar."""
     close = closest(key, keys, 1, 0.8)
     return f", do you mean {close[0]!r}?" if close else ""
 
 
 def _section(path: Path, line: str, number: int, index: int) -> Section:
-    """Returns a section without options. Raises UnsupportedError for a section of unknown name, and
-    ModelError for a second [net]."""
+    """Return a section without options.
+
+    Raises UnsupportedError for a section of unknown name, and ModelError for a second [net].
+    """
     name = line[1:].split("]")[0].strip()
     kind = SHORT_NAMES.get(name, name)
     if line.endswith("]") and name in NOT_COMPUTED:
@@ -262,7 +272,7 @@ KEYS: dict[str, frozenset[str]] = {kind: _words(keys) for kind, keys in {
         scale_x_y show_details sim_thresh track_ciou_norm track_history_size truth_thresh
         uc_normalizer""",
 }.items()}
-"""The options of each section, beside the options in COMMON."""
+"""The options of each section, in addition to those in COMMON."""
 
 ALEXEYAB_ONLY = _words("""
     antialiasing beta_nms cls_normalizer counters_per_class cutmix group_id iou_loss

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.errors import ModelError
-from gossamer.expression import Expression
 from gossamer.io.packed import whole
 from gossamer.model.builder import GraphBuilder, NodeNames
+from gossamer.model.compose import Value
 from gossamer.model.metadata import DetectionHead
 from gossamer.model.readers.darknet.cfg import Section
 from gossamer.model.readers.other_kinds import by_content
@@ -87,23 +87,27 @@ class DarknetNetwork:
         self.heads: list[Head] = []
 
     def names(self, section: Section, part: str = "") -> NodeNames:
-        """Returns the names of a node. part: the node's part of the layer, for layers of several
-        nodes."""
+        """Return the names of a node.
+
+        part: the node's part of the layer, for layers of several nodes.
+        """
         name = f"{section.kind}_{section.index}{'.' if part else ''}{part}"
         return NodeNames(name=name, source=section.source)
 
     def before(self, section: Section) -> Layer:
-        """Returns the result of the layer before a section. Raises UnsupportedError where this
-        layer is a detecting layer."""
+        """Return the result of the layer before a section.
+
+        Raises UnsupportedError where this layer is a detecting layer.
+        """
         return self._usable(section, self.layers[-1] if self.layers else self.input,
                             section.index - 1)
 
     def image_before(self, section: Section) -> Layer:
-        """Returns the result of the layer before a section, as images (N, C, H, W)."""
+        """Return the result of the layer before a section, as images (N, C, H, W)."""
         return self.as_image(section, self.before(section))
 
     def layer(self, section: Section, index: int, key: str) -> Layer:
-        """Returns the result of a layer, as images.
+        """Return the result of a layer, as images.
 
         index: number of the layer; a negative number counts back from the section.
         key: the option that names the layer.
@@ -117,7 +121,7 @@ class DarknetNetwork:
         return self.as_image(section, self._usable(section, self.layers[number], number))
 
     def as_image(self, section: Section, layer: Layer) -> Layer:
-        """Returns a layer as images; a matrix becomes images of one pixel."""
+        """Return a layer as images; a matrix becomes images of one pixel."""
         if not layer.flat:
             return layer
         value = self.build.reshape(layer.value, (0, *_sizes(layer)),
@@ -125,18 +129,18 @@ class DarknetNetwork:
         return replace(layer, value=value, flat=False)
 
     def as_matrix(self, section: Section, layer: Layer) -> Layer:
-        """Returns a layer as a matrix (N, channels * height * width)."""
+        """Return a layer as a matrix (N, channels * height * width)."""
         if layer.flat:
             return layer
         value = self.build.flatten(layer.value, **self.names(section, "matrix"))
         return Layer(value, layer.size, flat=True)
 
-    def elementwise(self, section: Section, part: str, operands: Sequence[str],
-                    expression: Expression) -> str:
+    def elementwise(self, section: Section, part: str, value: Value) -> str:
+        operands, expression = value.composer.build(value)
         return self.build.elementwise(expression, *operands, **self.names(section, part))
 
     def channels(self, section: Section, layer: Layer, start: int, end: int, part: str) -> Layer:
-        """Returns some channels of a layer."""
+        """Return some channels of a layer."""
         if (start, end) == (0, layer.channels):
             return layer
         value = self.build.add("slice", [layer.value], starts=(start,), ends=(end,), axes=(1,),
@@ -177,8 +181,11 @@ class WeightsFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads a file. Raises InputError where the file cannot be read, and ModelError where it is
-        too short for a header, ends within a number, or is text."""
+        """Read a file.
+
+        Raises InputError where the file cannot be read, and ModelError where it is too short for a
+        header, ends within a number, or is text.
+        """
         data = whole(path)
         if (kind := by_content(data)) is not None:
             raise ModelError(f"{path}: {kind}")
@@ -200,9 +207,12 @@ class WeightsFile:
         self._short: Section | None = None
 
     def take(self, section: Section, *shape: int) -> np.ndarray:
-        """Returns the next numbers, float32 of this shape. After the end of the file the numbers
-        are zeros, and finish() says how many are missing. Raises ModelError at once where a layer
-        needs more than _MOST_MISSING numbers and the file ends before the last of them."""
+        """Return the next numbers, float32 of this shape.
+
+        After the end of the file the numbers are zeros, and finish() says how many are missing.
+        Raises ModelError at once where a layer needs more than _MOST_MISSING numbers and the file
+        ends before the last of them.
+        """
         count = math.prod(shape)
         if count > _LARGEST:
             raise section.error(f"has {count} weights, which no .weights file holds; its sizes are "
@@ -218,7 +228,7 @@ class WeightsFile:
         return self._numbers[start:self._taken].reshape(shape)
 
     def finish(self, cfg: Path, notices: Sequence[str]) -> None:
-        """Raises ModelError unless the layers took all numbers of the file and no more. notices:
+        """Raise ModelError unless the layers took all numbers of the file and no more. notices:
         warnings about the .cfg file, which may name the cause."""
         if self._taken == self._numbers.size:
             return

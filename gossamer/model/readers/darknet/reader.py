@@ -23,7 +23,7 @@ Anchors = tuple[tuple[float, float], ...]
 
 
 def load_darknet(cfg: Path, weights: Path, names: Path | None = None) -> Graph:
-    """Returns the graph of a .cfg file with the numbers of a .weights file.
+    """Return the graph of a .cfg file with the numbers of a .weights file.
 
     The outputs of a network with [yolo] or [region] layers are the inputs of these layers, and its
     metadata say how boxes are decoded. The output of another network is its last layer.
@@ -57,7 +57,7 @@ def load_darknet(cfg: Path, weights: Path, names: Path | None = None) -> Graph:
 
 
 def _input(build: GraphBuilder, net: Section) -> Layer:
-    """Adds the input, a picture or a row of numbers, and returns it."""
+    """Add the input, a picture or a row of numbers, and return it."""
     if "inputs" in net.options and "height" not in net.options:
         count = net.integer("inputs")
         return Layer(build.input("numbers", (None, count)), count, flat=True)
@@ -67,7 +67,7 @@ def _input(build: GraphBuilder, net: Section) -> Layer:
 
 def _metadata(graph: Graph, network: DarknetNetwork, sections: list[Section],
               names_path: Path) -> ModelMetadata:
-    """Returns the meaning of the network's numbers, and warns of class names that do not fit."""
+    """Return the meaning of the network's numbers, and warn of class names that do not fit."""
     preprocessing = _preprocessing(network)
     if network.heads:
         detector, anchors = _detector_of(network.heads, _letterboxes(network, sections))
@@ -83,7 +83,7 @@ def _metadata(graph: Graph, network: DarknetNetwork, sections: list[Section],
 
 
 def _preprocessing(network: DarknetNetwork) -> Preprocessing | None:
-    """Returns how photos become inputs: as RGB or grey with numbers from 0 to 1, stretched for a
+    """Return how photos become inputs: as RGB or grey with numbers from 0 to 1, stretched for a
     detector and cropped for other networks. Returns None where the input takes no photos."""
     net_input = network.input
     if net_input.flat or net_input.channels not in (1, 3) or max(net_input.image) > LONGEST:
@@ -93,9 +93,11 @@ def _preprocessing(network: DarknetNetwork) -> Preprocessing | None:
 
 
 def _letterboxes(network: DarknetNetwork, sections: list[Section]) -> bool:
-    """Returns whether photos keep their proportions. The option letter_box of [net] decides whether
-    they do. Without the option, photos keep their proportions unless the files show that the
-    network was made for AlexeyAB's fork."""
+    """Return whether photos keep their proportions.
+
+    The option letter_box of [net] decides whether they do. Without the option, photos keep their
+    proportions unless the files show that the network was made for AlexeyAB's fork.
+    """
     if "letter_box" in sections[0].options:
         return sections[0].flag("letter_box")
     return network.weights.revision == 0 and not any(
@@ -103,7 +105,7 @@ def _letterboxes(network: DarknetNetwork, sections: list[Section]) -> bool:
 
 
 def _names(graph: Graph, path: Path, classes: int) -> tuple[str, ...]:
-    """Returns the lines of a .names file; empty where the file does not exist, or, with a warning,
+    """Return the lines of a .names file; empty where the file does not exist, or, with a warning,
     where the number of its lines is not `classes`."""
     if not path.is_file():
         return ()
@@ -117,7 +119,7 @@ def _names(graph: Graph, path: Path, classes: int) -> tuple[str, ...]:
 
 
 def _yolo(network: DarknetNetwork, section: Section) -> Layer:
-    """Notes the input of a [yolo] layer as an output of the network."""
+    """Note the input of a [yolo] layer as an output of the network."""
     x = network.image_before(section)
     count = section.integer("num", 1)
     mask = section.integers("mask") or list(range(count))
@@ -131,7 +133,7 @@ def _yolo(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def _region(network: DarknetNetwork, section: Section) -> Layer:
-    """Notes the input of a [region] layer as an output of the network. The anchors of the file are
+    """Note the input of a [region] layer as an output of the network. The anchors of the file are
     in units of cells."""
     x = network.image_before(section)
     section.refuse("background")
@@ -149,7 +151,7 @@ def _region(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def _detector_of(heads: Sequence[Head], letterbox: bool) -> tuple[DetectorMetadata, Anchors]:
-    """Returns how the network's outputs are decoded, with the anchors of all heads in one list.
+    """Return how the network's outputs are decoded, with the anchors of all heads in one list.
     Raises ModelError where heads have different numbers of classes."""
     anchors: list[tuple[float, float]] = []
     shifted = []
@@ -173,7 +175,7 @@ def _detector_of(heads: Sequence[Head], letterbox: bool) -> tuple[DetectorMetada
 
 
 def _anchors(section: Section, count: int) -> Anchors:
-    """Returns the anchors of a section; where it lists none, anchors of half a pixel or cell."""
+    """Return the anchors of a section; where it lists none, anchors of half a pixel or cell."""
     numbers = section.numbers("anchors") or [0.5] * (2 * count)
     if len(numbers) % 2 or len(numbers) < 2 * count:
         raise section.error(f"anchors has {len(numbers)} numbers, expected {2 * count} for "
@@ -183,8 +185,11 @@ def _anchors(section: Section, count: int) -> Anchors:
 
 def _noted(network: DarknetNetwork, section: Section, x: Layer, head: DetectionHead,
            anchors: Anchors) -> Layer:
-    """Adds a head to the network. Raises ModelError where the head's input does not have the number
-    of channels that the head reads."""
+    """Add a head to the network.
+
+    Raises ModelError where the head's input does not have the number of channels that the head
+    reads.
+    """
     classes = section.integer("classes", 20)
     channels = len(head.mask) * (5 + classes)
     if x.channels != channels:

@@ -26,7 +26,7 @@ def _split(node: OnnxNode) -> None:
 
 
 def _slice(node: OnnxNode) -> None:
-    """Converts Slice, whose bounds are attributes before opset 10, and inputs since."""
+    """Convert Slice, whose bounds are attributes before opset 10, and inputs since."""
     if node.opset < 10:
         bounds = {name: node.attribute(name) for name in ("starts", "ends", "axes")}
         if bounds["starts"] is None or bounds["ends"] is None:
@@ -43,7 +43,7 @@ def _reshape(node: OnnxNode) -> None:
 
 
 def _blocks(node: OnnxNode) -> None:
-    """Converts DepthToSpace and SpaceToDepth."""
+    """Convert DepthToSpace and SpaceToDepth."""
     attributes: dict[str, Any] = {"block": node.attribute("blocksize")}
     if attributes["block"] is None:
         raise node.error("attribute blocksize is missing")
@@ -56,7 +56,7 @@ def _blocks(node: OnnxNode) -> None:
 
 
 def _squeeze(node: OnnxNode) -> None:
-    """Converts Squeeze and Unsqueeze, whose axes are an attribute before opset 13. A Squeeze with
+    """Convert Squeeze and Unsqueeze, whose axes are an attribute before opset 13. A Squeeze with
     an empty attribute removes all dimensions of size 1, as one without the attribute."""
     inputs = [node.required(0), *([node.input(1)] if node.input(1) else [])]
     axes = node.attribute("axes")
@@ -69,7 +69,7 @@ def _squeeze(node: OnnxNode) -> None:
 
 
 def _pad(node: OnnxNode) -> None:
-    """Converts Pad. From opset 11 on, its parameters other than the mode are inputs."""
+    """Convert Pad. From opset 11 on, its parameters other than the mode are inputs."""
     attributes = {"mode": node.only("mode", "constant", "reflect", "edge")}
     inputs = [node.required(0)]
     if node.opset < 11:
@@ -83,10 +83,12 @@ def _pad(node: OnnxNode) -> None:
 
 
 def _resize(node: OnnxNode) -> None:
-    """Converts Resize and Upsample. Upsample and the Resize of opset 10 take scales only, and
-    measure coordinates from the image's corner. The scales of Upsample are an attribute before
-    opset 9. The Resize of opset 10 rounds coordinates down when it enlarges, and up when it
-    shrinks."""
+    """Convert Resize and Upsample.
+
+    Upsample and the Resize of opset 10 take scales only, and measure coordinates from the image's
+    corner. The scales of Upsample are an attribute before opset 9. The Resize of opset 10 rounds
+    coordinates down when it enlarges, and up when it shrinks.
+    """
     is_old = node.op == "Upsample" or node.opset < 11
     mode = node.only("mode", "nearest", "linear", "bilinear", *(() if is_old else ("cubic",)))
     attributes = {"mode": "linear" if mode == "bilinear" else mode}
@@ -163,28 +165,28 @@ def _scatter_nd(node: OnnxNode) -> None:
 
 
 def _scatter_elements(node: OnnxNode) -> None:
-    """Converts ScatterElements, which was named Scatter before opset 11."""
+    """Convert ScatterElements, which was named Scatter before opset 11."""
     node.only("reduction", "none")
     node.emit("scatter_elements", [node.required(i) for i in range(3)],
               axis=node.attribute("axis", 0))
 
 
 def _arg_first(node: OnnxNode) -> None:
-    """Converts ArgMax and ArgMin, which give the index of the greatest or least element, or of the
+    """Convert ArgMax and ArgMin, which give the index of the greatest or least element, or of the
     first NaN."""
     axis = node.attribute("axis", 0)
     keeps = bool(node.attribute("keepdims", 1))
     output = node.outputs[0]
-    places = output if keeps else f"{output}.place"
-    node.emit("top_k", [node.required(0)], [f"{output}.first", places], axis=axis, count=(1,),
+    indices = output if keeps else f"{output}.place"
+    node.emit("top_k", [node.required(0)], [f"{output}.first", indices], axis=axis, count=(1,),
               largest=node.op == "ArgMax", nan_first=True,
               last=bool(node.attribute("select_last_index", 0)))
     if not keeps:
-        node.emit("squeeze", [places], axes=(axis,))
+        node.emit("squeeze", [indices], axes=(axis,))
 
 
 def _top_k(node: OnnxNode) -> None:
-    """Converts TopK, whose number of elements is an attribute before opset 10."""
+    """Convert TopK, whose number of elements is an attribute before opset 10."""
     inputs, attributes = [node.required(0)], {}
     if node.opset < 10:
         count = node.attribute("k")

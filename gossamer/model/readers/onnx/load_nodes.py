@@ -18,15 +18,13 @@ from gossamer.model.opset.state import MALFORMED, malformed
 from gossamer.model.readers.onnx.constants import ConstantFolder, add_constants
 from gossamer.model.readers.onnx.einsum import EINSUM
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE
-from gossamer.model.readers.onnx.integers import Integers
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
-from gossamer.model.readers.onnx.node import Converter, OnnxNode
+from gossamer.model.readers.onnx.node import Converter, Integers, OnnxNode
 from gossamer.model.readers.onnx.order import in_order, reads
 from gossamer.model.readers.onnx.parts import Outcome, Parts
-from gossamer.model.readers.onnx.qonnx import CONVERTERS as QONNX
+from gossamer.model.readers.onnx.qonnx import QONNX
 from gossamer.model.readers.onnx.quantised import MICROSOFT, QUANTISED
-from gossamer.model.readers.onnx.quantised_products import IntegerConverter
 from gossamer.model.readers.onnx.value_types import FileTypes, Probe, is_of_numbers
 
 OLDEST_OPSET = 7
@@ -40,17 +38,8 @@ _CHOOSING = frozenset(("NonMaxSuppression", "TopK", "EfficientNMS_TRT", "Batched
 """Operators by which exported detectors choose among their boxes."""
 
 
-def _without_integers(converter: Converter) -> IntegerConverter:
-    """Return a converter that ignores `Integers`, the quantised values of the file."""
-    return lambda node, integers: converter(node)
-
-
-_CONVERTERS: dict[str, IntegerConverter] = {
-    **{op: _without_integers(converter)
-       for table in (ELEMENTWISE, LAYERS, LAYOUT)
-       for op, converter in table.items()},
-    **EINSUM, **QUANTISED}
-_QONNX = {key: _without_integers(converter) for key, converter in QONNX.items()}
+_CONVERTERS: dict[str, Converter] = {**ELEMENTWISE, **LAYERS, **LAYOUT, **EINSUM, **QUANTISED}
+"""The converters of ONNX's own operators; those of quantised values replace others."""
 
 
 def load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo], opset: int,
@@ -162,7 +151,7 @@ class _Loader:
 
     def _checked(self, proto: onnx.NodeProto) -> OnnxNode:
         node = OnnxNode(_as_cast(proto, self._types), self._opset, self._graph, self._used,
-                        self._folder.too_large)
+                        self._folder.too_large, self._integers)
         for name in reads(node.proto):
             if name not in self._available:
                 raise node.error(f"reads {quoted(name)}, which no input, initializer or node "
@@ -203,7 +192,7 @@ class _Loader:
             if node.op == "DequantizeLinear":
                 self._integers.learn_constant(node.proto, inputs)
             return True
-        if (node.proto.domain, node.op) not in _QONNX or len(inputs) < len(set(node.inputs)):
+        if (node.proto.domain, node.op) not in QONNX or len(inputs) < len(set(node.inputs)):
             return False
         # weights that an op of QONNX quantises
         begin = len(self._graph.nodes)
@@ -239,7 +228,7 @@ class _Loader:
                 del self._graph.nodes[begin:]
         return reason
 
-    def _emit(self, node: OnnxNode, converter: IntegerConverter) -> None:
+    def _emit(self, node: OnnxNode, converter: Converter) -> None:
         """Add the nodes that a node of the file becomes.
 
         Raises UnsupportedError where gossamer does not compute the node, and ModelError where it is
@@ -249,7 +238,7 @@ class _Loader:
             raise node.error("its first output has no name")
         begin = len(self._graph.nodes)
         try:
-            converter(node, self._integers)
+            converter(node)
         except MALFORMED as error:
             raise node.error(malformed(error)) from error
         node.finish()
@@ -286,7 +275,7 @@ def _as_cast(node: onnx.NodeProto, types: FileTypes) -> onnx.NodeProto:
     return cast
 
 
-def _known(node: OnnxNode, integers: Integers) -> None:
+def _known(node: OnnxNode) -> None:
     """Convert a node whose results follow from shapes and constants.
 
     No algorithm computes its op.
@@ -297,12 +286,12 @@ def _known(node: OnnxNode, integers: Integers) -> None:
               node=np.frombuffer(node.proto.SerializeToString(), np.uint8), opset=node.opset)
 
 
-def _converter(node: onnx.NodeProto, opset: int) -> IntegerConverter | None:
+def _converter(node: onnx.NodeProto, opset: int) -> Converter | None:
     """Return the converter of a node; None where there is none for its op or for the opset."""
     if node.domain == "com.microsoft":
         return MICROSOFT.get(node.op_type)
     if node.domain not in ("", "ai.onnx"):
-        return _QONNX.get((node.domain, node.op_type))
+        return QONNX.get((node.domain, node.op_type))
     if opset < OLDEST_OPSET and not _is_as_in(node.op_type, opset, OLDEST_OPSET):
         return None
     return _CONVERTERS.get(node.op_type)
@@ -359,7 +348,7 @@ def _guard(node: Node, condition: OnnxNode, truth: bool) -> None:
 
 
 def _exact_outputs(graph: Graph, exact: Mapping[str, np.ndarray]) -> None:
-    """Makes outputs that are float64 constants float64. Nodes read them in float32."""
+    """Make outputs that are float64 constants float64. Nodes read them in float32."""
     for info in graph.outputs:
         if info.dtype == "float64" and info.name in exact and info.name in graph.constants:
             number = unused_name(names_of(graph), f"{info.name}.as_number")
@@ -370,7 +359,7 @@ def _exact_outputs(graph: Graph, exact: Mapping[str, np.ndarray]) -> None:
 
 
 def _cast_truth_outputs(graph: Graph) -> None:
-    """Appends a cast to each output that the file declares as bool, since truth values are numbers
+    """Append a cast to each output that the file declares as bool, since truth values are numbers
     inside a graph."""
     truths = {info.name: f"{info.name}.number" for info in graph.outputs if info.dtype == "bool"}
     if not truths:

@@ -16,7 +16,7 @@ _QUOTED = re.compile(r"'([^']*)'")
 
 
 def in_order(graph: onnx.GraphProto, outputs: Iterable[str], file: str) -> list[onnx.NodeProto]:
-    """Returns the nodes on which the outputs depend, each after the nodes whose results it reads.
+    """Return the nodes on which the outputs depend, each after the nodes whose results it reads.
     The nodes keep the file's order where it fulfils this condition.
 
     Raises ModelError where two nodes make one value, or where nodes form a cycle.
@@ -45,7 +45,7 @@ def in_order(graph: onnx.GraphProto, outputs: Iterable[str], file: str) -> list[
 
 
 def stable_order(before: Sequence[Collection[int]], needed: Iterable[int]) -> list[int]:
-    """Returns numbers of nodes in an order in which they can be computed; of nodes that can be
+    """Return numbers of nodes in an order in which they can be computed; of nodes that can be
     computed next, the smallest number comes first. Nodes of a cycle, and nodes that depend on a
     cycle, are left out.
 
@@ -71,7 +71,7 @@ def stable_order(before: Sequence[Collection[int]], needed: Iterable[int]) -> li
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yields the values that a node reads, and the values from outside that graphs in its
+    """Yield the values that a node reads, and the values from outside that graphs in its
     attributes read."""
     yield from filter(None, node.input)
     for attribute in node.attribute:
@@ -88,7 +88,7 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def layer_name(node: onnx.NodeProto) -> str:
-    """Returns the name of a node, or the path of the module of PyTorch that it was exported from,
+    """Return the name of a node, or the path of the module of PyTorch that it was exported from,
     with its op, such as "layer1.0.conv1/Conv"; "" where it has neither."""
     scopes = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), "")
     # "['', 'layer1', 'layer1.0', 'conv2d_2']": the modules, each by its path, and the call
@@ -97,7 +97,7 @@ def layer_name(node: onnx.NodeProto) -> str:
 
 
 def source(node: onnx.NodeProto) -> str:
-    """Returns op and name of a node, for messages."""
+    """Return op and name of a node, for messages."""
     name = layer_name(node) or next(iter(node.output), "")
     return f"{quoted(node.op_type)[1:-1]} {quoted(name)}"
 
@@ -117,14 +117,14 @@ class Clusters:
         self._members: dict[int, list[int]] = {}
 
     def add(self, reads: Iterable[str], makes: Iterable[str]) -> int:
-        """Adds a step, and returns its number."""
+        """Add a step, and return its number."""
         number = len(self._reads)
         self._reads.append(tuple(dict.fromkeys(reads)))
         self._makers.update(dict.fromkeys(makes, number))
         return number
 
     def join(self, step: int) -> None:
-        """Makes a group of the last step that was added, and joins to it each group whose values
+        """Make a group of the last step that was added, and join to it each group whose values
         the step reads. A group is not joined where a path through steps outside of both groups
         leads from one of them to the other."""
         group = step
@@ -138,30 +138,30 @@ class Clusters:
         self._members[group].sort()
 
     def group_of(self, step: int) -> int:
-        """Returns the group of a step that was joined."""
+        """Return the group of a step that was joined."""
         return self._group[step]
 
     def groups(self) -> list[list[int]]:
-        """Returns the steps of each group, in order."""
+        """Return the steps of each group, in order."""
         return sorted(self._members.values())
 
     def independent(self, groups: Sequence[Collection[int]]) -> list[list[int]]:
-        """Returns the numbers of the groups that can be computed together in one step: as many of
+        """Return the numbers of the groups that can be computed together in one step: as many of
         them as no path leads from one to another.
 
         groups: some of the groups; steps of other groups are computed alone.
         """
-        place = list(range(len(self._reads)))
+        first_step = list(range(len(self._reads)))
         for group in groups:
             for step in group:
-                place[step] = min(group)
-        before: list[set[int]] = [set() for _ in place]
-        for step, of in enumerate(place):
-            before[of].update({place[maker] for maker in self._before(step)} - {of})
+                first_step[step] = min(group)
+        before: list[set[int]] = [set() for _ in first_step]
+        for step, of in enumerate(first_step):
+            before[of].update({first_step[maker] for maker in self._before(step)} - {of})
         number = {min(group): index for index, group in enumerate(groups)}
         depth: dict[int, int] = {}
         found: dict[int, list[int]] = {}
-        for of in stable_order(before, set(place)):
+        for of in stable_order(before, set(first_step)):
             depth[of] = max((depth[other] for other in before[of]), default=0)
             if of in number:
                 found.setdefault(depth[of], []).append(number[of])
@@ -169,7 +169,7 @@ class Clusters:
         return [sorted(together) for together in found.values()]
 
     def maker(self, name: str) -> int | None:
-        """Returns the step that makes a value; None where no step makes it."""
+        """Return the step that makes a value; None where no step makes it."""
         return self._makers.get(name)
 
     def _group_of(self, name: str) -> int | None:
@@ -177,7 +177,7 @@ class Clusters:
         return None if maker is None else self._group.get(maker)
 
     def _leads(self, first: int, second: int) -> bool:
-        """Returns whether a path leads from the group `first` through steps outside of both groups
+        """Return whether a path leads from the group `first` through steps outside of both groups
         to the group `second`."""
         inside = {*self._members[first], *self._members[second]}
         waiting = [maker for member in self._members[second] for maker in self._before(member)

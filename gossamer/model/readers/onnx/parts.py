@@ -14,10 +14,10 @@ from onnx import TensorProto, helper
 from gossamer.errors import UnsupportedError, quoted
 from gossamer.model.graph import Graph, Node, Tail, ValueInfo, names_of, unused_name
 from gossamer.model.opset.onnx_nodes import FOLDED, MOST_PARAMETERS, NODES
-from gossamer.model.readers.onnx.elementwise import TYPES
 from gossamer.model.readers.onnx.order import Clusters, reads, source, stable_order
 from gossamer.model.readers.onnx.value_types import (
     OTHER_SIZES,
+    TYPES,
     FileTypes,
     Probe,
     known_shape,
@@ -68,8 +68,8 @@ class Parts:
                            for function in types.model.functions}
 
     def reason(self, node: onnx.NodeProto) -> str:
-        """Returns the reason why a node has to be left to ONNX Runtime because of the values that
-        it reads or makes; "" where there is no such reason."""
+        """Return the reason why a node has to be left to ONNX Runtime because of the values that
+        it reads or make; "" where there is no such reason."""
         for name in reads(node):
             if name in self._inner:
                 is_float64 = self._inner[name].tensor_type.elem_type == TensorProto.DOUBLE
@@ -82,7 +82,7 @@ class Parts:
         return ""
 
     def is_known(self, node: onnx.NodeProto) -> bool:
-        """Returns whether the results of a node follow from shapes and constants, and none is a
+        """Return whether the results of a node follow from shapes and constants, and none is a
         float64 output of the network: these results are float32."""
         outputs = {info.name for info in self._graph.outputs}
         return node.op_type in FOLDED and node.domain in ("", "ai.onnx") and all(
@@ -90,7 +90,7 @@ class Parts:
             name in outputs and self._is_kept(name) for name in node.output)
 
     def truth(self, name: str) -> bool | None:
-        """Returns the value of a condition if it follows from shapes and constants, and is the same
+        """Return the value of a condition if it follows from shapes and constants, and is the same
         at two sizes of the open dimensions; None for other conditions."""
         value = self.probe.known(name)
         if value is None or value.size != 1:
@@ -104,11 +104,11 @@ class Parts:
         return bool(value.any())
 
     def _is_kept(self, name: str) -> bool:
-        """Returns whether a value is float64 and stays float64."""
+        """Return whether a value is float64 and stays float64."""
         return self._keeps and self._types.elem_type(name) == TensorProto.DOUBLE
 
     def takes(self, node: onnx.NodeProto) -> bool:
-        """Returns whether ONNX Runtime knows the domains of a node and of the nodes within it, and
+        """Return whether ONNX Runtime knows the domains of a node and of the nodes within it, and
         none of these nodes is in _REFUSED."""
         if node.op_type in _REFUSED or (
                 node.domain not in _DOMAINS and (node.domain, node.op_type) not in self._functions):
@@ -137,7 +137,7 @@ class Parts:
                 self.probe.add_value(name, shape, TYPES[kind.tensor_type.elem_type])
 
     def add_input(self, info: onnx.ValueInfoProto) -> None:
-        """Adds an input of the network that is no tensor of numbers."""
+        """Add an input of the network that is no tensor of numbers."""
         self._inner[info.name] = info.type
 
     def join(self, outcomes: Sequence[Outcome], inputs: Sequence[ValueInfo]) -> None:
@@ -173,10 +173,13 @@ class Parts:
             self._graph.tail = self._tail(sorted(in_tail), inputs)
 
     def _steps_of_tail(self) -> set[int]:
-        """Returns the steps that become the tail. A step is in the tail if it depends on another
-        step of the tail, or on an input that is no tensor of numbers. A step that makes a value
-        which cannot leave its part is in the tail, too, if the value is an output of the network,
-        or if a step of the tail or outside of the part reads the value."""
+        """Return the steps that become the tail.
+
+        A step is in the tail if it depends on another step of the tail, or on an input that is no
+        tensor of numbers. A step that makes a value which cannot leave its part is in the tail,
+        too, if the value is an output of the network, or if a step of the tail or outside of the
+        part reads the value.
+        """
         outputs = {info.name for info in self._graph.outputs}
         readers: dict[str, list[int]] = {}
         for step, outcome in enumerate(self._outcomes):
@@ -209,7 +212,7 @@ class Parts:
         return self._clusters.group_of(step) if self._outcomes[step].reason else None
 
     def _reads_of(self, step: int, as_in_file: bool) -> Iterable[str]:
-        """Returns the values that a step reads: the inputs of the file's node, or the inputs of the
+        """Return the values that a step reads: the inputs of the file's node, or the inputs of the
         nodes that took its place in gossamer's graph."""
         outcome = self._outcomes[step]
         if as_in_file or outcome.reason:
@@ -217,8 +220,10 @@ class Parts:
         return (name for node in outcome.nodes for name in node.inputs)
 
     def _tail(self, steps: Sequence[int], inputs: Sequence[ValueInfo]) -> Tail:
-        """Returns the tail that consists of these steps. The values that the tail reads become
-        outputs of the graph."""
+        """Return the tail that consists of these steps.
+
+        The values that the tail reads become outputs of the graph.
+        """
         graph = self._graph
         members = []
         for step in steps:
@@ -255,8 +260,10 @@ class Parts:
         return tail
 
     def _typed(self, info: ValueInfo, as_in_file: Container[str]) -> ValueInfo:
-        """Returns an input or output of the network. The value has the file's dtype where only the
-        tail reads or makes it."""
+        """Return an input or output of the network.
+
+        The value has the file's dtype where only the tail reads or makes it.
+        """
         kind = self._types.elem_type(info.name)
         if info.name not in as_in_file or kind not in TYPES:
             return info
@@ -264,7 +271,7 @@ class Parts:
                        returned_dtype="")
 
     def _elem_type(self, name: str) -> int:
-        """Returns ONNX's type of a value in the file; where this type is not known, the type of the
+        """Return ONNX's type of a value in the file; where this type is not known, the type of the
         value in gossamer's graph."""
         if kind := self._types.elem_type(name):
             return kind
@@ -273,8 +280,10 @@ class Parts:
 
     def _part(self, name: str, members: Sequence[tuple[onnx.NodeProto, str]],
               read: Container[str], names: set[str]) -> Node:
-        """Returns the graph's node that stands for nodes of the file. read: the values that other
-        nodes read, and the graph's outputs."""
+        """Return the graph's node that stands for nodes of the file.
+
+        read: the values that other nodes read, and the graph's outputs.
+        """
         crossing = [value for node, _ in members for value in node.output
                     if value and value in read]
         model, inputs = self._model(name, members, crossing, names)
@@ -285,7 +294,7 @@ class Parts:
     def _model(self, name: str, members: Sequence[tuple[onnx.NodeProto, str]],
                crossing: Sequence[str], names: set[str],
                as_in_file: Container[str] = ()) -> tuple[np.ndarray, list[str]]:
-        """Returns the bytes of a model that consists of some nodes and has the outputs `crossing`,
+        """Return the bytes of a model that consists of some nodes and has the outputs `crossing`,
         and the names of the model's inputs. as_in_file: inputs and outputs that have their type in
         the file, not their type in gossamer's graph."""
         graph = helper.make_graph([], name, [], [])
@@ -321,7 +330,7 @@ class Parts:
 
     def _enter(self, graph: onnx.GraphProto, value: str, taken: set[str],
                names: set[str], as_in_file: bool) -> list[str]:
-        """Adds to the model of a part a value that the part's nodes read from outside. A small
+        """Add to the model of a part a value that the part's nodes read from outside. A small
         constant is copied from the file; any other value becomes an input. Returns the names of the
         inputs."""
         if value in self._inner:
@@ -364,7 +373,7 @@ class Parts:
 
 
 def in_reading_order(nodes: Sequence[Node]) -> list[Node]:
-    """Returns the nodes, each after the nodes whose results it reads."""
+    """Return the nodes, each after the nodes whose results it reads."""
     makers = {name: index for index, node in enumerate(nodes) for name in node.outputs}
     before = [{makers[name] for name in node.inputs if name in makers} for node in nodes]
     return [nodes[index] for index in stable_order(before, range(len(nodes)))]

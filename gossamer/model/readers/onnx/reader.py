@@ -25,10 +25,10 @@ from gossamer.model.readers.onnx.constants import (
     load_external_data,
     with_dense_constants,
 )
-from gossamer.model.readers.onnx.elementwise import TYPES
 from gossamer.model.readers.onnx.load_nodes import load_nodes
 from gossamer.model.readers.onnx.order import in_order, source
 from gossamer.model.readers.onnx.value_types import (
+    TYPES,
     FileTypes,
     has_float64,
     is_of_numbers,
@@ -43,7 +43,7 @@ NEWEST_OPSET = onnx.defs.onnx_opset_version()
 
 def load_onnx(model: str | Path | bytes | onnx.ModelProto,
               outputs: Sequence[str] | None = None, *, narrows: bool = False) -> Graph:
-    """Returns the graph of an .onnx or .onnx.gz file, of its content, or of a model in memory.
+    """Return the graph of an .onnx or .onnx.gz file, of its content, or of a model in memory.
 
     outputs: names of the outputs that are wanted, in their order; None for all. Nodes that only
     other outputs need are not read.
@@ -82,8 +82,11 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
 
 
 def _opset(model: onnx.ModelProto, file: str) -> int:
-    """Returns the opset of ONNX's own operators. Raises ModelError where the file names no opset,
-    and UnsupportedError where the installed onnx does not know the opset."""
+    """Return the opset of ONNX's own operators.
+
+    Raises ModelError where the file names no opset, and UnsupportedError where the installed onnx
+    does not know the opset.
+    """
     versions = {entry.domain: entry.version for entry in model.opset_import}
     opset = versions.get("", versions.get("ai.onnx", NEWEST_OPSET if versions else 0))
     if opset < 1:
@@ -96,7 +99,7 @@ def _opset(model: onnx.ModelProto, file: str) -> int:
 
 
 def read_model(path: Path) -> onnx.ModelProto:
-    """Returns the content of an .onnx or .onnx.gz file with its external data loaded. Raises the
+    """Return the content of an .onnx or .onnx.gz file with its external data loaded. Raises the
     errors of load_onnx()."""
     if not path.is_file():
         reason = "is no regular file" if path.exists() else "No such file or directory"
@@ -119,8 +122,10 @@ _EXPECTED = "expected an ONNX model; is it truncated, or another kind of file?"
 
 
 def _parsed(data: bytes, file: str) -> onnx.ModelProto:
-    """Returns the model that bytes hold. Raises ModelError where they hold none, or another kind of
-    file."""
+    """Return the model that bytes hold.
+
+    Raises ModelError where they hold none, or another kind of file.
+    """
     try:
         return _checked(onnx.load_model_from_string(data), file)
     except (DecodeError, ModelError) as error:
@@ -132,8 +137,10 @@ def _parsed(data: bytes, file: str) -> onnx.ModelProto:
 
 
 def _checked(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
-    """Returns the model. Raises ModelError where the model holds no network, or a name is no
-    text."""
+    """Return the model.
+
+    Raises ModelError where the model holds no network, or a name is no text.
+    """
     if not model.ir_version or not model.graph.output:
         raise ModelError(f"{file}: holds no network; {_EXPECTED}")
     if (damaged := next(_damaged_texts(model.graph), None)) is not None:
@@ -142,8 +149,10 @@ def _checked(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
 
 
 def _in_memory(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
-    """Returns a model that came without a path. Raises InputError where data lie in
-    another file, whose folder is not known."""
+    """Return a model that came without a path.
+
+    Raises InputError where data lie in another file, whose folder is not known.
+    """
     if (location := external_file(model)) is not None:
         raise InputError(f"{file}: its weights lie in another file, {quoted(location)}; give the "
                          "path of the model, or read it with onnx.load, which loads them")
@@ -151,7 +160,7 @@ def _in_memory(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
 
 
 def _damaged_texts(graph: onnx.GraphProto) -> Iterator[bytes]:
-    """Yields the names in a graph that are no UTF-8 text; protobuf returns such names as bytes."""
+    """Yield the names in a graph that are no UTF-8 text; protobuf returns such names as bytes."""
     named = (graph.initializer, graph.input, graph.output, graph.node,
              *(node.attribute for node in graph.node))
     names = [graph.name, *(entry.name for entries in named for entry in entries)]
@@ -164,8 +173,10 @@ def _damaged_texts(graph: onnx.GraphProto) -> Iterator[bytes]:
 
 def _load_interface(model: onnx.ModelProto, graph: Graph, outputs: Sequence[str] | None,
                     keeps: bool) -> list[ValueInfo]:
-    """Adds inputs and outputs to the graph. A first dimension that all inputs share counts as the
-    batch. Outputs that the file declares without a type have the type that ONNX's inference finds.
+    """Add inputs and outputs to the graph.
+
+    A first dimension that all inputs share counts as the batch. Outputs that the file declares
+    without a type have the type that ONNX's inference finds.
 
     outputs: as for load_onnx().
     keeps: whether float64 is left to ONNX Runtime.
@@ -228,7 +239,7 @@ def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str, keeps: bool
 
 
 def _warn_of_narrowed(proto: onnx.GraphProto, graph: Graph) -> None:
-    """Adds a warning for each float32 input and output that is float64 or bfloat16 in the file."""
+    """Add a warning for each float32 input and output that is float64 or bfloat16 in the file."""
     for what, infos, values in (("input", graph.network_inputs, proto.input),
                                 ("output", graph.network_outputs, proto.output)):
         kinds = {value.name: value.type.tensor_type.elem_type for value in values}
@@ -241,7 +252,7 @@ def _warn_of_narrowed(proto: onnx.GraphProto, graph: Graph) -> None:
 
 
 def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
-    """Returns the value with its first dimension open, where this dimension is the batch."""
+    """Return the value with its first dimension open, where this dimension is the batch."""
     if info.shape[:1] != (batch,):
         return info
     return replace(info, shape=(None, *info.shape[1:]))
@@ -260,7 +271,7 @@ _Key = tuple[str, str, str]
 
 
 def check_expansion(model: onnx.ModelProto, file: str) -> None:
-    """Raises ModelError where the functions of a file expand to too many nodes, or call themselves,
+    """Raise ModelError where the functions of a file expand to too many nodes, or call themselves,
     or where an equation of Einsum would not end the shape inference of the onnx package."""
     functions = {(each.domain, each.name, getattr(each, "overload", "")): list(_all(each.node))
                  for each in model.functions}
@@ -284,8 +295,11 @@ class _Expansion:
         self._numbers: dict[_Key, int] = {}
 
     def number(self, nodes: Iterable[onnx.NodeProto], callers: tuple[_Key, ...]) -> int:
-        """Returns the number of nodes. callers: the functions whose nodes these are, outermost
-        first. Raises ModelError for functions that call themselves or are nested too deeply."""
+        """Return the number of nodes.
+
+        callers: the functions whose nodes these are, outermost first. Raises ModelError for
+        functions that call themselves or are nested too deeply.
+        """
         total = 0
         for node in nodes:
             key = _key(node)
@@ -305,7 +319,7 @@ class _Expansion:
 
 def _check_equations(nodes: Iterable[onnx.NodeProto], functions: Mapping[_Key, object],
                      defaults: Iterable[onnx.AttributeProto], file: str) -> None:
-    """Raises ModelError where a term of an equation has more dots than one "...". Texts that
+    """Raise ModelError where a term of an equation has more dots than one "...". Texts that
     functions get may be equations."""
     texts = [(source(node), attribute) for node in nodes for attribute in node.attribute
              if _key(node) in functions
@@ -323,7 +337,7 @@ def _key(node: onnx.NodeProto) -> _Key:
 
 
 def _all(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yields nodes, and the nodes of the graphs within them."""
+    """Yield nodes, and the nodes of the graphs within them."""
     for node in nodes:
         yield node
         for attribute in node.attribute:

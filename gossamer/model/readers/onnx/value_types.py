@@ -18,8 +18,15 @@ from gossamer.model.graph import Graph, Node
 from gossamer.model.infer.resolve import at_size, visit
 from gossamer.model.opset.onnx_nodes import MOST_PARAMETERS, inferred
 from gossamer.model.opset.state import InferenceState, Shape
-from gossamer.model.readers.onnx.elementwise import TYPES
 from gossamer.model.readers.onnx.order import reads
+
+TYPES: dict[int, str] = {
+    **{TensorProto.DataType.Value(name.upper()): name for name in (
+        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")},
+    **{kind: "float32" for kind in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE,
+                                    TensorProto.BFLOAT16)},
+}
+"""The dtype that a tensor of each ONNX type has in a graph."""
 
 
 class FileTypes:
@@ -53,21 +60,21 @@ class FileTypes:
 
     def add(self, nodes: Sequence[onnx.NodeProto], initializers: Sequence[onnx.TensorProto]
             ) -> None:
-        """Adds nodes that take the place of a node of the file, and the constants that they read.
+        """Add nodes that take the place of a node of the file, and the constants that they read.
         The new nodes come after all others."""
         self._nodes = [*self._nodes, *nodes]
         self.initializers.update({tensor.name: tensor for tensor in initializers})
         self.__dict__.pop("_inferred", None)
 
     def elem_type(self, name: str) -> int:
-        """Returns ONNX's type of a tensor's elements in the file; 0 where the type is not known, or
+        """Return ONNX's type of a tensor's elements in the file; 0 where the type is not known, or
         where the number of the type in the file is none of ONNX's."""
         kind = self._inferred.get(name)
         number = kind.tensor_type.elem_type if kind is not None else 0
         return number if number in TensorProto.DataType.values() else 0
 
     def value_info(self, name: str) -> onnx.ValueInfoProto:
-        """Returns a value with its type in the file, where the type is known. The shape of a node's
+        """Return a value with its type in the file, where the type is known. The shape of a node's
         result is left out: ONNX Runtime infers it better."""
         info = onnx.ValueInfoProto(name=name, type=self._inferred.get(name))
         if is_untyped(info):
@@ -80,7 +87,7 @@ class FileTypes:
 
     def outputs_of(self, node: onnx.NodeProto, inputs: Mapping[str, onnx.TypeProto],
                    known: Mapping[str, np.ndarray]) -> dict[str, onnx.TypeProto]:
-        """Returns, by name, the types of those outputs of a node whose types can be inferred.
+        """Return, by name, the types of those outputs of a node whose types can be inferred.
 
         inputs: types of the values that the node reads, with shapes at one size of the network.
         known: arrays of the inputs whose values follow from shapes and constants.
@@ -95,7 +102,7 @@ class FileTypes:
         return {name: types[name] for name in node.output if name in types}
 
     def tensor(self, name: str, array: np.ndarray) -> onnx.TensorProto:
-        """Returns a tensor for the value `name` in the file's type: the initializer of this name
+        """Return a tensor for the value `name` in the file's type: the initializer of this name
         where the file has it, else a tensor that holds `array`."""
         if name in self.initializers:
             return self.initializers[name]
@@ -107,7 +114,7 @@ class FileTypes:
         return numpy_helper.from_array(array, name)
 
     def with_graph(self, graph: onnx.GraphProto) -> onnx.ModelProto:
-        """Returns a model of some nodes of the file, with the file's operator versions and
+        """Return a model of some nodes of the file, with the file's operator versions and
         functions."""
         model = onnx.ModelProto(ir_version=max(self.model.ir_version, 8), producer_name="gossamer")
         model.graph.CopyFrom(graph)
@@ -126,13 +133,13 @@ class FileTypes:
 
 
 def is_untyped(value: onnx.ValueInfoProto) -> bool:
-    """Returns whether the file does not say what a value is, or of what its elements are."""
+    """Return whether the file does not say what a value is, or of what its elements are."""
     return value.type.WhichOneof("value") in (None, "tensor_type") and (
         not value.type.tensor_type.elem_type)
 
 
 def is_of_numbers(value: onnx.ValueInfoProto, keeps: bool) -> bool:
-    """Returns whether a value is a tensor of numbers that gossamer computes with, as values without
+    """Return whether a value is a tensor of numbers that gossamer computes with, as values without
     a type are supposed to be. keeps: whether float64 is left to ONNX Runtime."""
     kind = value.type.tensor_type.elem_type or TensorProto.FLOAT
     return is_untyped(value) or (value.type.HasField("tensor_type") and kind in TYPES and not (
@@ -140,7 +147,7 @@ def is_of_numbers(value: onnx.ValueInfoProto, keeps: bool) -> bool:
 
 
 def has_float64(graph: onnx.GraphProto) -> bool:
-    """Returns whether values of a graph may be float64, because an input, output, constant or
+    """Return whether values of a graph may be float64, because an input, output, constant or
     attribute is float64."""
     wanted = TensorProto.DOUBLE
     return any(tensor.data_type == wanted for tensor in graph.initializer) or any(
@@ -152,7 +159,7 @@ def has_float64(graph: onnx.GraphProto) -> bool:
 
 
 def known_shape(kind: onnx.TypeProto | None) -> tuple[int, ...] | None:
-    """Returns the shape of a tensor; None where the shape is not known, or the value is no
+    """Return the shape of a tensor; None where the shape is not known, or the value is no
     tensor."""
     if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return None
@@ -162,7 +169,7 @@ def known_shape(kind: onnx.TypeProto | None) -> tuple[int, ...] | None:
 
 
 def type_text(kind: onnx.TypeProto) -> str:
-    """Returns the name of a type for messages, such as "string", "float16" or "sequence"."""
+    """Return the name of a type for messages, such as "string", "float16" or "sequence"."""
     if kind.HasField("tensor_type"):
         number = kind.tensor_type.elem_type
         known = number in TensorProto.DataType.values()
@@ -195,8 +202,10 @@ class Probe:
         self._state = InferenceState(at_size(graph, open_size), graph.batch_or(batch))
 
     def add(self, nodes: list[Node]) -> None:
-        """Adds nodes of the graph. Raises UnsupportedError for a node that gossamer computes at no
-        size."""
+        """Add nodes of the graph.
+
+        Raises UnsupportedError for a node that gossamer computes at no size.
+        """
         for node in nodes:
             for name in filter(None, node.inputs):
                 self._learn(name)
@@ -212,7 +221,7 @@ class Probe:
                 continue
 
     def add_value(self, name: str, shape: Shape, dtype: str) -> None:
-        """Adds a value that the data decide."""
+        """Add a value that the data decide."""
         self._state.shapes[name], self._state.dtypes[name] = shape, dtype
 
     def shape(self, name: str) -> Shape | None:
@@ -224,11 +233,11 @@ class Probe:
         return self._state.dtypes.get(name)
 
     def known(self, name: str) -> np.ndarray | None:
-        """Returns a value that follows from shapes and constants; None for other values."""
+        """Return a value that follows from shapes and constants; None for other values."""
         self._learn(name)
         return self._state.known.get(name)
 
     def _learn(self, name: str) -> None:
-        """Adds a constant that was added to the graph since the last call."""
+        """Add a constant that was added to the graph since the last call."""
         if name not in self._state.shapes and name in self._graph.constants:
             self._state.know(name, self._graph.constants[name])
