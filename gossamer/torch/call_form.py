@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -93,29 +94,22 @@ class OutputForm:
 
     def __init__(self, result: Any, inputs: Sequence[Any]) -> None:
         _register_dataclasses(result)
-        self._leaves, self._spec = pytree.tree_flatten(result)
+        leaves, self._spec = pytree.tree_flatten(result)
+        self._is_tensor = [isinstance(leaf, torch.Tensor) for leaf in leaves]
+        self._leaves = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         self.slots: list[int] = []
-        found: list[Any] = []
         self.examples: list[Any] = []
-        for leaf in self._leaves:
-            if not isinstance(leaf, torch.Tensor):
-                continue
-            given = _position(leaf, inputs)
+        for tensor in itertools.compress(leaves, self._is_tensor):
+            given, slot = _position(tensor, inputs), _position(tensor, self.examples)
             if given is not None:
-                self.slots.append(-1 - given)
-                continue
-            slot = _position(leaf, found)
-            if slot is None:
-                slot = len(found)
-                found.append(leaf)
+                slot = -1 - given
+            elif slot is None:
+                slot = len(self.examples)
+                self.examples.append(tensor)
             self.slots.append(slot)
-        self.examples = found
-        self.count = len(found)
-        self._is_one = len(self._leaves) == 1 and self.slots == [0] and self._spec == (
-            pytree.tree_flatten(found[0])[1])
-        self._leaves = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
-        self._is_tensor = [isinstance(leaf, torch.Tensor)
-                           for leaf in pytree.tree_leaves(result)]
+        self.count = len(self.examples)
+        self._is_one = len(leaves) == 1 and self.slots == [0] and self._spec == (
+            pytree.tree_flatten(self.examples[0])[1])
 
     def distinct(self, result: Any) -> tuple[Any, ...]:
         """Return, from a result of this structure, the tensors that are outputs of the network."""

@@ -24,6 +24,9 @@ Sizes = tuple[tuple[int, ...], tuple[float, ...] | None]
 _aten = torch.ops.aten
 _LARGEST = 1 << 16
 """The most bytes of a constant that may hold sizes or an index."""
+_BAGS = (_aten.embedding_bag.padding_idx, _aten.embedding_bag.default)
+_MAXIMA = (_aten.adaptive_max_pool1d.default, _aten.adaptive_max_pool2d.default,
+           _aten.adaptive_max_pool3d.default)
 
 
 def decomposed(program: Any) -> Any:
@@ -109,9 +112,6 @@ def _over_windows(reduced: Callable[[torch.Tensor, int], torch.Tensor], x: torch
     return x
 
 
-_BAGS = (_aten.embedding_bag.padding_idx, _aten.embedding_bag.default)
-_MAXIMA = (_aten.adaptive_max_pool1d.default, _aten.adaptive_max_pool2d.default,
-           _aten.adaptive_max_pool3d.default)
 _TABLE = {**dict.fromkeys(_MAXIMA, _adaptive_max_pool),
           _aten.adaptive_avg_pool3d.default: _adaptive_avg_pool}
 """The table has, for each operator of torch, the function that computes it."""

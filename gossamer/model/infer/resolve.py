@@ -24,6 +24,15 @@ from gossamer.model.opset.state import MALFORMED, InferenceState, malformed
 
 _VIEWS = ("expand", "reshape")
 """Ops whose results are views of their first input in NumPy. A view takes no memory."""
+_DIFFERS = "does something else at another batch size"
+TRIAL_SIZE = 256
+"""The size of open dimensions at which nodes are tried before the sizes of inputs are known."""
+_TRIALS = ((1, TRIAL_SIZE), (2, 192), (7, 90))
+"""Batch sizes, each with a size of the other open dimensions, at which nodes are tried."""
+_PROBES = (7, 5)
+"""Batch sizes at which the shapes of the network are inferred, one after the other. A dimension
+that is 7 at the first and 5 at the second follows the batch; no dimension of a fixed size does
+that."""
 
 
 def visit(state: InferenceState, node: Node) -> None:
@@ -104,9 +113,6 @@ def independent_images(static: StaticGraph, other: StaticGraph) -> tuple[str | N
     return None, {info.name for info in static.graph.outputs if info.name in images.axes}
 
 
-_DIFFERS = "does something else at another batch size"
-
-
 def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
     """Return the reason why a node may mix images, or differ between the batch sizes, as text that
     follows the node's name. Where no reason is found, records the axis of the images in each of the
@@ -149,12 +155,6 @@ def _alike(node: Node, twin: Node | None, followed: bool) -> bool:
 
 def _text(node: Node) -> str:
     return node.source or node.name
-
-
-TRIAL_SIZE = 256
-"""The size of open dimensions at which nodes are tried before the sizes of inputs are known."""
-_TRIALS = ((1, TRIAL_SIZE), (2, 192), (7, 90))
-"""Batch sizes, each with a size of the other open dimensions, at which nodes are tried."""
 
 
 def resolve(graph: Graph, batch: int,
@@ -319,12 +319,6 @@ def live_nodes(nodes: list[Node], outputs: Sequence[str]) -> list[Node]:
             needed.update(node.inputs)
             live.append(node)
     return live[::-1]
-
-
-_PROBES = (7, 5)
-"""Batch sizes at which the shapes of the network are inferred, one after the other. A dimension
-that is 7 at the first and 5 at the second follows the batch; no dimension of a fixed size does
-that."""
 
 
 def default_batch(graph: Graph) -> int:

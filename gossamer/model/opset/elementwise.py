@@ -161,14 +161,14 @@ def dtype_facts(dtype: str) -> ValueFacts:
 
 DEFINITIONS = (
     OpDef("elementwise",
-        text="operands, which broadcast; expression: an Expression with as many outputs as the "
-             "node, whose truth values are 1 and 0 in the dtype of what is compared",
+          text="operands, which broadcast; expression: an Expression with as many outputs as the "
+               "node, whose truth values are 1 and 0 in the dtype of what is compared",
           shape=_elementwise_shape, evaluate=_elementwise, mixes=broadcasts_across_images,
           passes_values=True, discontinuous=_is_discontinuous, facts=_elementwise_facts,
           float_only=False, attribute_inputs=()),
     OpDef("mod",
-        text="a, b; of_dividend: whether the remainder has the sign of a, as in C, in place of "
-             "that of b",
+          text="a, b; of_dividend: whether the remainder has the sign of a, as in C, in place of "
+               "that of b",
           shape=_mod_shape, **RESOLVED, passes_values=True, discontinuous=always, float_only=False,
           attribute_inputs=()),
     OpDef("cast", text="x; dtype",

@@ -19,6 +19,8 @@ from gossamer.resampling import between
 _LONGEST_SUMS = {"float32": 4096, "int32": 512, "int64": 512}
 """The most elements of an axis along which cumulative sums are computed, by dtype. Sums of integers
 take memory for each pair of elements."""
+_ARRAYS = 8
+"""Number of arrays, each as large as the weights, that interpolation() has in memory at once."""
 
 
 def _reshape_by_shape(state: InferenceState, node: Node) -> None:
@@ -131,29 +133,6 @@ def _reordered(state: InferenceState, node: Node, x: str, order: list[int], want
                       inputs=[x], outputs=[state.new_name(node, role)], permutation=permutation)
 
 
-DEFINITIONS = (
-    OpDef("reshape_by",
-        text="x, values whose sizes are taken; sizes: for each dimension of the result pairs "
-             "(number of an input, its axis), whose sizes are multiplied",
-          shape=_reshape_by_shape, **RESOLVED, passes_values=True, discontinuous=never,
-          float_only=False, attribute_inputs=()),
-    OpDef("sums_up_to",
-        text="x; axis, exclusive: whether an element is none of its sum, reverse: whether sums "
-             "go from the end",
-          shape=_sums_up_to_shape, **RESOLVED, passes_values=True, discontinuous=never,
-          float_only=False, attribute_inputs=()),
-    OpDef("resize_linearly",
-        text="x; scales, sizes, axes of both; mode, coordinates, antialias, cubic_coefficient, "
-             "exclude_outside: as gossamer.model.opset.linear takes them",
-          shape=_resize_linearly_shape, **RESOLVED, passes_values=True, discontinuous=never,
-          float_only=True, attribute_inputs=("scales", "sizes")),
-)
-
-
-_ARRAYS = 8
-"""Number of arrays, each as large as the weights, that interpolation() has in memory at once."""
-
-
 def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any]) -> np.ndarray:
     """Return the float64 matrix (size, length) that resizes vectors of `size` elements to `length`
     elements by a product, as ONNX's Resize defines it.
@@ -201,3 +180,22 @@ def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = a * (((distance - 5) * distance + 8) * distance - 4)
     return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
+
+
+DEFINITIONS = (
+    OpDef("reshape_by",
+          text="x, values whose sizes are taken; sizes: for each dimension of the result pairs "
+               "(number of an input, its axis), whose sizes are multiplied",
+          shape=_reshape_by_shape, **RESOLVED, passes_values=True, discontinuous=never,
+          float_only=False, attribute_inputs=()),
+    OpDef("sums_up_to",
+          text="x; axis, exclusive: whether an element is none of its sum, reverse: whether sums "
+               "go from the end",
+          shape=_sums_up_to_shape, **RESOLVED, passes_values=True, discontinuous=never,
+          float_only=False, attribute_inputs=()),
+    OpDef("resize_linearly",
+          text="x; scales, sizes, axes of both; mode, coordinates, antialias, cubic_coefficient, "
+               "exclude_outside: as interpolation() takes them",
+          shape=_resize_linearly_shape, **RESOLVED, passes_values=True, discontinuous=never,
+          float_only=True, attribute_inputs=("scales", "sizes")),
+)

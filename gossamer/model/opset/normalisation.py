@@ -34,6 +34,17 @@ def batch_norm_constants(
         return mean, gamma / np.sqrt(variance + epsilon), beta
 
 
+def affine_constants(arrays: list[np.ndarray], epsilon: float, rank: int
+                     ) -> dict[str, np.ndarray]:
+    """Return mean, scale and shift of a batch norm by their roles, as AFFINE reads them.
+
+    They are float32, in a shape that broadcasts to x of this rank.
+    """
+    values = batch_norm_constants(arrays, epsilon)
+    return {role: value.astype(np.float32).reshape(-1, *[1] * (rank - 2))
+            for role, value in zip(("mean", "scale", "shift"), values, strict=True)}
+
+
 def _checked_shape(state: InferenceState, node: Node) -> tuple[int, ...]:
     """Return the shape of x.
 
@@ -50,12 +61,10 @@ def _batch_norm_shape(state: InferenceState, node: Node) -> None:
     terms would cancel in float32."""
     shape = _checked_shape(state, node)
     arrays = [state.known[name] for name in node.inputs[1:]]
-    operands = [node.inputs[0]]
-    values = batch_norm_constants(arrays, node.attributes["epsilon"])
-    for role, value in zip(("mean", "scale", "shift"), values, strict=True):
-        array = value.astype(np.float32).reshape(-1, *[1] * (len(shape) - 2))
-        operands.append(state.know(state.new_name(node, role), array))
-    state.emit(node, shape, op="elementwise", inputs=operands, expression=AFFINE)
+    constants = affine_constants(arrays, node.attributes["epsilon"], len(shape))
+    operands = [state.know(state.new_name(node, role), array) for role, array in constants.items()]
+    state.emit(node, shape, op="elementwise", inputs=[node.inputs[0], *operands],
+               expression=AFFINE)
 
 
 def _training_shape(state: InferenceState, node: Node) -> None:
@@ -122,15 +131,15 @@ DEFINITIONS = (
           shape=_batch_norm_shape, **RESOLVED, passes_values=True, discontinuous=never,
           float_only=True, attribute_inputs=()),
     OpDef("batch_norm_training",
-        text="x, gamma, beta, mean, variance, all constants but x; epsilon, momentum; outputs: "
-             "x normalised by its own statistics, and momentum * mean + (1 - momentum) * that "
-             "of x, and the same of the variance",
+          text="x, gamma, beta, mean, variance, all constants but x; epsilon, momentum; outputs: "
+               "x normalised by its own statistics, and momentum * mean + (1 - momentum) * that "
+               "of x, and the same of the variance",
           shape=_training_shape, evaluate=not_evaluated, mixes=_training_mixes, passes_values=True,
           discontinuous=never, facts=nothing_known, float_only=True, attribute_inputs=()),
     OpDef("layer_norm",
-        text="x, scale, bias, the last two of them constants with the sizes of the axes; axes "
-             "(until resolve() also an int: all axes from this one on), epsilon, centred: "
-             "whether the mean is subtracted",
+          text="x, scale, bias, the last two of them constants with the sizes of the axes; axes "
+               "(until resolve() also an int: all axes from this one on), epsilon, centred: "
+               "whether the mean is subtracted",
           shape=_layer_norm_shape, evaluate=not_evaluated, mixes=_layer_norm_mixes,
           passes_values=True, discontinuous=never, facts=nothing_known, float_only=True,
           attribute_inputs=()),

@@ -26,6 +26,39 @@ from gossamer.model.opset.state import InferenceState
 from gossamer.model.opset.windows import same_pads, window_count
 
 _POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
+MOST_PARAMETERS = 1024
+"""The most elements of a known value that is given to ONNX's shape inference. Values that decide
+shapes, such as axes and repeats, have fewer elements."""
+NODES = "nodes"
+"""The key under which a part's metadata hold the part's nodes, as a JSON list. Each entry has the
+node as messages name it, and the reason why gossamer does not compute the node."""
+FOLDED = frozenset((
+    "Abs", "Add", "And", "ArgMax", "ArgMin", "BatchNormalization", "BitShift", "BitwiseAnd",
+    "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Clip", "Compress",
+    "Concat", "Constant", "ConstantOfShape", "Conv", "Cos", "CumSum",
+    "DequantizeLinear", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Expand", "EyeLike",
+    "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "Greater",
+    "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN",
+    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "MatMul",
+    "MatMulInteger", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "NonZero", "Not",
+    "OneHot", "Or", "PRelu", "Pad", "Pow", "QuantizeLinear", "Range", "Reciprocal",
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Round",
+    "ScatterElements", "ScatterND", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Size",
+    "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile",
+    "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor"))
+"""Ops whose results are computed where all their inputs are constants. Other ops of ONNX's
+reference are left out on purpose, so that no file makes gossamer run loops, decode pictures or
+match patterns. ConvTranspose is left out because the reference is wrong for groups and for given
+shapes of the output, LogSoftmax because it is infinite where Softmax is 0 in float32."""
+_COMPUTED_SINCE = {"BatchNormalization": 15, "DequantizeLinear": 21}
+"""The opset since which the reference computes an op, and rightly, for ops that mean the same in
+older opsets."""
+_SHRINKING = frozenset(("Compress", "NonZero"))
+"""Folded ops whose result has a shape that depends on the input's values. The input's shape sets an
+upper bound for this shape."""
+_LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
+"""Types with elements of eight bytes."""
 
 
 def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -108,16 +141,6 @@ def _round_down(node: onnx.NodeProto, sizes: list[int | None]) -> None:
         **given, "ceil_mode": 0, "pads": pads}.items())
 
 
-MOST_PARAMETERS = 1024
-"""The most elements of a known value that is given to ONNX's shape inference. Values that decide
-shapes, such as axes and repeats, have fewer elements."""
-
-
-NODES = "nodes"
-"""The key under which a part's metadata hold the part's nodes, as a JSON list. Each entry has the
-node as messages name it, and the reason why gossamer does not compute the node."""
-
-
 def nodes_of(model: np.ndarray) -> tuple[tuple[str, str], ...]:
     """Return the nodes of the file that belong to a part.
 
@@ -186,35 +209,6 @@ def _dtype_of(tensor: onnx.TypeProto.Tensor) -> str:
 
 def _part_mixes(images: Images, node: Node) -> str:
     return "is computed by ONNX Runtime, of whose treatment of a batch nothing is known"
-
-
-FOLDED = frozenset((
-    "Abs", "Add", "And", "ArgMax", "ArgMin", "BatchNormalization", "BitShift", "BitwiseAnd",
-    "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Clip", "Compress",
-    "Concat", "Constant", "ConstantOfShape", "Conv", "Cos", "CumSum",
-    "DequantizeLinear", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Expand", "EyeLike",
-    "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "Greater",
-    "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN",
-    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "MatMul",
-    "MatMulInteger", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "NonZero", "Not",
-    "OneHot", "Or", "PRelu", "Pad", "Pow", "QuantizeLinear", "Range", "Reciprocal",
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
-    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Round",
-    "ScatterElements", "ScatterND", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Size",
-    "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile",
-    "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor"))
-"""Ops whose results are computed where all their inputs are constants. Other ops of ONNX's
-reference are left out on purpose, so that no file makes gossamer run loops, decode pictures or
-match patterns. ConvTranspose is left out because the reference is wrong for groups and for given
-shapes of the output, LogSoftmax because it is infinite where Softmax is 0 in float32."""
-_COMPUTED_SINCE = {"BatchNormalization": 15, "DequantizeLinear": 21}
-"""The opset since which the reference computes an op, and rightly, for ops that mean the same in
-older opsets."""
-_SHRINKING = frozenset(("Compress", "NonZero"))
-"""Folded ops whose result has a shape that depends on the input's values. The input's shape sets an
-upper bound for this shape."""
-_LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
-"""Types with elements of eight bytes."""
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
@@ -354,14 +348,14 @@ def _known_shape(state: InferenceState, node: Node) -> None:
 
 DEFINITIONS = (
     OpDef("onnx_part",
-        text="the values that a part of an ONNX file reads from outside of the part; model: the "
-             "part as the bytes of an ONNX model, whose inputs and outputs are in the order of "
-             "this node's",
+          text="the values that a part of an ONNX file reads from outside of the part; model: the "
+               "part as the bytes of an ONNX model, whose inputs and outputs are in the order of "
+               "this node's",
           shape=_part_shape, evaluate=not_evaluated, mixes=_part_mixes, passes_values=True,
           discontinuous=never, facts=nothing_known, float_only=False, attribute_inputs=()),
     OpDef("onnx_known",
-        text="values that follow from shapes and constants; node: a node of an ONNX file as "
-             "bytes, which reads them in this order, opset: the version of its operator",
+          text="values that follow from shapes and constants; node: a node of an ONNX file as "
+               "bytes, which reads them in this order, opset: the version of its operator",
           shape=_known_shape, **RESOLVED, passes_values=True, discontinuous=never, float_only=False,
           attribute_inputs=()),
 )

@@ -286,7 +286,7 @@ DEFINITIONS = (
           shape=_split_shape, evaluate=_split, mixes=works_across_images, passes_values=True,
           discontinuous=never, facts=first_input, float_only=False, attribute_inputs=("sizes",)),
     OpDef("slice",
-        text="x; starts, ends (exclusive; -1 where a backward slice goes past 0), axes, steps",
+          text="x; starts, ends (exclusive; -1 where a backward slice goes past 0), axes, steps",
           shape=_slice_shape, evaluate=_slice, mixes=_slice_mixes, passes_values=True,
           discontinuous=never, facts=first_input, float_only=False,
           attribute_inputs=("starts", "ends", "axes", "steps")),
@@ -294,15 +294,15 @@ DEFINITIONS = (
           shape=_gather_shape, evaluate=_gather, mixes=_gather_mixes, passes_values=True,
           discontinuous=never, facts=first_input, float_only=False, attribute_inputs=()),
     OpDef("pad",
-        text='x; pads (low..., high...), mode "constant", "reflect" or "edge", value; axes of '
-             'the pads until resolve()',
+          text='x; pads (low..., high...), mode "constant", "reflect" or "edge", value; axes of '
+               'the pads until resolve()',
           shape=_pad_shape, evaluate=not_evaluated, mixes=_pad_mixes, passes_values=True,
           discontinuous=never, facts=_pad_facts, float_only=False,
           attribute_inputs=("pads", "value", "axes")),
     OpDef("resize",
-        text='x; sizes, scales (of the spatial dimensions, as given or implied), mode "nearest" '
-             'or "linear", coordinates, nearest_mode; until resolve() either may be None, and '
-             'axes are those of both',
+          text='x; sizes, scales (of the spatial dimensions, as given or implied), mode "nearest" '
+               'or "linear", coordinates, nearest_mode; until resolve() either may be None, and '
+               'axes are those of both',
           shape=_resize_shape, evaluate=not_evaluated, mixes=keeps_images_separate,
           passes_values=True, discontinuous=never, facts=_resize_facts, float_only=False,
           attribute_inputs=("scales", "sizes")),

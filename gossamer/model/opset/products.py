@@ -29,6 +29,8 @@ from gossamer.model.opset.signs import is_never_zero
 from gossamer.model.opset.state import InferenceState
 from gossamer.model.opset.windows import extent, image_shape, window
 
+_MULTIPLIED = "multiplies the inputs of a batch with each other"
+
 
 def _epilogue(state: InferenceState, node: Node, channels: int,
               shape: tuple[int, ...]) -> Expression:
@@ -242,42 +244,6 @@ def _rows(array: np.ndarray) -> np.ndarray:
     return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
-_MULTIPLIED = "multiplies the inputs of a batch with each other"
-
-_WINDOW = "strides (2), pads (top, left, bottom, right), dilations (2), "
-_AUTO_PAD = 'auto_pad "SAME_UPPER" or "SAME_LOWER" in place of pads until resolve()'
-_EPILOGUE = ("epilogue: an Expression whose input 0 is the result and whose further inputs are the "
-             "epilogue operands, each a constant of one value a channel or a tensor of the "
-             "output's shape")
-
-DEFINITIONS = (
-    OpDef("conv2d",
-        text=f"x, weight (M, C/groups, R, S)[, epilogue operands]; {_WINDOW}groups, "
-             f"{_EPILOGUE}; {_AUTO_PAD}",
-          shape=_conv2d_shape, evaluate=not_evaluated, mixes=_conv_mixes, passes_values=False,
-          discontinuous=never, facts=_conv2d_facts, float_only=True, attribute_inputs=()),
-    OpDef("conv_transpose2d",
-        text=f"x, weight (C, M/groups, R, S)[, bias]; {_WINDOW}output_padding (2), groups; "
-             f"{_AUTO_PAD}, and output_shape",
-          shape=_conv_transpose2d_shape, evaluate=not_evaluated, mixes=_conv_mixes,
-          passes_values=False, discontinuous=never, facts=_conv_transpose2d_facts, float_only=True,
-          attribute_inputs=()),
-    # the attribute alpha of ONNX's Gemm is multiplied into b where b is constant, else into the
-    # epilogue; ONNX's beta is multiplied into c where c is constant, else the node that adds c
-    # multiplies c by beta
-    OpDef("gemm",
-        text="a, b[, epilogue operands], matrices of which none need be constant (where b is, "
-             "and a is not transposed, a may have more dimensions, of which the last is summed "
-             f"over); trans_a, trans_b, {_EPILOGUE}; channels lie along the last axis",
-          shape=_gemm_shape, evaluate=not_evaluated, mixes=_gemm_mixes, passes_values=False,
-          discontinuous=never, facts=_gemm_facts, float_only=True, attribute_inputs=()),
-    OpDef("matmul",
-        text="a, b of any rank, which broadcast as NumPy's; no attributes",
-          shape=_matmul_shape, evaluate=_matmul, mixes=_matmul_mixes, passes_values=False,
-          discontinuous=never, facts=_matmul_facts, float_only=True, attribute_inputs=()),
-)
-
-
 def weighted_sums(values: ValueFacts, known: ValueFacts, weights: np.ndarray) -> ValueFacts:
     """Return the facts of the sums of weights[m, k] * x[k] over k for every m; REAL where a
     product or a partial sum may be rounded.
@@ -308,3 +274,36 @@ def weighted_sums(values: ValueFacts, known: ValueFacts, weights: np.ndarray) ->
     steps = np.gcd.reduce(np.concatenate([
         lowest - lowest[0], whole.ravel() * int(step / of_values)]))
     return grid(int(lowest.min()) * scale, int(highest.max()) * scale, int(steps) * scale)
+
+
+_WINDOW = "strides (2), pads (top, left, bottom, right), dilations (2), "
+_AUTO_PAD = 'auto_pad "SAME_UPPER" or "SAME_LOWER" in place of pads until resolve()'
+_EPILOGUE = ("epilogue: an Expression whose input 0 is the result and whose further inputs are the "
+             "epilogue operands, each a constant of one value a channel or a tensor of the "
+             "output's shape")
+DEFINITIONS = (
+    OpDef("conv2d",
+          text=f"x, weight (M, C/groups, R, S)[, epilogue operands]; {_WINDOW}groups, "
+               f"{_EPILOGUE}; {_AUTO_PAD}",
+          shape=_conv2d_shape, evaluate=not_evaluated, mixes=_conv_mixes, passes_values=False,
+          discontinuous=never, facts=_conv2d_facts, float_only=True, attribute_inputs=()),
+    OpDef("conv_transpose2d",
+          text=f"x, weight (C, M/groups, R, S)[, bias]; {_WINDOW}output_padding (2), groups; "
+               f"{_AUTO_PAD}, and output_shape",
+          shape=_conv_transpose2d_shape, evaluate=not_evaluated, mixes=_conv_mixes,
+          passes_values=False, discontinuous=never, facts=_conv_transpose2d_facts, float_only=True,
+          attribute_inputs=()),
+    # the attribute alpha of ONNX's Gemm is multiplied into b where b is constant, else into the
+    # epilogue; ONNX's beta is multiplied into c where c is constant, else the node that adds c
+    # multiplies c by beta
+    OpDef("gemm",
+          text="a, b[, epilogue operands], matrices of which none need be constant (where b is, "
+               "and a is not transposed, a may have more dimensions, of which the last is summed "
+               f"over); trans_a, trans_b, {_EPILOGUE}; channels lie along the last axis",
+          shape=_gemm_shape, evaluate=not_evaluated, mixes=_gemm_mixes, passes_values=False,
+          discontinuous=never, facts=_gemm_facts, float_only=True, attribute_inputs=()),
+    OpDef("matmul",
+          text="a, b of any rank, which broadcast as NumPy's; no attributes",
+          shape=_matmul_shape, evaluate=_matmul, mixes=_matmul_mixes, passes_values=False,
+          discontinuous=never, facts=_matmul_facts, float_only=True, attribute_inputs=()),
+)

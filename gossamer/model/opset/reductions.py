@@ -116,21 +116,21 @@ _ORDERED = ("float32", "int32", "int64")
 
 DEFINITIONS = (
     OpDef("reduce",
-        text='x; kind "mean", "max" or "sum", axes (until resolve() also none: all, '
-             '"spatial": all but the first two, or an int: all from this one on), keepdims',
+          text='x; kind "mean", "max" or "sum", axes (until resolve() also none: all, '
+               '"spatial": all but the first two, or an int: all from this one on), keepdims',
           shape=_reduce_shape, evaluate=_reduce, mixes=_reduce_mixes, passes_values=True,
           discontinuous=never, facts=_reduce_facts, float_only=True, attribute_inputs=("axes",)),
     OpDef("softmax",
-        text="x; axis, log; flatten: True until resolve() for one softmax over all axes from "
-             "`axis` on",
+          text="x; axis, log; flatten: True until resolve() for one softmax over all axes from "
+               "`axis` on",
           shape=_softmax_shape, evaluate=not_evaluated, mixes=works_across_images,
           passes_values=True, discontinuous=never, facts=_softmax_facts, float_only=True,
           attribute_inputs=()),
     OpDef("top_k",
-        text="x; count: how many elements are taken, in a tuple, axis, largest: whether in "
-             "descending order, nan_first: whether NaN precedes all numbers, by default as "
-             "`largest`, last: whether of equal elements the one with the highest index comes "
-             "first, by default False; outputs: the elements and their indices",
+          text="x; count: how many elements are taken, in a tuple, axis, largest: whether in "
+               "descending order, nan_first: whether NaN precedes all numbers, by default as "
+               "`largest`, last: whether of equal elements the one with the highest index comes "
+               "first, by default False; outputs: the elements and their indices",
           shape=_top_k_shape, evaluate=_top_k, mixes=works_across_images, passes_values=True,
           discontinuous=always, facts=_top_k_facts, float_only=False, attribute_inputs=("count",)),
 )

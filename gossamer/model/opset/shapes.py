@@ -252,8 +252,8 @@ DEFINITIONS = (
           ("squeeze", "x; axes, None for all of size 1", _squeeze_shape, ("axes",)),
           ("unsqueeze", "x; axes", _unsqueeze_shape, ("axes",)))],
     OpDef("reshape",
-        text="x; shape, in which until resolve() 0 is the input's size (allowzero: True makes "
-             "it 0) and -1 what remains",
+          text="x; shape, in which until resolve() 0 is the input's size (allowzero: True makes "
+               "it 0) and -1 what remains",
           shape=_reshape_shape, evaluate=_reshape, mixes=_reshape_mixes, passes_values=True,
           discontinuous=never, facts=first_input, float_only=False, attribute_inputs=("shape",)),
     OpDef("transpose", text="x; permutation",

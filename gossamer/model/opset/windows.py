@@ -132,9 +132,9 @@ def _reaches_input(static: StaticGraph, node: Node, axis: int) -> bool:
 
 DEFINITIONS = (
     OpDef("pool",
-        text='x; kind "max" or "average", kernel (2), strides (2), pads (top, left, bottom, '
-             'right), dilations (2), ceil_mode, count_include_pad; auto_pad "SAME_UPPER" or '
-             '"SAME_LOWER" in place of pads until resolve()',
+          text='x; kind "max" or "average", kernel (2), strides (2), pads (top, left, bottom, '
+               'right), dilations (2), ceil_mode, count_include_pad; auto_pad "SAME_UPPER" or '
+               '"SAME_LOWER" in place of pads until resolve()',
           shape=_pool_shape, evaluate=not_evaluated, mixes=keeps_images_separate,
           passes_values=True, discontinuous=never, facts=_pool_facts, float_only=True,
           attribute_inputs=()),

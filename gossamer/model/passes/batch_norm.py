@@ -13,7 +13,7 @@ import numpy as np
 from gossamer.expression import apply
 from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
-from gossamer.model.opset.normalisation import AFFINE, batch_norm_constants
+from gossamer.model.opset.normalisation import AFFINE, affine_constants, batch_norm_constants
 from gossamer.model.opset.registry import OPSET
 from gossamer.model.opset.signs import are_scaled_signs
 
@@ -161,9 +161,7 @@ def expand_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
         x = node.inputs[0]
         rank = len(shapes.shapes(x)[0])
         arrays = [graph.constants[name] for name in node.inputs[1:]]
-        values = batch_norm_constants(arrays, node.attributes["epsilon"])
-        node.inputs = [x]
-        for role, value in zip(("mean", "scale", "shift"), values, strict=True):
-            array = value.astype(np.float32).reshape(-1, *[1] * (rank - 2))
-            node.inputs.append(add_constant(graph, names, f"{node.outputs[0]}.{role}", array))
+        constants = affine_constants(arrays, node.attributes["epsilon"], rank)
+        node.inputs = [x, *(add_constant(graph, names, f"{node.outputs[0]}.{role}", array)
+                            for role, array in constants.items())]
         node.op, node.attributes = "elementwise", {"expression": AFFINE}

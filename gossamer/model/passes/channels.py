@@ -19,6 +19,16 @@ from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.opset.signs import are_scaled_signs
 from gossamer.model.passes.batch_norm import output_rows, readers
 
+_MOST_CHANNELS = 2
+"""The most channels that a convolution may read, as a multiple of the number of chosen channels.
+With twice the chosen channels, the convolution reads as much as the gather and the convolution read
+together before."""
+_COMPUTING = ("elementwise", "conv2d", "conv_transpose2d", "gemm")
+"""Ops that can be fused with an element-wise node that reads their result."""
+Wholes = defaultdict[tuple[str, int], list[tuple[Sequence[str], str]]]
+"""Values (wholes) that consist of other values (parts), joined along an axis. The keys are the
+first part and the axis; under each key are pairs of all parts and the whole."""
+
 
 def gather_shuffled_channels(graph: Graph, shapes: ShapesByBatch) -> bool:
     """Replace shuffles of the channels of images by gathers.
@@ -95,12 +105,6 @@ def _parts(node: Node, order: np.ndarray, shapes: ShapesByBatch) -> list[np.ndar
     return np.split(order, np.cumsum([known_shapes[0][1] for known_shapes in parts])[:-1])
 
 
-_MOST_CHANNELS = 2
-"""The most channels that a convolution may read, as a multiple of the number of chosen channels.
-With twice the chosen channels, the convolution reads as much as the gather and the convolution read
-together before."""
-
-
 def choose_channels_by_weights(graph: Graph, shapes: ShapesByBatch) -> bool:
     """Remove each gather that chooses channels of images by constant indices, if only 1x1
     convolutions read it, and give these convolutions weights for all channels. Returns whether the
@@ -153,14 +157,6 @@ def _takes(graph: Graph, layer: Node, x: str, chosen: int) -> bool:
         return False
     rows = output_rows(graph, layer)
     return rows is not None and rows.shape[1:] == (chosen, 1, 1) and not are_scaled_signs(rows)
-
-
-_COMPUTING = ("elementwise", "conv2d", "conv_transpose2d", "gemm")
-"""Ops that can be fused with an element-wise node that reads their result."""
-
-Wholes = defaultdict[tuple[str, int], list[tuple[Sequence[str], str]]]
-"""Values (wholes) that consist of other values (parts), joined along an axis. The keys are the
-first part and the axis; under each key are pairs of all parts and the whole."""
 
 
 def nest_concatenations(graph: Graph) -> None:

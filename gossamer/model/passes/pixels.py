@@ -16,6 +16,8 @@ from gossamer.model.opset.state import Shape
 from gossamer.model.passes.batch_norm import readers
 
 _RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
+_SWAPPED = (0, 2, 1)
+"""The permutation that swaps the last two of three dimensions."""
 
 
 def keep_pixels(graph: Graph, shapes: ShapesByBatch) -> bool:
@@ -114,10 +116,6 @@ def _make_convolution(graph: Graph, names: set[str], layer: Node) -> None:
     layer.op = "conv2d"
     layer.attributes = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "groups": 1,
                         "epilogue": layer.attributes["epilogue"]}
-
-
-_SWAPPED = (0, 2, 1)
-"""The permutation that swaps the last two of three dimensions."""
 
 
 def transpose_images_for_tokens(graph: Graph, shapes: ShapesByBatch) -> bool:

@@ -20,6 +20,15 @@ from gossamer.model.metadata import DetectionHead
 from gossamer.model.readers.darknet.cfg import Section
 from gossamer.model.readers.other_kinds import by_content
 
+_LARGEST = 2**40
+"""The most numbers that a layer may ask for: more than any real file has."""
+_MOST_MISSING = 2**24
+"""The most numbers of one layer that are replaced by zeros after the end of the file. With zeros
+the reader can go on, and count all missing numbers."""
+_HEADER_START = 12
+"""Number of bytes of the version numbers. In a .weights file some of these bytes are 0. A file in
+which all of them are printable characters is text."""
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -156,16 +165,6 @@ class DarknetNetwork:
 
 def _sizes(layer: Layer) -> tuple[int, int, int]:
     return layer.channels, layer.height, layer.width
-
-
-_LARGEST = 2**40
-"""The most numbers that a layer may ask for: more than any real file has."""
-_MOST_MISSING = 2**24
-"""The most numbers of one layer that are replaced by zeros after the end of the file. With zeros
-the reader can go on, and count all missing numbers."""
-_HEADER_START = 12
-"""Number of bytes of the version numbers. In a .weights file some of these bytes are 0. A file in
-which all of them are printable characters is text."""
 
 
 class WeightsFile:

@@ -41,6 +41,13 @@ _FIELDS = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.ST
            AttributeProto.TYPE_PROTOS: "type_protos"}
 """For each type of attribute, the field that holds the attribute's value."""
 _NEWEST_OPSET = onnx.defs.onnx_opset_version()
+RANGES = {kind: (float(np.iinfo(kind).min), float(np.iinfo(kind).max))
+          for kind in ("int8", "uint8", "int16", "uint16")}
+"""The least and the greatest value of the dtypes that files are quantised to."""
+_ANY = (-128.0, 255.0)
+"""Bounds of 8-bit values that may be signed or unsigned."""
+_MOST_INT32 = 2.0**31
+"""Bound of the magnitudes of int32 values."""
 
 
 @functools.cache
@@ -66,15 +73,6 @@ def _value(attribute: onnx.AttributeProto) -> Any:
     if isinstance(value, bytes):
         return value.decode()
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
-
-
-RANGES = {kind: (float(np.iinfo(kind).min), float(np.iinfo(kind).max))
-          for kind in ("int8", "uint8", "int16", "uint16")}
-"""The least and the greatest value of the dtypes that files are quantised to."""
-_ANY = (-128.0, 255.0)
-"""Bounds of 8-bit values that may be signed or unsigned."""
-_MOST_INT32 = 2.0**31
-"""Bound of the magnitudes of int32 values."""
 
 
 @dataclass(frozen=True)

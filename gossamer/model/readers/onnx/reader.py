@@ -39,6 +39,16 @@ from gossamer.model.readers.other_kinds import by_content
 
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 """The newest opset that the installed onnx defines."""
+_EXPECTED = "expected an ONNX model; is it truncated, or another kind of file?"
+MOST_EXPANDED = 2**14
+"""The most nodes that a file may gain when the nodes of its functions take the places of their
+calls. ONNX Runtime expands so many nodes within 5 s on one core, and twice as many take more than
+twice as long."""
+MOST_NESTED = 100
+"""The most functions that may call one another in a row, as they call each other recursively in
+the onnx package."""
+_Key = tuple[str, str, str]
+"""Domain, name and overload of a function."""
 
 
 def load_onnx(model: str | Path | bytes | onnx.ModelProto,
@@ -116,9 +126,6 @@ def read_model(path: Path) -> onnx.ModelProto:
         raise ModelError(f"{path}: its external data cannot be read ({first_line(error)}); put the "
                          "data file beside the model") from None
     return model
-
-
-_EXPECTED = "expected an ONNX model; is it truncated, or another kind of file?"
 
 
 def _parsed(data: bytes, file: str) -> onnx.ModelProto:
@@ -256,18 +263,6 @@ def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
     if info.shape[:1] != (batch,):
         return info
     return replace(info, shape=(None, *info.shape[1:]))
-
-
-MOST_EXPANDED = 2**14
-"""The most nodes that a file may gain when the nodes of its functions take the places of their
-calls. ONNX Runtime expands so many nodes within 5 s on one core, and twice as many take more than
-twice as long."""
-MOST_NESTED = 100
-"""The most functions that may call one another in a row, as they call each other recursively in
-the onnx package."""
-
-_Key = tuple[str, str, str]
-"""Domain, name and overload of a function."""
 
 
 def check_expansion(model: onnx.ModelProto, file: str) -> None:

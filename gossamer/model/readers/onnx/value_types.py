@@ -27,6 +27,10 @@ TYPES: dict[int, str] = {
                                     TensorProto.BFLOAT16)},
 }
 """The dtype that a tensor of each ONNX type has in a graph."""
+_OPEN_SIZE = 256
+"""The size that a probe takes for a dimension that the file leaves open."""
+OTHER_SIZES = {"batch": 2, "open_size": 192}
+"""The sizes of open dimensions in a second probe, which shows what does not depend on them."""
 
 
 class FileTypes:
@@ -176,13 +180,6 @@ def type_text(kind: onnx.TypeProto) -> str:
         return TensorProto.DataType.Name(number).lower() if known else f"number {number}"
     which = kind.WhichOneof("value")
     return (which or "unknown").removesuffix("_type").replace("_", " ")
-
-
-_OPEN_SIZE = 256
-"""The size that a probe takes for a dimension that the file leaves open."""
-
-OTHER_SIZES = {"batch": 2, "open_size": 192}
-"""The sizes of open dimensions in a second probe, which shows what does not depend on them."""
 
 
 class Probe:
