@@ -23,7 +23,7 @@ from gossamer.model.builder import GraphBuilder
 from gossamer.model.opset import definition, reductions
 from gossamer.model.opset.registry import OPSET
 from gossamer.model.readers import registry
-from gossamer.model.readers.onnx import layout, reader
+from gossamer.model.readers.onnx import layout, load_nodes
 from gossamer.ops.algorithm import Algorithm, Epilogue
 from gossamer.ops.conv2d import OP
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -100,8 +100,8 @@ def cumsum(tmp_path, monkeypatch):
         exec(blocks[file], namespace)
         return namespace[name]
 
-    monkeypatch.setitem(reader._CONVERTERS, "CumSum", reader._without_integers(
-        made(layout, "gossamer/model/readers/onnx/layout.py")))
+    monkeypatch.setitem(load_nodes._CONVERTERS, "CumSum",
+                        made(layout, "gossamer/model/readers/onnx/layout.py"))
     monkeypatch.setitem(OPSET, "cumsum", made(
         reductions, "gossamer/model/opset/reductions.py", "CUMSUM",
         nothing_known=definition.nothing_known))

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from gossamer.errors import InputError
-from gossamer.model.batch_axis import default_batch
-from gossamer.model.infer.resolve import check_open_dimensions
+from gossamer.model.infer.resolve import check_open_dimensions, default_batch
 from gossamer.model.load import load
 from gossamer.model.prune import PrunedLayer, prune
 from gossamer.plan import api
@@ -21,7 +20,7 @@ class Way:
     """A way to prune a network.
 
     name: the name of the way, such as "90%".
-    pattern: one of gossamer.model.prune_patterns.PATTERNS.
+    pattern: one of gossamer.model.prune.PATTERNS.
     sparsity: the share of each layer's weights that become zero.
     """
 

@@ -13,8 +13,8 @@ from gossamer.bench.work import MOST_ERROR, AbsentError, Case, PeerNetwork, Sett
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.io.text import shape_text
 from gossamer.model import zoo
-from gossamer.model.batch_axis import along_batch
 from gossamer.model.graph import Graph
+from gossamer.model.infer.resolve import along_batch
 from gossamer.model.load import load
 from gossamer.model.readers import registry
 from gossamer.ops.algorithm import PRECISIONS

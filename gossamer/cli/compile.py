@@ -34,8 +34,8 @@ from gossamer.errors import InputError, closest, one_of
 from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
 from gossamer.io.text import duration_text, share_text
-from gossamer.model.batch_axis import default_batch
 from gossamer.model.graph import Graph
+from gossamer.model.infer.resolve import default_batch
 from gossamer.ops.algorithm import PRECISIONS
 from gossamer.plan.candidate import counted
 from gossamer.plan.choose.network import may_be_conversion

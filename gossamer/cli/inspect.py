@@ -18,9 +18,8 @@ from gossamer.cli.options import (
 )
 from gossamer.io import terminal
 from gossamer.io.text import human, share_text
-from gossamer.model.batch_axis import default_batch
 from gossamer.model.formats import format_lines
-from gossamer.model.infer.resolve import resolve
+from gossamer.model.infer.resolve import default_batch, resolve
 from gossamer.plan.candidate import counted
 from gossamer.plan.report.bits import forms_line, weights_line
 from gossamer.plan.report.part_notes import part_notes

@@ -22,8 +22,7 @@ from gossamer.errors import InputError, ModelError, one_of
 from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
 from gossamer.io.text import shape_text, share_text
-from gossamer.model.prune import SCOPES, PrunedLayer, check_sparsity, prune
-from gossamer.model.prune_patterns import PATTERNS
+from gossamer.model.prune import PATTERNS, SCOPES, PrunedLayer, check_sparsity, prune
 from gossamer.ops.algorithm import PRECISIONS
 from gossamer.plan.candidate import counted
 

@@ -12,7 +12,7 @@ from gossamer.cli import arguments, photo_options
 from gossamer.cli.photo_options import PhotoOptions
 from gossamer.errors import InputError
 from gossamer.io import terminal
-from gossamer.model.batch_axis import mixing_node
+from gossamer.model.infer.resolve import mixing_node
 from gossamer.model.photos import taking_photos
 
 if TYPE_CHECKING:

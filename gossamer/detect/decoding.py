@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gossamer.model.detector_metadata import DetectionHead
+from gossamer.model.metadata import DetectionHead
 
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
 """For networks with several grids in one output: the possible strides of their grids. A stride is

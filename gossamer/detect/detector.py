@@ -20,10 +20,10 @@ from gossamer.device.registry import names_several
 from gossamer.errors import GossamerWarning, InputError, UnsupportedError, one_of
 from gossamer.io.images import load_image
 from gossamer.io.labels.reader import COCO, read_names, without_blanks
-from gossamer.model.detector_metadata import RESIZES
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import check_open_dimensions
 from gossamer.model.load import load
+from gossamer.model.metadata import RESIZES
 from gossamer.plan.api import compile
 from gossamer.plan.plan import Plan
 from gossamer.plan.plan_group import PlanGroup

@@ -9,9 +9,9 @@ from gossamer.detect.decoding import STRIDES, cells
 from gossamer.errors import UnsupportedError
 from gossamer.io.images import PRESETS, Preprocessing
 from gossamer.io.text import shape_text
-from gossamer.model.detector_metadata import DetectionHead, DetectorMetadata
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
+from gossamer.model.metadata import DetectionHead, DetectorMetadata
 
 Shape = tuple[int, ...]
 

@@ -3,61 +3,113 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from gossamer.expression import Expression, ExpressionStep
 
 
-class Composer:
-    """Builds an expression step by step.
+@dataclass(frozen=True)
+class Value:
+    """A value of a Composer.
 
-    Each value has a number: steps count up from 0, operands down from -1. A step that equals an
-    earlier step gets the number of the earlier step.
+    Arithmetic with it adds steps to the composer.
+
+    The other argument may also be a number, or the name of an operand.
+
+    number: steps count up from 0, operands down from -1.
     """
+
+    composer: Composer
+    number: int
+
+    def apply(self, function: str, *others: Value | float | str,
+              constants: Sequence[float] = ()) -> Value:
+        """Return the result of a function of this value and others."""
+        return self.composer.apply(function, self, *others, constants=constants)
+
+    def __add__(self, other: Value | float | str) -> Value:
+        return self.apply("add", other)
+
+    def __sub__(self, other: Value | float | str) -> Value:
+        return self.apply("sub", other)
+
+    def __mul__(self, other: Value | float | str) -> Value:
+        return self.apply("mul", other)
+
+    def __truediv__(self, other: Value | float | str) -> Value:
+        return self.apply("div", other)
+
+    def __rsub__(self, other: float) -> Value:
+        return self.composer.apply("sub", other, self)
+
+    def __rtruediv__(self, other: float) -> Value:
+        return self.composer.apply("div", other, self)
+
+    def __neg__(self) -> Value:
+        return self.apply("neg")
+
+
+class Composer:
+    """Builds an expression step by step. A step that equals an earlier one is that step."""
 
     def __init__(self) -> None:
         self.operands: list[str] = []
-        self._values: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
         self._steps: dict[ExpressionStep, int] = {}
 
-    def operand(self, name: str) -> int:
-        """Returns the number of an operand, which is added if it is new."""
-        if name not in self._values:
+    def operand(self, name: str) -> Value:
+        """Return an operand, which is added if it is new."""
+        if name not in self._numbers:
             self.operands.append(name)
-            self._values[name] = -len(self.operands)
-        return self._values[name]
+            self._numbers[name] = -len(self.operands)
+        return Value(self, self._numbers[name])
 
-    def apply(self, function: str, *arguments: int, constants: Sequence[float] = ()) -> int:
-        """Returns the number of the step that applies a function to other values."""
-        step = ExpressionStep(function, arguments, tuple(float(c) for c in constants))
-        return self._steps.setdefault(step, len(self._steps))
+    def value(self, argument: Value | float | str) -> Value:
+        """Return a value as it is, a number as a constant, and a name as an operand."""
+        if isinstance(argument, Value):
+            return argument
+        return self.operand(argument) if isinstance(argument, str) else self.constant(argument)
 
-    def constant(self, value: float) -> int:
+    def apply(self, function: str, *arguments: Value | float | str,
+              constants: Sequence[float] = ()) -> Value:
+        """Return the result of a function."""
+        numbers = tuple([self.value(argument).number for argument in arguments])
+        step = ExpressionStep(function, numbers, tuple(map(float, constants)))
+        return Value(self, self._steps.setdefault(step, len(self._steps)))
+
+    def constant(self, value: float) -> Value:
         return self.apply("constant", constants=(value,))
 
-    def operand_or_constant(self, name: str, array: np.ndarray | None) -> int:
-        """Returns the number of an operand; where the operand is a constant of one element, the
-        number of a constant step. array: the operand's array where it is a constant, else None."""
+    def operand_or_constant(self, name: str, array: np.ndarray | None) -> Value:
+        """Return an operand; a constant where the operand is a constant of one element.
+
+        array: the operand's array where it is a constant, else None.
+        """
         if array is None or array.size != 1:
             return self.operand(name)
         return self.constant(array.item())
 
-    def inline(self, expression: Expression, arguments: Sequence[int]) -> list[int]:
-        """Adds the steps of another expression, and returns the numbers of its outputs.
-        arguments: numbers of the values that become the other expression's inputs."""
+    def inline(self, expression: Expression, arguments: Sequence[Value]) -> list[Value]:
+        """Add the steps of another expression, and return its outputs.
+
+        arguments: the values that become the other expression's inputs.
+        """
         values = list(arguments)
         for step in expression.steps:
             values.append(self.apply(step.function, *[values[a] for a in step.arguments],
                                      constants=step.constants))
         return [values[output] for output in expression.outputs]
 
-    def build(self, *outputs: int, first: str | None = None) -> tuple[list[str], Expression]:
-        """Returns the operands that the outputs depend on, and the expression of these operands.
-        An operand `first` comes first, and stays even where no output depends on it."""
+    def build(self, *outputs: Value, first: str | None = None) -> tuple[list[str], Expression]:
+        """Return the operands that the outputs depend on, and the expression of these operands.
+
+        An operand `first` comes first, and stays even where no output depends on it.
+        """
         steps = list(self._steps)
         needed: set[int] = set()
-        pending = list(outputs)
+        pending = [output.number for output in outputs]
         while pending:
             value = pending.pop()
             if value not in needed:
@@ -66,8 +118,8 @@ class Composer:
         names = [] if first is None else [first]
         names += [name for index, name in enumerate(self.operands)
                   if -1 - index in needed and name != first]
-        index = {self._values[name]: position
-                 for position, name in enumerate(names) if name in self._values}
+        index = {self._numbers[name]: position
+                 for position, name in enumerate(names) if name in self._numbers}
         needed_steps: list[ExpressionStep] = []
         for value, step in enumerate(steps):
             if value in needed:
@@ -75,4 +127,4 @@ class Composer:
                 needed_steps.append(ExpressionStep(
                     step.function, tuple(index[a] for a in step.arguments), step.constants))
         return names, Expression(len(names), tuple(needed_steps),
-                                 tuple(index[o] for o in outputs))
+                                 tuple(index[output.number] for output in outputs))

@@ -20,7 +20,7 @@ _LARGEST_SUM = 2.0**127
 
 
 def derive(static: StaticGraph) -> dict[str, ValueFacts]:
-    """Returns the facts of every input, constant and value of a graph by its name. The facts rules
+    """Return the facts of every input, constant and value of a graph by its name. The facts rules
     of the ops derive these facts. gossamer.facts says for which algorithms facts hold."""
     facts = {info.name: dtype_facts(info.dtype) for info in static.graph.inputs}
     facts.update({name: of_array(array) for name, array in static.constants.items()})
@@ -32,7 +32,7 @@ def derive(static: StaticGraph) -> dict[str, ValueFacts]:
 
 
 def stating_nan(static: StaticGraph, facts: Mapping[str, ValueFacts]) -> dict[str, ValueFacts]:
-    """Returns the facts of all values; those of inputs and results also say whether NaN may occur.
+    """Return the facts of all values; those of inputs and results also say whether NaN may occur.
     A network's inputs may be NaN where they are floats. Integers may not, nor comparisons and what
     they choose, nor what is computed of finite numbers without a quotient, a root or the like."""
     found: dict[str, bool] = {info.name: _is_float(info.dtype) for info in static.graph.inputs}
@@ -52,7 +52,7 @@ def stating_nan(static: StaticGraph, facts: Mapping[str, ValueFacts]) -> dict[st
 
 
 def _is_of_signs(known: ValueFacts, weight: np.ndarray | None) -> bool:
-    """Returns whether a product may be computed on bits, for which the sign of NaN is a number."""
+    """Return whether a product may be computed on bits, for which the sign of NaN is a number."""
     return weight is not None and (known.is_binary or known.is_ternary) and are_scaled_signs(weight)
 
 
@@ -62,7 +62,7 @@ def _is_float(dtype: str) -> bool:
 
 def _nodes_nan(static: StaticGraph, node: Node, facts: Mapping[str, ValueFacts],
                nan: Callable[[str], bool]) -> Sequence[bool]:
-    """Returns for each output of a node whether it may be NaN. nan: the same for each input."""
+    """Return for each output of a node whether it may be NaN. nan: the same for each input."""
     known = [facts.get(name, REAL) for name in node.inputs]
     if not any(_is_float(static.dtypes[name]) for name in node.outputs):
         return [False] * len(node.outputs)

@@ -1,14 +1,15 @@
-"""with_formats: sets the formats in which callers give the inputs of a graph and get its
-outputs."""
+"""What callers choose of a graph: the formats of its inputs and outputs, and which outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from gossamer.errors import InputError, quoted
 from gossamer.io.text import shape_text
 from gossamer.model.graph import RETURNED, Graph, ValueInfo
+from gossamer.model.infer.resolve import live_nodes
 from gossamer.model.input_format import InputFormat
 
 PHOTOS = "photos"
@@ -18,7 +19,7 @@ metadata says."""
 
 def with_formats(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] | str | None,
                  output_dtype: str | None) -> Graph:
-    """Returns the graph with the formats that `gossamer.compile` is given; None keeps the formats
+    """Return the graph with the formats that `gossamer.compile` is given; None keeps the formats
     of the file. Raises InputError where the formats do not fit the graph."""
     if graph.tail is not None and (inputs is not None or output_dtype is not None):
         raise InputError(f"{graph.name} ends in what ONNX Runtime computes: it takes and gives "
@@ -36,7 +37,7 @@ def with_formats(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] |
 
 
 def format_lines(graph: Graph) -> list[str]:
-    """Returns a line for each input and output whose format for callers is not the network's
+    """Return a line for each input and output whose format for callers is not the network's
     own."""
     lines = []
     for info in graph.inputs:
@@ -50,7 +51,7 @@ def format_lines(graph: Graph) -> list[str]:
 
 def _by_name(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] | str
              ) -> dict[str, InputFormat]:
-    """Returns the formats by the names of inputs."""
+    """Return the formats by the names of inputs."""
     names = ", ".join(quoted(info.name) for info in graph.inputs)
     if isinstance(inputs, Mapping):
         for name, format_ in inputs.items():
@@ -84,3 +85,42 @@ def _returned(info: ValueInfo, dtype: str) -> ValueInfo:
         raise InputError(f"output_dtype {quoted(dtype)}: output {quoted(info.name)} is "
                          f"{info.dtype}, which is returned as {known}")
     return replace(info, returned_dtype=dtype)
+
+
+def chosen(infos: Sequence[Any], names: Sequence[str] | None, file: str) -> list[Any]:
+    """Return the outputs with these names, in the order of `names`; all outputs where `names` is
+    None.
+
+    infos: all outputs, as objects that have a `name`. Raises InputError for a name that no output
+    has or that comes twice, and where `names` is empty.
+    """
+    if names is None:
+        return list(infos)
+    if isinstance(names, str):
+        names = [names]
+    by_name = {info.name: info for info in infos}
+    for index, name in enumerate(names):
+        if name not in by_name:
+            raise InputError(f"{file}: has no output {quoted(name)}; its outputs: "
+                             f"{', '.join(by_name)}")
+        if name in names[:index]:
+            raise InputError(f"{file}: output {quoted(name)} is asked for twice")
+    if not names:
+        raise InputError(f"{file}: no output is asked for; its outputs: {', '.join(by_name)}")
+    return [by_name[name] for name in names]
+
+
+def with_outputs(graph: Graph, names: Sequence[str] | None) -> Graph:
+    """Return the graph with these outputs only, and without the nodes and constants that only
+    other outputs need. Its inputs stay. Raises InputError as chosen() does."""
+    if names is None:
+        return graph
+    if graph.tail is not None:
+        raise InputError(f"{graph.file or graph.name}: its outputs are chosen where it is loaded: "
+                         "gossamer.load(..., outputs=[...])")
+    outputs = chosen(graph.outputs, names, graph.file or graph.name)
+    wanted = [info.name for info in outputs]
+    nodes = live_nodes(graph.nodes, wanted)
+    used = {name for node in nodes for name in node.inputs}.union(wanted)
+    return replace(graph, outputs=outputs, nodes=nodes, constants={
+        name: array for name, array in graph.constants.items() if name in used})

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from gossamer.errors import quoted
 from gossamer.io.text import human, shape_text
 from gossamer.model.input_format import InputFormat
 from gossamer.model.metadata import ModelMetadata
@@ -127,12 +128,12 @@ class Graph:
         return self.outputs if self.tail is None else self.tail.outputs
 
     def batch_or(self, batch: int) -> int:
-        """Returns the batch size for which the file was written, which may be 0; `batch` where it
+        """Return the batch size for which the file was written, which may be 0; `batch` where it
         was written for any."""
         return batch if self.fixed_batch is None else self.fixed_batch
 
     def __repr__(self) -> str:
-        """Returns one line with the name, the sizes, the inputs and the outputs."""
+        """Return one line with the name, the sizes, the inputs and the outputs."""
         ends = [", ".join(f"{info.name} {shape_text(info.shape)} {info.dtype}" for info in infos)
                 for infos in (self.inputs, self.outputs)]
         parameters = sum(array.size for array in self.constants.values())
@@ -143,8 +144,11 @@ class Graph:
 
 @dataclass
 class StaticGraph:
-    """A graph for one batch size. Every value's shape and dtype is known, shape arithmetic is
-    folded into constants, and attributes hold concrete numbers."""
+    """A graph for one batch size.
+
+    Every value's shape and dtype is known, shape arithmetic is folded into constants, and
+    attributes hold concrete numbers.
+    """
 
     graph: Graph
     batch: int
@@ -155,7 +159,7 @@ class StaticGraph:
 
 
 def as_called(graph: Graph) -> Graph:
-    """Returns the graph with inputs and outputs in the shapes and dtypes of callers' arrays."""
+    """Return the graph with inputs and outputs in the shapes and dtypes of callers' arrays."""
     tail = graph.tail
     if tail is not None:
         tail = replace(tail, inputs=[info.called for info in tail.inputs],
@@ -165,16 +169,30 @@ def as_called(graph: Graph) -> Graph:
 
 
 def add_constant(graph: Graph, names: set[str], name: str, array: np.ndarray) -> str:
-    """Adds a constant under this name, or a longer name where the graph uses this name already, and
-    returns the constant's name. names: the names of all values of the graph, to which the
+    """Add a constant under this name, or a longer name where the graph uses this name already, and
+    return the constant's name. names: the names of all values of the graph, to which the
     constant's name is added."""
     name = new_name(names, name)
     graph.constants[name] = array
     return name
 
 
+def warn_of_broken_weights(graph: Graph) -> None:
+    """Add a warning for each constant that holds NaN, and for each constant of several elements
+    that holds infinity. A constant of one element may be infinite, since it may be a bound, such as
+    a limit of Clip."""
+    readers = {name: node.source for node in reversed(graph.nodes) for name in node.inputs}
+    for name, array in graph.constants.items():
+        if array.dtype.kind != "f" or name not in readers or np.isfinite(array).all():
+            continue
+        nan, infinite = int(np.isnan(array).sum()), int(np.isinf(array).sum())
+        if nan or (infinite and array.size > 1):
+            graph.warnings.append(f"{graph.file}: weights {quoted(name)} of {readers[name]} hold "
+                                  f"{nan} NaN and {infinite} infinite values")
+
+
 def names_of(graph: Graph) -> set[str]:
-    """Returns the names of all values of the graph."""
+    """Return the names of all values of the graph."""
     names = {value for node in graph.nodes for value in (*node.inputs, *node.outputs)}
     return names.union(graph.constants, (info.name for info in graph.inputs))
 
@@ -187,7 +205,7 @@ class UniqueNames:
         self._counts: dict[str, int] = {}
 
     def unique(self, name: str) -> str:
-        """Returns the name, or name_2, name_3 and so on where it is taken already."""
+        """Return the name, or name_2, name_3 and so on where it is taken already."""
         result = name
         while result in self._taken:
             # the search goes on from the last number that was given to this name, because many
@@ -199,14 +217,14 @@ class UniqueNames:
 
 
 def new_name(names: set[str], name: str) -> str:
-    """Returns the name, lengthened until it is none of `names`, and adds it to them."""
+    """Return the name, lengthened until it is none of `names`, and add it to them."""
     name = unused_name(names, name)
     names.add(name)
     return name
 
 
 def unused_name(names: set[str], name: str) -> str:
-    """Returns the name, lengthened until it is none of `names`."""
+    """Return the name, lengthened until it is none of `names`."""
     while name in names:
         name += "_"
     return name

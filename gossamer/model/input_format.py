@@ -179,8 +179,10 @@ class InputFormat:
         return np.ascontiguousarray(x)
 
     def arranged(self, array: np.ndarray) -> np.ndarray:
-        """Return an array in the format's dtype and layout. array: images with the axes N, C, H, W,
-        not normalised, or an array of another rank."""
+        """Return an array in the format's dtype and layout.
+
+        array: images with the axes N, C, H, W, not normalised, or an array of another rank.
+        """
         if array.ndim == 4:
             array = array.transpose(AXES[self.layout])
         if self.dtype == BFLOAT16:
@@ -227,8 +229,10 @@ class InputFormat:
 
 
 def _numbers(name: str, value: Any) -> tuple[float, ...]:
-    """Returns one number, or one for each channel, as floats. Raises InputError for a value of
-    another kind, and for numbers that are not finite."""
+    """Return one number, or one for each channel, as floats.
+
+    Raises InputError for a value of another kind, and for numbers that are not finite.
+    """
     try:
         numbers = tuple(map(float, np.atleast_1d(np.asarray(value, np.float64)).tolist()))
     except (TypeError, ValueError):

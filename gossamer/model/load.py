@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.errors import GossamerWarning, InputError, first_line, quoted
-from gossamer.model.choose_outputs import with_outputs
+from gossamer.model.formats import with_outputs
 from gossamer.model.graph import Graph
 from gossamer.model.readers import other_kinds, registry
 

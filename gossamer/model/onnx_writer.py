@@ -3,7 +3,7 @@ networks, networks of benchmarks, and networks that were read from other kinds o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import onnx
@@ -13,12 +13,14 @@ from gossamer.errors import UnsupportedError
 from gossamer.model.graph import Graph, Node
 from gossamer.model.readers.onnx import metadata
 
+_Constants = dict[str, onnx.TensorProto]
+_Rule = Callable[[Node, _Constants], list[onnx.NodeProto]]
 _OPSET = 17
 """The ONNX opset of the files that are written; ONNX Runtime reads it since version 1.12 (2022)."""
 
 
 def to_onnx(graph: Graph) -> onnx.ModelProto:
-    """Returns an ONNX model with the graph's metadata and its nodes, none of them folded or fused.
+    """Return an ONNX model with the graph's metadata and its nodes, none of them folded or fused.
 
     Raises UnsupportedError where _RULES cannot write a node; the message names the first such node.
     """
@@ -42,27 +44,46 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
     return model
 
 
-def _conv(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+def _one(node: Node, op: str, *more: str, **attributes: Any) -> list[onnx.NodeProto]:
+    """Return the ONNX node that computes a node. more: further inputs."""
+    return [helper.make_node(op, [*node.inputs, *more], node.outputs, **attributes)]
+
+
+def _same(op: str, **attributes: str) -> _Rule:
+    """Return the rule of an op that differs from ONNX's in names alone.
+
+    attributes: for each attribute in ONNX its name in the graph.
+    """
+    return lambda node, constants: _one(node, op, **{
+        theirs: node.attributes[ours] for theirs, ours in attributes.items()})
+
+
+def _conv(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
     a = node.attributes
-    if not _adds_only(node):
-        return []
-    return [helper.make_node("Conv", node.inputs, node.outputs, strides=a["strides"],
-                             pads=a["pads"], dilations=a["dilations"], group=a["groups"])]
+    return _one(node, "Conv", strides=a["strides"], pads=a["pads"], dilations=a["dilations"],
+                group=a["groups"]) if _adds_only(node) else []
 
 
-def _batch_norm(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
-    return [helper.make_node("BatchNormalization", node.inputs, node.outputs,
-                             epsilon=node.attributes["epsilon"])]
+def _gemm(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
+    a = node.attributes
+    return _one(node, "Gemm", transA=int(a["trans_a"]), transB=int(a["trans_b"])) if (
+        _adds_only(node)) else []
 
 
-def _batch_norm_training(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
-    return [helper.make_node("BatchNormalization", node.inputs, node.outputs, training_mode=1,
-                             epsilon=node.attributes["epsilon"],
-                             momentum=node.attributes["momentum"])]
+def _adds_only(node: Node) -> bool:
+    """Return whether the epilogue is empty or adds a bias."""
+    steps = node.attributes["epilogue"].steps
+    return (len(steps) <= 1 and len(node.inputs) == len(steps) + 2
+            and all(step.function == "add" for step in steps))
 
 
-def _elementwise(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
-    """Returns the ONNX nodes that compute the steps of the expression; an empty list where a step
+def _batch_norm_training(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
+    return _one(node, "BatchNormalization", training_mode=1, epsilon=node.attributes["epsilon"],
+                momentum=node.attributes["momentum"])
+
+
+def _elementwise(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
+    """Return the ONNX nodes that compute the steps of the expression; an empty list where a step
     has no ONNX operator in the tables below, or the expression does not end in its only output."""
     expression = node.attributes["expression"]
     last = expression.inputs + len(expression.steps) - 1
@@ -98,106 +119,69 @@ def _elementwise(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
     return protos
 
 
-def _reduce(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+def _reduce(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
     a = node.attributes
     if a["kind"] != "mean" or not isinstance(a["axes"], tuple):
         return []
-    return [helper.make_node("ReduceMean", node.inputs, node.outputs, axes=a["axes"],
-                             keepdims=int(a["keepdims"]))]
+    return _one(node, "ReduceMean", axes=a["axes"], keepdims=int(a["keepdims"]))
 
 
-def _gemm(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
-    a = node.attributes
-    if not _adds_only(node):
-        return []
-    return [helper.make_node("Gemm", node.inputs, node.outputs, transA=int(a["trans_a"]),
-                             transB=int(a["trans_b"]))]
-
-
-def _pool(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+def _pool(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
     a = node.attributes
     window = {"kernel_shape": a["kernel"], "strides": a["strides"], "pads": a["pads"],
               "ceil_mode": int(a["ceil_mode"])}
     if a["kind"] == "max":
-        return [helper.make_node("MaxPool", node.inputs, node.outputs, **window,
-                                 dilations=a["dilations"])]
+        return _one(node, "MaxPool", **window, dilations=a["dilations"])
     if a["dilations"] != (1, 1):
         return []  # AveragePool has dilations from opset 19 on only
-    return [helper.make_node("AveragePool", node.inputs, node.outputs, **window,
-                             count_include_pad=int(a["count_include_pad"]))]
+    return _one(node, "AveragePool", **window, count_include_pad=int(a["count_include_pad"]))
 
 
-def _concat(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
-    return [helper.make_node("Concat", node.inputs, node.outputs, axis=node.attributes["axis"])]
+def _reshape(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
+    return _one(node, "Reshape", _integers(node, "shape", constants))
 
 
-def _flatten(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
-    return [helper.make_node("Flatten", node.inputs, node.outputs, axis=node.attributes["axis"])]
+def _slice(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
+    return _one(node, "Slice", *[_integers(node, part, constants)
+                                 for part in ("starts", "ends", "axes", "steps")])
 
 
-def _reshape(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
-    shape = _integers(node, "shape", node.attributes["shape"], constants)
-    return [helper.make_node("Reshape", [*node.inputs, shape], node.outputs)]
-
-
-def _slice(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
-    inputs = [_integers(node, part, node.attributes[part], constants)
-              for part in ("starts", "ends", "axes", "steps")]
-    return [helper.make_node("Slice", [node.inputs[0], *inputs], node.outputs)]
-
-
-def _pad(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+def _pad(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
     a = node.attributes
     if a["mode"] != "constant" or a["value"] != 0 or a.get("axes") is not None:
         return []
-    return [helper.make_node("Pad", [node.inputs[0], _integers(node, "pads", a["pads"], constants)],
-                             node.outputs)]
+    return _one(node, "Pad", _integers(node, "pads", constants))
 
 
-def _transpose(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
-    return [helper.make_node("Transpose", node.inputs, node.outputs,
-                             perm=node.attributes["permutation"])]
-
-
-def _resize(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+def _resize(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
     a = node.attributes
     if a["scales"] is None or (a["mode"], a["coordinates"], a["nearest_mode"]) != (
             "nearest", "asymmetric", "floor"):
         return []
     name = f"{node.name}.scales"
     constants[name] = helper.make_tensor(name, TensorProto.FLOAT, [len(a["scales"])], a["scales"])
-    return [helper.make_node("Resize", [node.inputs[0], "", name], node.outputs, mode="nearest",
-                             coordinate_transformation_mode="asymmetric", nearest_mode="floor")]
+    return _one(node, "Resize", "", name, mode="nearest",
+                coordinate_transformation_mode="asymmetric", nearest_mode="floor")
 
 
-def _softmax(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+def _softmax(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
     a = node.attributes
-    if a.get("flatten"):
-        return []
-    return [helper.make_node("LogSoftmax" if a["log"] else "Softmax", node.inputs, node.outputs,
-                             axis=a["axis"])]
+    return [] if a.get("flatten") else _one(
+        node, "LogSoftmax" if a["log"] else "Softmax", axis=a["axis"])
 
 
-def _layer_norm(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+def _layer_norm(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
     a = node.attributes
     if not a["centred"] or not isinstance(a["axes"], int):
         return []
-    return [helper.make_node("LayerNormalization", node.inputs, node.outputs, axis=a["axes"],
-                             epsilon=a["epsilon"])]
+    return _one(node, "LayerNormalization", axis=a["axes"], epsilon=a["epsilon"])
 
 
-def _integers(node: Node, part: str, numbers: Sequence[int], constants: dict[str, Any]) -> str:
-    """Adds a constant of whole numbers and returns its name."""
-    name = f"{node.name}.{part}"
+def _integers(node: Node, part: str, constants: _Constants) -> str:
+    """Add the whole numbers of an attribute as a constant, and return its name."""
+    name, numbers = f"{node.name}.{part}", node.attributes[part]
     constants[name] = helper.make_tensor(name, TensorProto.INT64, [len(numbers)], numbers)
     return name
-
-
-def _adds_only(node: Node) -> bool:
-    """Returns whether the epilogue is empty or adds a bias."""
-    steps = node.attributes["epilogue"].steps
-    return (len(steps) <= 1 and len(node.inputs) == len(steps) + 2
-            and all(step.function == "add" for step in steps))
 
 
 _COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater",
@@ -209,21 +193,13 @@ _OPERATORS = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Po
               "cos": "Cos", "tan": "Tan", "atan": "Atan", "erf": "Erf", "clip": "Clip",
               "leaky_relu": "LeakyRelu"}
 
-_RULES: dict[str, Callable[[Node, dict[str, Any]], list[onnx.NodeProto]]] = {
-    "conv2d": _conv,
-    "batch_norm": _batch_norm,
-    "batch_norm_training": _batch_norm_training,
-    "elementwise": _elementwise,
-    "layer_norm": _layer_norm,
-    "reduce": _reduce,
-    "gemm": _gemm,
-    "pool": _pool,
-    "concat": _concat,
-    "flatten": _flatten,
-    "reshape": _reshape,
-    "softmax": _softmax,
-    "slice": _slice,
-    "pad": _pad,
-    "transpose": _transpose,
-    "resize": _resize,
+_RULES: dict[str, _Rule] = {
+    "conv2d": _conv, "gemm": _gemm, "pool": _pool, "reduce": _reduce, "elementwise": _elementwise,
+    "batch_norm": _same("BatchNormalization", epsilon="epsilon"),
+    "batch_norm_training": _batch_norm_training, "layer_norm": _layer_norm, "softmax": _softmax,
+    "concat": _same("Concat", axis="axis"), "flatten": _same("Flatten", axis="axis"),
+    "reshape": _reshape, "slice": _slice, "pad": _pad, "resize": _resize,
+    "transpose": _same("Transpose", perm="permutation"),
 }
+"""By op, the function that returns the ONNX nodes of a node, none where ONNX has no form of it. The
+function adds constants to those of the file."""

@@ -15,21 +15,23 @@ scores are sorted. In 1000 scores a search takes 0.3 us, and a sort takes 50 us.
 
 
 def is_class_scores(output: np.ndarray, rows: int) -> bool:
-    """Returns whether an output can be read as scores of classes. Such an output holds floats of
-    shape (rows, classes[, 1, 1]), with two or more classes."""
+    """Return whether an output can be read as scores of classes.
+
+    Such an output holds floats of shape (rows, classes[, 1, 1]), with two or more classes.
+    """
     return (output.ndim >= 2 and len(output) == rows and output.shape[1] > 1
             and math.prod(output.shape[2:]) == 1 and np.issubdtype(output.dtype, np.floating))
 
 
 def best_classes(scores: np.ndarray, count: int, names: Sequence[str] | None,
                  independent: bool = False) -> list[dict[str, Any]]:
-    """Returns the `count` classes of highest score of one input; see best_classes_of_each()."""
+    """Return the `count` classes of highest score of one input; see best_classes_of_each()."""
     return best_classes_of_each(scores.reshape(1, -1), count, names, independent)[0]
 
 
 def best_classes_of_each(scores: np.ndarray, count: int, names: Sequence[str] | None,
                          independent: bool = False) -> list[list[dict[str, Any]]]:
-    """Returns the `count` classes of highest score of each input, best first; among equal scores
+    """Return the `count` classes of highest score of each input, best first; among equal scores
     the first class comes first.
 
     Each class is a dict of its number ("class"), its "name" and its "probability". The probability
@@ -41,7 +43,7 @@ def best_classes_of_each(scores: np.ndarray, count: int, names: Sequence[str] | 
     """
     scores = scores.reshape(len(scores), -1)
     scores = scores.astype(np.promote_types(scores.dtype, np.float32), copy=False)
-    order = _best_places(scores, count)
+    order = _best_indices(scores, count)
     best = np.take_along_axis(scores, order, axis=1).astype(np.float64)
     if not independent:
         greatest = scores.max(axis=1, keepdims=True)
@@ -57,22 +59,22 @@ def best_classes_of_each(scores: np.ndarray, count: int, names: Sequence[str] | 
             for indices, values in zip(order.tolist(), best.tolist(), strict=True)]
 
 
-def _best_places(scores: np.ndarray, count: int) -> np.ndarray:
-    """Returns the indices of the `count` largest numbers of each row, the index of the largest
+def _best_indices(scores: np.ndarray, count: int) -> np.ndarray:
+    """Return the indices of the `count` largest numbers of each row, the index of the largest
     first. Of equal numbers the smaller index comes first, and NaN is less than any number."""
     if count > _MOST_SEARCHED or not np.isfinite(scores).all():
         return np.argsort(-scores, axis=1, kind="stable")[:, :count]
     left = scores.copy()
     every = np.arange(len(scores))
-    places = np.empty((len(scores), min(count, scores.shape[1])), np.intp)
-    for rank in range(places.shape[1]):
-        places[:, rank] = left.argmax(axis=1)
-        left[every, places[:, rank]] = -np.inf
-    return places
+    found = np.empty((len(scores), min(count, scores.shape[1])), np.intp)
+    for rank in range(found.shape[1]):
+        found[:, rank] = left.argmax(axis=1)
+        left[every, found[:, rank]] = -np.inf
+    return found
 
 
 def ranks(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Returns for each row how many classes come before the right class in the order of
+    """Return for each row how many classes come before the right class in the order of
     best_classes(), as integers (rows,).
 
     scores: (rows, classes[, 1, 1]).
@@ -87,7 +89,7 @@ def ranks(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def summary(output: np.ndarray) -> dict[str, Any]:
-    """Returns an output's shape, dtype, and least and greatest number (None where the output has no
+    """Return an output's shape, dtype, and least and greatest number (None where the output has no
     numbers)."""
     has_numbers = output.size and output.dtype != np.bool_
     return {"shape": list(output.shape), "dtype": str(output.dtype),
@@ -96,12 +98,12 @@ def summary(output: np.ndarray) -> dict[str, Any]:
 
 
 def is_finite(output: np.ndarray) -> bool:
-    """Returns whether an output holds neither NaN nor infinity."""
+    """Return whether an output holds neither NaN nor infinity."""
     return not np.issubdtype(output.dtype, np.floating) or bool(np.isfinite(output).all())
 
 
 def broken_rows(output: np.ndarray, rows: int) -> list[int]:
-    """Returns the rows of a floating-point output that hold NaN or infinity; an empty list where
+    """Return the rows of a floating-point output that hold NaN or infinity; an empty list where
     the output does not have one row for each of the `rows` inputs."""
     if not output.ndim or len(output) != rows:
         return []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def taking_photos(graph: Graph, prepare: Preprocessing) -> Graph:
-    """Returns the graph with an input of uint8 that the device normalises, where an InputFormat can
+    """Return the graph with an input of uint8 that the device normalises, where an InputFormat can
     give the same numbers as `prepare`; else the graph as it is."""
     # where the metadata has a mean brightness, callers compare it with the prepared numbers, to
     # find photos with dark and light inverted; so the photos are prepared on the host
@@ -35,15 +35,17 @@ def taking_photos(graph: Graph, prepare: Preprocessing) -> Graph:
 
 def as_taken(prepare: Preprocessing, info: ValueInfo,
              image: np.ndarray | Image.Image) -> np.ndarray:
-    """Returns one photo as an array for the input, without the batch axis. image: the photo as
+    """Return one photo as an array for the input, without the batch axis. image: the photo as
     open_image() or load_image() returns it."""
     return batch_as_taken(prepare, info, [image])[0]
 
 
 def batch_as_taken(prepare: Preprocessing, info: ValueInfo,
                    images: Sequence[np.ndarray | Image.Image]) -> np.ndarray:
-    """Returns a batch of photos as an array for the input. Raises InputError where the photos have
-    different sizes."""
+    """Return a batch of photos as an array for the input.
+
+    Raises InputError where the photos have different sizes.
+    """
     given = info.given
     if given is not None and (given.changes_values or given.dtype == "uint8"):
         # the device normalises the pixels
@@ -67,14 +69,14 @@ class PhotoReader:
     info: ValueInfo
 
     def form(self) -> Form | None:
-        """Returns the shape and the dtype of all photos; None where each photo keeps its size."""
+        """Return the shape and the dtype of all photos; None where each photo keeps its size."""
         if self.prepare.size is None:
             return None
         photo = as_taken(self.prepare, self.info, Image.new("RGB", self.prepare.size[::-1]))
         return photo.shape, photo.dtype
 
     def __call__(self, file: str) -> np.ndarray | str:
-        """Returns the photo, or the reason why it cannot be read."""
+        """Return the photo, or the reason why it cannot be read."""
         try:
             return as_taken(self.prepare, self.info, open_image(file))
         except InputError as error:

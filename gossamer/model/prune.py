@@ -16,10 +16,14 @@ from onnx import TensorProto
 
 from gossamer.errors import InputError, ModelError, closest, one_of, quoted
 from gossamer.model.graph import UniqueNames
-from gossamer.model.prune_patterns import PATTERNS, smallest, two_of_four, whole_channels
 from gossamer.model.readers.onnx.constants import to_array
 
 SCOPES = ("global", "layer")
+PATTERNS = ("unstructured", "2:4", "channels")
+"""The patterns by which weights become zero. unstructured: the smallest weights. 2:4: of every four
+weights along the input channels, the two smallest, as the sparse tensor cores of NVIDIA GPUs (sm_80
+on) need. channels: all weights of the filters of least norm, so that the output channels of these
+filters depend on no input."""
 
 _LAYERS = ("Conv", "Gemm", "MatMul")
 _TRANSPARENT = ("Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
@@ -94,7 +98,7 @@ class _PrunableLayer:
 
 
 def check_sparsity(sparsity: float) -> str | None:
-    """Returns the reason why a fraction of zeros is wrong, in a few words; None where it is
+    """Return the reason why a fraction of zeros is wrong, in a few words; None where it is
     right."""
     if 0 <= sparsity < 1:
         return None
@@ -106,7 +110,7 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
           per_layer: Mapping[str, float] | None = None, *, scope: str = "global",
           depthwise: bool = False, pattern: str = "unstructured",
           keep: Sequence[str] = ()) -> list[PrunedLayer]:
-    """Sets the smallest weights of the model's convolutions and matrix products to zero, in place.
+    """Set the smallest weights of the model's convolutions and matrix products to zero, in place.
     Returns these layers and the layers that were left as they are, in the file's order.
 
     sparsity: the fraction of zeros, in all layers together (scope "global") or in each layer (scope
@@ -164,9 +168,11 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
 
 
 def _prune_together(layers: Sequence[_PrunableLayer], pattern: str) -> None:
-    """Sets the smallest weights of some layers to zero. The layers count as one array of weights,
-    to which their common sparsity applies. For a pattern other than "unstructured", `layers` must
-    have one layer only."""
+    """Set the smallest weights of some layers to zero.
+
+    The layers count as one array of weights, to which their common sparsity applies. For a pattern
+    other than "unstructured", `layers` must have one layer only.
+    """
     magnitudes = [_magnitudes(layer) for layer in layers]
     first, sparsity = layers[0], layers[0].sparsity
     assert sparsity is not None
@@ -197,7 +203,7 @@ def _magnitudes(layer: _PrunableLayer) -> np.ndarray:
 
 
 def _set_zero(tensor: TensorProto, mask: np.ndarray) -> None:
-    """Sets the masked elements to zero in the tensor's own storage; no other bit changes."""
+    """Set the masked elements to zero in the tensor's own storage; no other bit changes."""
     if tensor.HasField("raw_data"):
         elements = np.frombuffer(tensor.raw_data, np.uint8).reshape(mask.size, -1).copy()
         elements[mask] = 0
@@ -209,7 +215,7 @@ def _set_zero(tensor: TensorProto, mask: np.ndarray) -> None:
 
 
 def _keep(layers: Sequence[_PrunableLayer], names: Sequence[str]) -> None:
-    """Marks the named layers as kept. Raises InputError for a name that no layer has."""
+    """Mark the named layers as kept. Raises InputError for a name that no layer has."""
     for name in names:
         named = [layer for layer in layers if name in (layer.name, layer.weight)]
         if not named:
@@ -219,7 +225,7 @@ def _keep(layers: Sequence[_PrunableLayer], names: Sequence[str]) -> None:
 
 
 def _keep_unlike(layers: Sequence[_PrunableLayer], pattern: str) -> None:
-    """Marks the layers that cannot have a pattern as kept, each with the reason."""
+    """Mark the layers that cannot have a pattern as kept, each with the reason."""
     for layer in layers:
         if layer.kept:
             continue
@@ -233,7 +239,7 @@ def _keep_unlike(layers: Sequence[_PrunableLayer], pattern: str) -> None:
 
 
 def _assign(layers: Sequence[_PrunableLayer], per_layer: Mapping[str, float]) -> None:
-    """Gives the named layers their sparsity."""
+    """Give the named layers their sparsity."""
     by_name = {layer.weight: layer for layer in layers if not layer.kept}
     by_name.update({layer.name: layer for layer in layers})
     for name, share in per_layer.items():
@@ -252,7 +258,7 @@ def _unknown(name: str, names: Iterable[str]) -> str:
 
 
 def _close(name: str, names: Iterable[str]) -> str:
-    """Returns text for a message, with the names that are similar to a name, or the first names."""
+    """Return text for a message, with the names that are similar to a name, or the first names."""
     names = list(names)
     containing = [layer for layer in names if name and name.lower() in layer.lower()][:5]
     close = dict.fromkeys([*containing, *closest(name, names)])
@@ -261,7 +267,7 @@ def _close(name: str, names: Iterable[str]) -> str:
 
 
 def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
-    """Returns the convolutions and matrix products of the file in the file's order. A layer that
+    """Return the convolutions and matrix products of the file in the file's order. A layer that
     cannot be pruned has the reason in its field `kept`."""
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
@@ -303,7 +309,7 @@ def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
 
 def _stored_weights(name: str, tensors: dict[str, TensorProto],
                     producers: dict[str, onnx.NodeProto]) -> str:
-    """Follows a value back through transparent ops to a stored tensor, or to a value that another
+    """Follow a value back through transparent ops to a stored tensor, or to a value that another
     op makes. Returns the name of this tensor or value."""
     passed: set[str] = set()
     while name not in tensors and name not in passed and name in producers and (
@@ -332,7 +338,7 @@ def _is_layer(node: onnx.NodeProto) -> bool:
 
 
 def _read_inside(node: onnx.NodeProto) -> Iterator[str]:
-    """Yields the names of values that nodes in the bodies of a branch or loop read. A name may
+    """Yield the names of values that nodes in the bodies of a branch or loop read. A name may
     stand for a value outside or inside of the body."""
     bodies = [body for attribute in node.attribute for body in (attribute.g, *attribute.graphs)]
     for inner in (inner for body in bodies for inner in body.node):
@@ -341,7 +347,7 @@ def _read_inside(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _other_reader(name: str, readers: _Readers, outputs: set[str]) -> str:
-    """Returns the first reader that uses a constant for anything but the weights of a layer, as
+    """Return the first reader that uses a constant for anything but the weights of a layer, as
     text such as "Gather 'a' reads"; empty where there is no such reader."""
     pending, passed = [name], set()
     while pending:
@@ -358,7 +364,7 @@ def _other_reader(name: str, readers: _Readers, outputs: set[str]) -> str:
 
 
 def _channel_axes(node: onnx.NodeProto, rank: int) -> tuple[int, int] | None:
-    """Returns the axes of the output and of the input channels of a layer's weights."""
+    """Return the axes of the output and of the input channels of a layer's weights."""
     if rank < 2:
         return None
     if node.op_type == "MatMul":
@@ -369,7 +375,7 @@ def _channel_axes(node: onnx.NodeProto, rank: int) -> tuple[int, int] | None:
 
 def _own_bias(node: onnx.NodeProto, layer: _PrunableLayer, tensors: dict[str, TensorProto],
               readers: _Readers) -> TensorProto | None:
-    """Returns the stored bias of a layer, one number a channel, where no other node reads it."""
+    """Return the stored bias of a layer, one number a channel, where no other node reads it."""
     name = node.input[2] if len(node.input) > 2 else ""
     tensor = tensors.get(name)
     if tensor is None or layer.axes is None or len(readers[name]) > 1 or (
@@ -393,7 +399,7 @@ def _reaches_output(node: onnx.NodeProto, readers: _Readers, outputs: set[str]) 
 
 
 def _inspect(layer: _PrunableLayer, node: onnx.NodeProto) -> None:
-    """Sets the fields of a layer that follow from its tensor, or the reason why its weights are
+    """Set the fields of a layer that follow from its tensor, or the reason why its weights are
     kept."""
     tensor = layer.tensor
     assert tensor is not None
@@ -414,3 +420,39 @@ def _inspect(layer: _PrunableLayer, node: onnx.NodeProto) -> None:
     layer.depthwise = node.op_type == "Conv" and groups > 1 and array.shape[1:2] == (1,)
     if array.ndim < 2 or not array.size:
         layer.kept = f"its weights have the shape {list(array.shape)}"
+
+
+
+def smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:
+    """Return a mask of the `count` smallest magnitudes; of equal magnitudes, the mask has the
+    first."""
+    if count == 0:
+        return np.zeros(magnitudes.size, bool)
+    threshold = np.partition(magnitudes, count - 1)[count - 1]
+    chosen = magnitudes < threshold
+    equal = np.flatnonzero(magnitudes == threshold)
+    chosen[equal[: count - np.count_nonzero(chosen)]] = True
+    return chosen
+
+
+def two_of_four(magnitudes: np.ndarray, axis: int) -> np.ndarray:
+    """Return a mask of the two smallest of every four magnitudes along an axis whose length is a
+    multiple of 4; of equal magnitudes, the mask has the first."""
+    moved = np.moveaxis(magnitudes, axis, -1)
+    fours = moved.reshape(*moved.shape[:-1], -1, 4)
+    ranks = np.argsort(np.argsort(fours, axis=-1, kind="stable"), axis=-1, kind="stable")
+    return np.moveaxis((ranks < 2).reshape(moved.shape), -1, axis)
+
+
+def whole_channels(magnitudes: np.ndarray, axis: int, sparsity: float) -> np.ndarray:
+    """Return a mask of the channels along an axis that have the least Euclidean norms. sparsity:
+    the fraction of masked channels, which is rounded; at least one channel stays. Of channels with
+    equal norms, the mask has the first."""
+    others = tuple(index for index in range(magnitudes.ndim) if index != axis)
+    # scaled, so that no square overflows
+    greatest = np.max(magnitudes[np.isfinite(magnitudes)], initial=0.0)
+    norms = np.square(magnitudes / (greatest or 1.0)).sum(axis=others)
+    count = min(round(sparsity * norms.size), norms.size - 1)
+    shape = [1] * magnitudes.ndim
+    shape[axis] = -1
+    return np.broadcast_to(smallest(norms, count).reshape(shape), magnitudes.shape)

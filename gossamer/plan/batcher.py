@@ -18,7 +18,7 @@ import numpy as np
 from gossamer import debug
 from gossamer.errors import DeadlineError, GossamerError, InputError, QueueFullError
 from gossamer.measure import called
-from gossamer.model.batch_axis import mixing_node
+from gossamer.model.infer.resolve import mixing_node
 from gossamer.plan.plan import Plan
 from gossamer.plan.plan_group import PlanGroup
 from gossamer.plan.run.binding import as_called_for, in_order

@@ -14,9 +14,9 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError, UnsupportedError
 from gossamer.measure import Timing, called, scatter_notice
-from gossamer.model.batch_axis import default_batch
 from gossamer.model.formats import format_lines
 from gossamer.model.graph import Graph, ValueInfo, as_called
+from gossamer.model.infer.resolve import default_batch
 from gossamer.ops.host_threads import ALL
 from gossamer.plan.callable_plan import CallablePlan
 from gossamer.plan.choose.outcomes import EndToEnd, Planned

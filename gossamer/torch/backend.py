@@ -31,13 +31,13 @@ from gossamer.torch.effects import (
     Effects,
     effects_of,
     random_numbers_restored,
-    users_function,
+    users_state,
     without_writes,
 )
 from gossamer.torch.optimize import optimize
 from gossamer.torch.optimized_module import OptimizedModule
 from gossamer.torch.parts import Left, operators_of, parts_of
-from gossamer.torch.watch import Watch, Weights
+from gossamer.torch.weights import Watch, Weights
 
 _OPTIONS = {"precision", "effort", "budget", "tolerance", "threads"}
 """The options of this backend that `optimize` has too."""
@@ -83,7 +83,7 @@ reports: deque[GraphReport] = deque(maxlen=_MOST_REPORTS)
 
 def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
             options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
-    """Returns a function that computes a graph of torch.compile: by gossamer where possible, else
+    """Return a function that computes a graph of torch.compile: by gossamer where possible, else
     by torch.
 
     graph_module: the graph.
@@ -97,9 +97,9 @@ def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
     if unknown := sorted(set(chosen) - _OPTIONS):
         raise InputError(f"options: {quoted(unknown[0])} is none of the backend gossamer; its "
                          f"options: least_operators, {', '.join(sorted(_OPTIONS))}")
-    if (name := users_function(graph_module)) and TracingContext.try_get() is not None:
+    if (reason := users_state(graph_module)) and TracingContext.try_get() is not None:
         # Dynamo has no guard for such functions: it would run this graph for others, too
-        error = UnsupportedError(f"the function {name} may have a state")
+        error = UnsupportedError(reason)
         reports.append(_nothing_taken(operators_of(graph_module), error))
         raise SkipFrame(str(error))
     if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False)
@@ -131,7 +131,7 @@ _known: weakref.WeakValueDictionary[Any, _Plans] = weakref.WeakValueDictionary()
 
 
 def _content(graph: TensorGraph) -> Any:
-    """Returns what two graphs have in common that compute the same with the same weights: operators
+    """Return what two graphs have in common that compute the same with the same weights: operators
     and functions themselves, and constants, but no names."""
     numbers = {node: index for index, node in enumerate(graph.module.graph.nodes)}
 
@@ -199,7 +199,7 @@ class _Plans:
         self._lock = threading.RLock()
 
     def function(self, weights: list[Any], tensors: list[Any]) -> Callable[..., Any] | None:
-        """Returns the function for the weights and the inputs of a call; None where torch computes
+        """Return the function for the weights and the inputs of a call; None where torch computes
         them. Calls that need what another one makes wait for it."""
         if self._is_left:
             return None
@@ -221,8 +221,11 @@ class _Plans:
             return self._functions[form]
 
     def _follow(self, weights: list[Any]) -> None:
-        """Takes the weights of a call. Where a weight is another tensor than before, or has other
-        zeros than a plan was made for, the functions are made again."""
+        """Take the weights of a call.
+
+        Where a weight is another tensor than before, or has other zeros than a plan was made for,
+        the functions are made again.
+        """
         with self._lock:
             if not self._watch.change(weights + self._constants.now()):
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,17 +33,17 @@ class InputForm:
         _register_dataclasses(arguments)
         paths, self._spec = pytree.tree_flatten_with_path(arguments)
         self._leaves = [leaf for _, leaf in paths]
-        self._places = [index for index, leaf in enumerate(self._leaves)
+        self._slots = [index for index, leaf in enumerate(self._leaves)
                         if isinstance(leaf, torch.Tensor)]
-        self.names = [_path_text(paths[index][0]) for index in self._places]
-        self.tensors = [self._leaves[index] for index in self._places]
+        self.names = [_path_text(paths[index][0]) for index in self._slots]
+        self.tensors = [self._leaves[index] for index in self._slots]
         self._leaves = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
         self._takes_tensors_only = (len(args) == len(self.tensors) == len(self._leaves)
                                     and all(isinstance(arg, torch.Tensor) for arg in args))
         self._count = len(args)
 
     def of_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        """Returns the tensors of a call. Raises InputError where the call has another structure."""
+        """Return the tensors of a call. Raises InputError where the call has another structure."""
         if self._takes_tensors_only and not kwargs and len(args) == self._count and all(
                 [isinstance(arg, torch.Tensor) for arg in args]):
             return args
@@ -52,20 +53,20 @@ class InputForm:
                              f"{_spec_text(spec)}, expected {_spec_text(self._spec)}; optimise the "
                              "module with an example of this form")
         for index, (leaf, expected) in enumerate(zip(leaves, self._leaves, strict=True)):
-            if index in self._places:
+            if index in self._slots:
                 if not isinstance(leaf, torch.Tensor):
-                    raise InputError(f"input {quoted(self.names[self._places.index(index)])} is a "
+                    raise InputError(f"input {quoted(self.names[self._slots.index(index)])} is a "
                                      f"{type(leaf).__name__}, expected a torch.Tensor")
             elif type(leaf) is not type(expected) or leaf != expected:
                 raise InputError(f"an argument is {quoted(leaf)}, and was {quoted(expected)} in "
                                  "the example: what is no tensor is a constant of the optimised "
                                  "module; optimise it with this value too")
-        return [leaves[index] for index in self._places]
+        return [leaves[index] for index in self._slots]
 
     def arguments(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns the positional and the named arguments of a call with these tensors."""
+        """Return the positional and the named arguments of a call with these tensors."""
         leaves = list(self._leaves)
-        for index, tensor in zip(self._places, tensors, strict=True):
+        for index, tensor in zip(self._slots, tensors, strict=True):
             leaves[index] = tensor
         bound = inspect.BoundArguments(self._signature,
                                        pytree.tree_unflatten(leaves, self._spec))
@@ -84,7 +85,7 @@ class OutputForm:
 
     result: the module's result for an example.
     inputs: the tensors of the example.
-    places: for each tensor of the result the index of the network's output; or -1 - i where the
+    slots: for each tensor of the result the index of the network's output; or -1 - i where the
     module returned its input number i unchanged.
     examples: the network's outputs for the example: the distinct tensors of the result that are no
     inputs.
@@ -93,42 +94,35 @@ class OutputForm:
 
     def __init__(self, result: Any, inputs: Sequence[Any]) -> None:
         _register_dataclasses(result)
-        self._leaves, self._spec = pytree.tree_flatten(result)
-        self.places: list[int] = []
-        found: list[Any] = []
+        leaves, self._spec = pytree.tree_flatten(result)
+        self._is_tensor = [isinstance(leaf, torch.Tensor) for leaf in leaves]
+        self._leaves = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self.slots: list[int] = []
         self.examples: list[Any] = []
-        for leaf in self._leaves:
-            if not isinstance(leaf, torch.Tensor):
-                continue
-            given = _position(leaf, inputs)
+        for tensor in itertools.compress(leaves, self._is_tensor):
+            given, slot = _position(tensor, inputs), _position(tensor, self.examples)
             if given is not None:
-                self.places.append(-1 - given)
-                continue
-            place = _position(leaf, found)
-            if place is None:
-                place = len(found)
-                found.append(leaf)
-            self.places.append(place)
-        self.examples = found
-        self.count = len(found)
-        self._is_one = len(self._leaves) == 1 and self.places == [0] and self._spec == (
-            pytree.tree_flatten(found[0])[1])
-        self._leaves = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
-        self._is_tensor = [isinstance(leaf, torch.Tensor)
-                           for leaf in pytree.tree_leaves(result)]
+                slot = -1 - given
+            elif slot is None:
+                slot = len(self.examples)
+                self.examples.append(tensor)
+            self.slots.append(slot)
+        self.count = len(self.examples)
+        self._is_one = len(leaves) == 1 and self.slots == [0] and self._spec == (
+            pytree.tree_flatten(self.examples[0])[1])
 
     def distinct(self, result: Any) -> tuple[Any, ...]:
-        """Returns, from a result of this structure, the tensors that are outputs of the network."""
+        """Return, from a result of this structure, the tensors that are outputs of the network."""
         tensors = [leaf for leaf, is_tensor in zip(
             pytree.tree_leaves(result), self._is_tensor, strict=True) if is_tensor]
-        return tuple(tensors[self.places.index(place)] for place in range(self.count))
+        return tuple(tensors[self.slots.index(slot)] for slot in range(self.count))
 
     def filled(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> Any:
-        """Returns the module's result for the outputs of the network and the inputs of the call."""
+        """Return the module's result for the outputs of the network and the inputs of the call."""
         if self._is_one:
             return outputs[0]
-        tensors = iter([outputs[place] if place >= 0 else inputs[-1 - place]
-                        for place in self.places])
+        tensors = iter([outputs[slot] if slot >= 0 else inputs[-1 - slot]
+                        for slot in self.slots])
         leaves = [next(tensors) if is_tensor else leaf
                   for leaf, is_tensor in zip(self._leaves, self._is_tensor, strict=True)]
         return pytree.tree_unflatten(leaves, self._spec)
@@ -139,7 +133,7 @@ def _position(tensor: Any, tensors: Sequence[Any]) -> int | None:
 
 
 def _register_dataclasses(value: Any) -> None:
-    """Tells torch.export how to flatten the instances of dataclasses within a value."""
+    """Tell torch.export how to flatten the instances of dataclasses within a value."""
     while True:
         unknown = {type(leaf) for leaf in pytree.tree_leaves(value)
                    if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)}

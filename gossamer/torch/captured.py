@@ -1,4 +1,7 @@
-"""Captures a module as a network, together with the module's outputs for an example."""
+"""Captures a module as a network, together with its outputs for an example.
+
+Modules and tensors that cannot be optimised are refused; each error says what to do.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch._dynamo import convert_frame
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils import _pytree as pytree
 
 from gossamer.device.base import Device
@@ -19,16 +24,16 @@ from gossamer.device.registry import find
 from gossamer.errors import InputError, UnsupportedError, quoted
 from gossamer.model.input_format import InputFormat
 from gossamer.torch.call_form import InputForm, OutputForm
-from gossamer.torch.checks import check_inputs, check_kind, check_module, device_of
-from gossamer.torch.comparison import as_array
 from gossamer.torch.effects import random_numbers_restored
 from gossamer.torch.exported import Exported, exported
-from gossamer.torch.folded import folded, without_bfloat16
-from gossamer.torch.watch import Watch, Weights
+from gossamer.torch.weights import Watch, Weights, folded, without_bfloat16
 
 Formats = InputFormat | Mapping[str, InputFormat] | None
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 """The names of the dtypes for which _formats_of() can return a format."""
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_RANDOM_IN_TRAINING = (nn.modules.batchnorm._BatchNorm, nn.RReLU)
+_PLAIN = (torch.Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
 
 
 @dataclass
@@ -61,8 +66,8 @@ class Captured:
     explicit: bool
 
     def call(self, module: nn.Module, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """Calls a module whose arguments and outputs have the structure of the captured module's,
-        and returns the distinct output tensors."""
+        """Call a module whose arguments and outputs have the structure of the captured module's,
+        and return the distinct output tensors."""
         return self.outputs.distinct(called(module, self.inputs, tensors))
 
     @property
@@ -73,7 +78,9 @@ class Captured:
 
 
 def captured(module: Any, example: Any, formats: Formats, writes: bool = True) -> Captured:
-    """Returns a module as a network. Raises InputError and UnsupportedError as `optimize` does.
+    """Return a module as a network.
+
+    Raises InputError and UnsupportedError as `optimize` does.
 
     writes: whether forward may write its inputs and buffers, so that it runs on copies. The state
     of the random generators is restored in any case.
@@ -118,7 +125,7 @@ def _captured(module: Any, example: Any, formats: Formats, writes: bool) -> Capt
 
 
 def _copy(module: nn.Module) -> nn.Module:
-    """Returns a copy of a module; the module itself where it cannot be copied."""
+    """Return a copy of a module; the module itself where it cannot be copied."""
     try:
         return copy.deepcopy(module)
     except Exception:  # whatever a module holds, such as locks and files
@@ -126,7 +133,7 @@ def _copy(module: nn.Module) -> nn.Module:
 
 
 def module_of(program: Any) -> Any:
-    """Returns an exported program as a module that also accepts other sizes than the sizes of its
+    """Return an exported program as a module that also accepts other sizes than the sizes of its
     example. Any other object is returned as it is."""
     if not isinstance(program, torch.export.ExportedProgram):
         return program
@@ -140,7 +147,7 @@ def module_of(program: Any) -> Any:
 
 
 def called(module: nn.Module, inputs: InputForm, tensors: Sequence[Any]) -> Any:
-    """Returns the result of a module, without gradients and without autocast."""
+    """Return the result of a module, without gradients and without autocast."""
     args, kwargs = inputs.arguments(tensors)
     with without_modes(tensors):
         return module(*args, **kwargs)
@@ -148,13 +155,13 @@ def called(module: nn.Module, inputs: InputForm, tensors: Sequence[Any]) -> Any:
 
 @contextmanager
 def without_modes(tensors: Sequence[Any]) -> Iterator[None]:
-    """Turns gradients and autocast off."""
+    """Turn gradients and autocast off."""
     with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):
         yield
 
 
-def place(captured: Captured, device: str | Device | None) -> Device:
-    """Returns the device of the plan, by default the device that holds the module. Raises
+def plan_device(captured: Captured, device: str | Device | None) -> Device:
+    """Return the device of the plan, by default the device that holds the module. Raises
     InputError where the module is on a GPU and the plan is for another device."""
     tensor = captured.tensors[0]
     home = tensor.device
@@ -201,7 +208,7 @@ def _as_module_takes(tensor: Any, format_: InputFormat) -> Any:
 
 
 def _formats_of(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, InputFormat]:
-    """Returns the formats, by name, of the tensors that are not float32 in NCHW."""
+    """Return the formats, by name, of the tensors that are not float32 in NCHW."""
     formats = {name: InputFormat(_DTYPES[tensor.dtype],
                                  "NHWC" if is_channels_last(tensor) else "NCHW")
                for name, tensor in zip(names, tensors, strict=True) if tensor.dtype in _DTYPES}
@@ -212,3 +219,128 @@ def is_channels_last(tensor: Any) -> bool:
     """Whether a tensor of images lies in memory in NHWC, and not also in NCHW."""
     return (tensor.dim() == 4 and not tensor.is_contiguous()
             and tensor.is_contiguous(memory_format=torch.channels_last))
+
+
+def as_array(tensor: Any) -> np.ndarray:
+    """Return a tensor as a NumPy array in host memory, bfloat16 as float32."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    return np.asarray(tensor.numpy())
+
+
+def check_kind(module: Any) -> None:
+    """Raise InputError where an object is no module that torch.export accepts."""
+    if isinstance(module, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        raise InputError(f"{_name(module)} is a module of torch.jit, which torch.export does not "
+                         "take; give the nn.Module from which it was made")
+    if not isinstance(module, nn.Module):
+        raise InputError(f"a {type(module).__name__} is no torch.nn.Module; give a module, or a "
+                         "torch.export.ExportedProgram")
+
+
+def check_module(module: nn.Module) -> None:
+    """Raise InputError or UnsupportedError where a module cannot be optimised as it is."""
+    for path, part in module.named_modules():
+        if isinstance(part, LazyModuleMixin) and part.has_uninitialized_params():  # type: ignore[misc]
+            raise InputError(f"{_at(path, part)} gets its weights in its first call; call the "
+                             "module once")
+        if part.training and _is_random(part):
+            raise InputError(f"{_at(path, part)} is in training mode; call module.eval() first")
+        if part._forward_hooks or part._forward_pre_hooks:
+            raise InputError(f"{_at(path, part)} has a forward hook, which no optimised module "
+                             "calls; remove it by the handle that register_forward_hook returned")
+    check_tensors(_weights(module))
+
+
+def check_tensors(tensors: Sequence[tuple[str, Any]]) -> None:
+    """Raise InputError or UnsupportedError where weights cannot be read.
+
+    tensors: pairs of a weight's name and the weight.
+    """
+    devices: dict[Any, str] = {}
+    for name, tensor in tensors:
+        _check_kind(name, tensor)
+        devices.setdefault(tensor.device, name)
+    if len(devices) > 1:
+        (one, first), (two, second) = list(devices.items())[:2]
+        raise InputError(f"{first} is on {one} and {second} on {two}; move the module to one "
+                         f"device: module.to({str(one)!r})")
+
+
+def check_inputs(names: Sequence[str], tensors: Sequence[Any], where: Any) -> None:
+    """Raise InputError or UnsupportedError where the tensors of an example cannot be inputs.
+
+    where: the device of the module's weights; None where the module has no weights.
+    """
+    if not tensors:
+        raise InputError("the example has no torch.Tensor; give one for each input of the module, "
+                         "of a NumPy array torch.from_numpy(array)")
+    for name, tensor in zip(names, tensors, strict=True):
+        _check_kind(f"input {quoted(name)}", tensor)
+        if tensor.dim() and not tensor.shape[0]:
+            raise InputError(f"input {quoted(name)} has batch 0; give an example of one image or "
+                             "more: the optimised module takes any batch size")
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise gradient_error(name)
+        if where is not None and tensor.device != where:
+            raise InputError(f"input {quoted(name)} is on {tensor.device}, the module on {where}; "
+                             f"move it: x.to({str(where)!r})")
+
+
+def gradient_error(name: str) -> InputError:
+    """Return the error for an input that requires a gradient."""
+    return InputError(f"input {quoted(name)} requires a gradient, which an optimised module does "
+                      "not compute; give x.detach(), or call it within torch.no_grad()")
+
+
+def device_of(module: nn.Module) -> Any:
+    """Return the device of a module's weights; None where the module has no weights."""
+    return next((tensor.device for _, tensor in _weights(module)), None)
+
+
+def _check_kind(name: str, tensor: Any) -> None:
+    if tensor.is_meta:
+        raise InputError(f"{name} is on the meta device and holds no numbers; make the module on "
+                         "a device, and load its weights")
+    if tensor.layout != torch.strided:
+        raise UnsupportedError(f"{name} is a tensor of layout {tensor.layout}; make it dense, "
+                               "zeros are found in it: tensor.to_dense()")
+    if type(tensor) not in _PLAIN:
+        raise UnsupportedError(f"{name} is a {type(tensor).__name__}, a kind of tensor of its own; "
+                               "give a module whose weights are plain tensors, such as "
+                               "tensor.to_dense() or tensor.dequantize() returns")
+    if tensor.is_complex():
+        raise UnsupportedError(f"{name} is complex, {tensor.dtype}; give its real and imaginary "
+                               "parts: torch.view_as_real(x)")
+    if tensor.is_floating_point() and tensor.dtype not in _FLOATS:
+        raise UnsupportedError(f"{name} is {tensor.dtype}; numbers are computed in float32 or "
+                               "float16: call module.float(), and give inputs of that dtype")
+
+
+def _is_random(part: nn.Module) -> bool:
+    """Whether a module computes something else in training mode than in evaluation mode."""
+    if isinstance(part, nn.modules.dropout._DropoutNd):
+        return part.p > 0
+    if isinstance(part, nn.RNNBase | nn.MultiheadAttention):
+        return part.dropout > 0
+    return isinstance(part, _RANDOM_IN_TRAINING)
+
+
+def _weights(module: nn.Module) -> list[tuple[str, Any]]:
+    return list(_named(module))
+
+
+def _named(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, tensor in module.named_parameters():
+        yield f"parameter {quoted(name)}", tensor
+    for name, tensor in module.named_buffers():
+        yield f"buffer {quoted(name)}", tensor
+
+
+def _name(module: Any) -> str:
+    return str(getattr(module, "original_name", type(module).__name__))
+
+
+def _at(path: str, part: nn.Module) -> str:
+    return f"{type(part).__name__} {quoted(path)}" if path else f"the {type(part).__name__}"

@@ -33,7 +33,7 @@ class TensorGraph:
 
 
 def tensor_graph(graph_module: fx.GraphModule, arguments: Sequence[Any]) -> TensorGraph:
-    """Returns a graph of Dynamo as a function of the tensors that are no weights.
+    """Return a graph of Dynamo as a function of the tensors that are no weights.
 
     From torch 2.5 on, Dynamo passes weights as arguments. These weights become attributes of the
     module, because only weights that are known in advance can be packed. Where Dynamo passes a size
@@ -67,7 +67,7 @@ def tensor_graph(graph_module: fx.GraphModule, arguments: Sequence[Any]) -> Tens
 
 
 def bake(module: fx.GraphModule, node: fx.Node, value: Any) -> None:
-    """Makes an argument of a graph a weight of its module, under the argument's name."""
+    """Make an argument of a graph a weight of its module, under the argument's name."""
     set_weight(module, node.name, value)
     with module.graph.inserting_before(node):
         attribute = module.graph.get_attr(node.name)
@@ -77,7 +77,7 @@ def bake(module: fx.GraphModule, node: fx.Node, value: Any) -> None:
 
 
 def set_weight(module: fx.GraphModule, name: str, value: Any) -> None:
-    """Sets the parameter or buffer of a module that has the given name, in place of its old
+    """Set the parameter or buffer of a module that has the given name, in place of its old
     value."""
     module._parameters.pop(name, None)
     module._buffers.pop(name, None)
@@ -88,8 +88,10 @@ def set_weight(module: fx.GraphModule, name: str, value: Any) -> None:
 
 
 def bake_all(module: fx.GraphModule, values: Mapping[int, Any]) -> None:
-    """Makes arguments of a graph attributes of its module. values: the value of each of these
-    arguments, by the argument's index."""
+    """Make arguments of a graph attributes of its module.
+
+    values: the value of each of these arguments, by the argument's index.
+    """
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for index, value in values.items():
         bake(module, placeholders[index], value)
@@ -102,7 +104,7 @@ def _is_weight(node: fx.Node, value: Any) -> bool:
 
 
 def _number_readers(node: fx.Node, value: Any) -> list[fx.Node]:
-    """Returns the nodes that read the number of a tensor without dimensions; an empty list where
+    """Return the nodes that read the number of a tensor without dimensions; an empty list where
     the tensor has other readers."""
     readers = list(node.users)
     of_number = all(reader.op == "call_method" and reader.target == "item" for reader in readers)
@@ -111,17 +113,17 @@ def _number_readers(node: fx.Node, value: Any) -> list[fx.Node]:
 
 def _take_size_from(module: fx.GraphModule, node: fx.Node, value: Any,
                     tensors: Sequence[fx.Node]) -> None:
-    """Replaces an argument that is a size by the size of one of the tensors."""
+    """Replace an argument that is a size by the size of one of the tensors."""
     if node.users:
         symbol = str(node.meta.get("example_value", value))
-        place = next(((tensor, axis) for tensor in tensors for axis, size in enumerate(
+        source = next(((tensor, axis) for tensor in tensors for axis, size in enumerate(
             getattr(tensor.meta.get("example_value"), "shape", ())) if str(size) == symbol), None)
-        if place is None:
+        if source is None:
             raise UnsupportedError(f"the argument {quoted(node.name)} is a size of no tensor")
-        following = place[0].next
+        following = source[0].next
         while following.op == "placeholder":
             following = following.next
         with module.graph.inserting_before(following):
-            size = module.graph.call_function(torch.ops.aten.sym_size.int, place)
+            size = module.graph.call_function(torch.ops.aten.sym_size.int, source)
         node.replace_all_uses_with(size)
     module.graph.erase_node(node)

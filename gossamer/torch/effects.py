@@ -55,7 +55,7 @@ class Effects:
 
 
 def effects_of(module: fx.GraphModule, arguments: Sequence[Any]) -> Effects:
-    """Returns what a graph does besides computing new tensors.
+    """Return what a graph does besides computing new tensors.
 
     The graph is run on tensors without numbers. Raises UnsupportedError, with the reason, where
     torch must compute the whole graph: where it writes an input or a buffer, changes a mode of
@@ -85,42 +85,46 @@ def effects_of(module: fx.GraphModule, arguments: Sequence[Any]) -> Effects:
 
 
 def without_writes(module: fx.GraphModule, effects: Effects) -> fx.GraphModule:
-    """Returns a copy of a graph in which nothing is written: an operator that writes a value
+    """Return a copy of a graph in which nothing is written: an operator that writes a value
     returns a changed copy, and what reads the value later reads the copy. Raises UnsupportedError
     where a view of a value is written, or where a view is read after the value is written."""
     result = fx.GraphModule(module, copy.deepcopy(module.graph))
     nodes = {node.name: node for node in result.graph.nodes}
-    places = {name: place for place, name in enumerate(nodes)}
+    positions = {name: position for position, name in enumerate(nodes)}
     for name, same_memory in effects.writes.items():
-        node, place = nodes[name], places[name]
+        node, position = nodes[name], positions[name]
         views = [nodes[each] for each in same_memory[1:] if each not in effects.writes]
         whole = [nodes[each] for each in same_memory if nodes[each] not in views]
         source = node.args[0] if node.args else None
         if (source not in whole or "call_module" in (node.op, whole[0].op)
-                or any(_is_stale(view, place, same_memory, places) for view in views)
+                or any(_is_stale(view, position, same_memory, positions) for view in views)
                 or not effects.views.keys().isdisjoint(same_memory)):
             raise UnsupportedError(f"{_name(node)} writes in place what other operators may read"
                                    f"{_line(node)}")
         node.op, node.target = "call_function", _returning(node.op, node.target)
         for each in whole:
-            each.replace_all_uses_with(node, lambda user, place=place: places[user.name] > place)
+            each.replace_all_uses_with(
+                node, lambda user, position=position: positions[user.name] > position)
     result.recompile()
     return result
 
 
-def _is_stale(view: fx.Node, place: int, same_memory: Sequence[str],
-              places: dict[str, int]) -> bool:
-    """Whether a view shows what the writing node at a place has not written: it is read after the
-    write, but made before it or from a value outside of the memory."""
-    last = max((places[user.name] for user in view.users), default=0)
-    return places[view.name] < place < last or not any(
+def _is_stale(view: fx.Node, position: int, same_memory: Sequence[str],
+              positions: dict[str, int]) -> bool:
+    """Whether a view shows what a node that writes has not written.
+
+    It is read after the write, but made before it or from a value outside of the memory.
+    position: that of the node that writes.
+    """
+    last = max((positions[user.name] for user in view.users), default=0)
+    return positions[view.name] < position < last or not any(
         each.name in same_memory for each in view.all_input_nodes)
 
 
 @cache
 def _returning(op: str, target: Any) -> Callable[..., Any]:
-    """Returns a function that changes a copy of its first argument, as an operator would change the
-    argument, and returns it."""
+    """Return a function that changes a copy of its first argument, as an operator would change the
+    argument, and return it."""
     def changed(source: Any, *args: Any, **kwargs: Any) -> Any:
         result = source.clone()
         function = getattr(torch.Tensor, target) if op == "call_method" else target
@@ -134,7 +138,7 @@ def _returning(op: str, target: Any) -> Callable[..., Any]:
 @contextmanager
 def random_numbers_restored(arguments: Sequence[Any], *, after_errors_only: bool = False
                             ) -> Iterator[None]:
-    """Restores the state of torch's random generators at its end.
+    """Restore the state of torch's random generators at its end.
 
     arguments: the tensors whose devices' generators are restored, besides that of the processor.
     """
@@ -184,7 +188,7 @@ class _Run(fx.Interpreter):
             value, torch.Tensor) else value
 
     def saw(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Notes what an operator of the node that runs does."""
+        """Note what an operator of the node that runs does."""
         node = self._node
         assert node is not None
         if _draws(func, args, kwargs):
@@ -222,7 +226,7 @@ class _Seen(TorchDispatchMode):
 
 
 def _views(module: fx.GraphModule, memory: dict[int, list[fx.Node]]) -> dict[str, str]:
-    """Returns the nodes that torch computes so that outputs share memory as they do in torch."""
+    """Return the nodes that torch computes so that outputs share memory as they do in torch."""
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     outputs = set(output.all_input_nodes)
     reasons: dict[str, str] = {}
@@ -241,7 +245,7 @@ def _views(module: fx.GraphModule, memory: dict[int, list[fx.Node]]) -> dict[str
 
 
 def _foreign(module: fx.GraphModule, node: fx.Node) -> str:
-    """Returns why torch must call a node as often as the user's code does; "" where it need not."""
+    """Return why torch must call a node as often as the user's code does; "" where it need not."""
     target = node.target
     if node.op == "call_module":
         target = type(module.get_submodule(str(target)))
@@ -257,7 +261,7 @@ def _foreign(module: fx.GraphModule, node: fx.Node) -> str:
         if any(part in name for part in _MODES):
             return f"{name} changes how torch computes"
         if _is_users(target):
-            return f"the function {name or target} may have a state"
+            return _state_of(name or target)
     if _name(node) == "as_strided":
         return "as_strided reads memory by its addresses"
     return ""
@@ -268,10 +272,16 @@ def _is_users(target: Any) -> bool:
     return package not in _MODULES
 
 
-def users_function(module: fx.GraphModule) -> str:
-    """Returns the name of the first function in a graph that Dynamo was told not to look into; ""
-    where there is none."""
-    return next((_name(node) for node in module.graph.nodes
+def _state_of(function: Any) -> str:
+    return f"the function {function} may have a state"
+
+
+def users_state(module: fx.GraphModule) -> str:
+    """Return the reason for which no other graph may be run as this one, else "".
+
+    Dynamo was told not to look into a function that the graph calls.
+    """
+    return next((_state_of(_name(node)) for node in module.graph.nodes
                  if node.op == "call_function" and not isinstance(
                      node.target, HigherOrderOperator | OpOverload | OpOverloadPacket)
                  and _is_users(node.target)), "")
@@ -297,7 +307,7 @@ def _memory(tensor: Any) -> int:
 
 
 def _users_name(node: fx.Node) -> str:
-    """Returns the name that the user's code has for an argument of a graph."""
+    """Return the name that the user's code has for an argument of a graph."""
     source = getattr(node, "_dynamo_source", None) or node.meta.get("grapharg")
     name = getattr(getattr(source, "source", source), "name", node.name)
     name = _MEMBER.sub(r".\1", str(name() if callable(name) else name))

@@ -16,7 +16,7 @@ from gossamer.plan.program import Step
 from gossamer.plan.report.bits import form_of
 from gossamer.plan.report.zeros import FEW_ZEROS
 from gossamer.plan.tune.cost import Estimates
-from gossamer.torch.captured import captured, place
+from gossamer.torch.captured import captured, plan_device
 
 _LONGEST = 40
 """The most rows that the text of an explanation lists."""
@@ -98,9 +98,9 @@ class Explanation:
 
 
 def explain(module: Any, example_inputs: Any, device: str | Device | None) -> Explanation:
-    """Returns how a module would be computed; see `gossamer.explain`."""
+    """Return how a module would be computed; see `gossamer.explain`."""
     found = captured(module, example_inputs, None)
-    where = place(found, device)
+    where = plan_device(found, device)
     # without ONNX Runtime and NVIDIA's libraries: on the host ONNX Runtime would compute the whole
     # network as one part
     plan = Plan(found.network.graph(), where, Policy(vendors=False))

@@ -23,10 +23,15 @@ from gossamer.model.graph import Graph
 from gossamer.model.load import load
 from gossamer.model.readers.onnx.order import SCOPES
 from gossamer.torch.call_form import InputForm, OutputForm
-from gossamer.torch.decompositions import decomposed
-from gossamer.torch.interpolation import Sizes, interpolations, mark
+from gossamer.torch.exporter_forms import (
+    Sizes,
+    decomposed,
+    interpolations,
+    make_plain,
+    mark,
+    set_names,
+)
 from gossamer.torch.library import exports_programs, version
-from gossamer.torch.plain_nodes import make_plain, set_names
 from gossamer.torch.quantised import WithPlainQuantisation
 
 _PREFIX = "module."
@@ -69,7 +74,7 @@ class Exported:
     interpolations: Mapping[str, Sizes]
 
     def graph(self, model: onnx.ModelProto | None = None) -> Graph:
-        """Returns the network, or a model of its nodes, as gossamer reads it."""
+        """Return the network, or a model of its nodes, as gossamer reads it."""
         with warnings.catch_warnings():
             # the user has no ONNX file, so that warnings about its content would be of no use
             warnings.simplefilter("ignore")
@@ -81,7 +86,7 @@ class Exported:
         return _is_quantised(self.program)
 
     def forget(self) -> None:
-        """Drops the program and the weights, because the plan holds these weights too."""
+        """Drop the program and the weights, because the plan holds these weights too."""
         self.program = None
         for constant in self.model.graph.initializer:
             if constant.name.startswith(_PREFIX):
@@ -89,7 +94,7 @@ class Exported:
                                                    data_type=constant.data_type))
 
     def set_weights(self, module: nn.Module) -> None:
-        """Writes the weights of a module with the same layers into the model. Raises InputError
+        """Write the weights of a module with the same layers into the model. Raises InputError
         where the module has other weights, or weights of other shapes or dtypes."""
         weights = {name: tensor for name, tensor in (
             *module.named_parameters(remove_duplicate=False),
@@ -133,7 +138,7 @@ class _Tensors(nn.Module):
 
 def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
              tensors: Sequence[Any]) -> Exported:
-    """Returns a module as a network.
+    """Return a module as a network.
 
     inputs, outputs: how the module's arguments and outputs hold tensors.
     tensors: the tensors of an example.
@@ -189,7 +194,7 @@ def _output_names(outputs: OutputForm) -> list[str]:
 
 
 def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, list[bool], str]:
-    """Returns three things: the exported program; for each input, whether its first size is free;
+    """Return three things: the exported program; for each input, whether its first size is free;
     and the reason if no size is free."""
     batch = next((tensor.shape[0] for tensor in tensors if tensor.dim()), None)
     free = [bool(tensor.dim()) and tensor.shape[0] == batch for tensor in tensors]
@@ -223,8 +228,10 @@ def _export(wrapped: nn.Module, tensors: Sequence[Any], free: Sequence[bool]) ->
 
 
 def _check_written(program: Any, names: Sequence[str]) -> None:
-    """Raises UnsupportedError where a program does more than compute its outputs. names: those that
-    the user gives the inputs."""
+    """Raise UnsupportedError where a program does more than compute its outputs.
+
+    names: those that the user gives the inputs.
+    """
     signature = program.graph_signature
     if written := list(signature.buffers_to_mutate.values()):
         names = ", ".join(quoted(name.removeprefix(_PREFIX)) for name in written)
@@ -237,7 +244,7 @@ def _check_written(program: Any, names: Sequence[str]) -> None:
 
 
 def _check_training(program: Any) -> None:
-    """Raises UnsupportedError where a program draws random numbers, or computes as in training.
+    """Raise UnsupportedError where a program draws random numbers, or compute as in training.
     What it computes of weights alone is the same in each call, such as weights that are normalised
     by batch_norm."""
     inputs = set(program.graph_signature.user_inputs)
@@ -260,7 +267,7 @@ def _check_training(program: Any) -> None:
 
 def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names: list[str],
                   output_names: list[str], free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
-    """Returns the network of a program, and the functional program, which writes nothing in place.
+    """Return the network of a program, and the functional program, which writes nothing in place.
     The values of the network have the names of the nodes of the functional program."""
     # unoptimised: gossamer folds constants more exactly, and weights keep the module's names
     export = _exporter(_REGISTERING.intersection(sys.modules))
@@ -273,7 +280,7 @@ def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], name
 
 @cache
 def _exporter(registering: frozenset[str]) -> Callable[..., Any]:
-    """Returns the function that turns programs into ONNX: torch's own, with the table of its
+    """Return the function that turns programs into ONNX: torch's own, with the table of its
     functions. torch.onnx.export builds this table anew in each call, which takes seconds.
 
     registering: those of _REGISTERING that are imported, as the table has their operators.
@@ -294,7 +301,7 @@ def _exporter(registering: frozenset[str]) -> Callable[..., Any]:
 
 def _from_script(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names: list[str],
                  output_names: list[str], free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
-    """Returns the network as torch's older exporter writes it, and the functional program, which
+    """Return the network as torch's older exporter writes it, and the functional program, which
     writes nothing in place. This exporter serves versions of torch that cannot turn programs into
     ONNX."""
     content = io.BytesIO()
@@ -311,8 +318,10 @@ def _from_script(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names
 
 
 def _cause(error: BaseException) -> str:
-    """Returns the first line of torch's message. If torch's message says that the batch size is
-    fixed, returns a plainer sentence that says so."""
+    """Return the first line of torch's message.
+
+    If torch's message says that the batch size is fixed, returns a plainer sentence that says so.
+    """
     while error.__cause__ is not None:
         error = error.__cause__
     if constant := _CONSTANT_BATCH.search(str(error)):
@@ -321,7 +330,7 @@ def _cause(error: BaseException) -> str:
 
 
 def line_of(text: str) -> str:
-    """Returns the last line of the user's code that a text of torch names, with " at " before it;
+    """Return the last line of the user's code that a text of torch names, with " at " before it;
     "" where the text names no such line."""
     frames = [(file, line) for file, line in _FRAME.findall(text)
               if not file.startswith(_NOT_THE_USERS)]

@@ -13,7 +13,7 @@ OLDEST_WITH_ONNX_PROGRAMS = (2, 6)
 
 
 def check_torch() -> None:
-    """Raises InputError where PyTorch is missing or too old."""
+    """Raise InputError where PyTorch is missing or too old."""
     if find_spec("torch") is None:
         raise InputError(f"PyTorch is not installed here; {installing('torch')}, or install torch "
                          "as its own site says for your GPU")
@@ -28,7 +28,7 @@ def exports_programs() -> bool:
 
 
 def version() -> tuple[int, int]:
-    """Returns the first two numbers of the version of PyTorch."""
+    """Return the first two numbers of the version of PyTorch."""
     import torch
 
     major, minor = torch.__version__.split(".")[:2]

@@ -15,9 +15,8 @@ from gossamer.errors import InputError, quoted
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.report import Report
 from gossamer.torch.call_form import InputForm, OutputForm
-from gossamer.torch.captured import is_channels_last, module_of
-from gossamer.torch.checks import check_kind, gradient_error
-from gossamer.torch.watch import Watch, Weights
+from gossamer.torch.captured import check_kind, gradient_error, is_channels_last, module_of
+from gossamer.torch.weights import Watch, Weights
 
 _NHWC = (0, 2, 3, 1)
 
@@ -64,7 +63,7 @@ class OptimizedModule(nn.Module):
         self._permuted = permuted if any(permuted) else ()
         self._casts = [(example.dtype, torch.channels_last if is_channels_last(example) else None)
                        for example in outputs.examples]
-        self._places = [_places(example) for example in outputs.examples]
+        self._layouts = [_layout_of(example) for example in outputs.examples]
         self._device = inputs.tensors[0].device
         self._fixed = fixed
         self._shapes = [tensor.shape for tensor in inputs.tensors] if fixed else []
@@ -235,9 +234,9 @@ class OptimizedModule(nn.Module):
         results = [result if result.dtype == dtype and memory_format is None
                    else result.to(dtype, memory_format=memory_format or torch.preserve_format)
                    for result, (dtype, memory_format) in zip(results, self._casts, strict=True)]
-        if any(self._places):
-            results = [result if places is None else _placed(result, *places)
-                       for result, places in zip(results, self._places, strict=True)]
+        if any(self._layouts):
+            results = [result if layout is None else _in_layout(result, *layout)
+                       for result, layout in zip(results, self._layouts, strict=True)]
         return results
 
     def _check_shapes(self, tensors: Any) -> None:
@@ -274,14 +273,14 @@ class OptimizedModule(nn.Module):
                 self.update(module)
 
 
-def _places(tensor: Any) -> tuple[Any, Any] | None:
+def _layout_of(tensor: Any) -> tuple[Any, Any] | None:
     """Return shape and strides of a tensor; None where it is contiguous or channels-last."""
     if tensor.is_contiguous() or is_channels_last(tensor):
         return None
     return tensor.shape, tensor.stride()
 
 
-def _placed(tensor: Any, shape: Any, strides: Any) -> Any:
+def _in_layout(tensor: Any, shape: Any, strides: Any) -> Any:
     """Return a copy of a tensor with the given strides.
 
     A tensor of another shape keeps only the order of the axes in memory.

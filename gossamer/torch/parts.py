@@ -60,14 +60,15 @@ class Parts:
 
 
 def operators_of(module: fx.GraphModule) -> int:
-    """Returns the number of operators of a graph."""
+    """Return the number of operators of a graph."""
     return sum(map(_is_operator, module.graph.nodes))
 
 
 def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optimize,
              try_alone: Optimize, least_operators: int, left: Mapping[str, str]) -> Parts:
-    """Returns a graph with the largest parts that gossamer computes. They replace their operators
-    in the module that is given.
+    """Return a graph with the largest parts that gossamer computes.
+
+    They replace their operators in the module that is given.
 
     optimize: function that makes the optimised module of a part.
     try_alone: function that optimises one operator, to find out whether gossamer computes it.
@@ -110,7 +111,7 @@ def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optim
 
 
 def _stages(record: _Record, support: _Support) -> list[list[fx.Node]]:
-    """Returns the parts of a graph that gossamer may compute: the operators of each come after all
+    """Return the parts of a graph that gossamer may compute: the operators of each come after all
     that torch computes for them, and before all that torch computes from them."""
     stages: dict[fx.Node, int] = {}  # even where gossamer computes a node, odd where torch does
     constants: set[fx.Node] = set()
@@ -181,8 +182,9 @@ class _Record(fx.Interpreter):
 
 
 class _Support:
-    """Finds out whether gossamer computes a node, by optimising the node alone. Among nodes that
-    are alike, only one is tried.
+    """Finds out whether gossamer computes a node, by optimising the node alone.
+
+    Of nodes with the same operator and operands of the same shapes, only one is tried.
 
     reasons: why a node is left to torch, by the node's name.
     """
@@ -210,7 +212,7 @@ class _Support:
         return not self._known[key]
 
     def _tried(self, node: fx.Node) -> str:
-        """Returns why gossamer does not compute a node; "" where gossamer computes the node."""
+        """Return why gossamer does not compute a node; "" where gossamer computes the node."""
         graph = fx.Graph()
         arguments: list[Any] = []
         weights: dict[int, Any] = {}
@@ -241,7 +243,7 @@ class _Support:
 
 
 def _reason(error: Exception) -> str:
-    """Returns why an operator is left to torch, without the advice to callers of optimize."""
+    """Return why an operator is left to torch, without the advice to callers of optimize."""
     text = str(error).partition(", and strict allows")[0]
     return first_line(UnsupportedError(text.rpartition("computes 1 node: ")[2]))
 

@@ -81,7 +81,7 @@ def _name(func: Any) -> str:
 
 def _given(names: Sequence[str], args: Sequence[Any],
            kwargs: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Returns the arguments of a call by gossamer's names; None where another function has the same
+    """Return the arguments of a call by gossamer's names; None where another function has the same
     name, such as torch.quantize_per_tensor, which takes no limits."""
     given = dict(zip((*names, "dtype"), args, strict=False))
     given.update((_NAMES.get(name, name), value) for name, value in (kwargs or {}).items())
@@ -89,7 +89,7 @@ def _given(names: Sequence[str], args: Sequence[Any],
 
 
 def _limited(given: Mapping[str, Any], dtype: torch.dtype) -> Any:
-    """Returns the input of a quantisation, clamped to the numbers that its integers stand for."""
+    """Return the input of a quantisation, clamped to the numbers that its integers stand for."""
     limits = torch.iinfo(dtype)
     if (given["low"], given["high"]) == (limits.min, limits.max):
         return given["x"]
@@ -101,7 +101,7 @@ def _limited(given: Mapping[str, Any], dtype: torch.dtype) -> Any:
 
 
 def _along_axis(given: Mapping[str, Any], *values: Any) -> Sequence[Any]:
-    """Returns values of channels in a shape that broadcasts to the input; other values are returned
+    """Return values of channels in a shape that broadcasts to the input; other values are returned
     as they are."""
     if "axis" not in given:
         return values
@@ -111,7 +111,7 @@ def _along_axis(given: Mapping[str, Any], *values: Any) -> Sequence[Any]:
 
 
 def _dtype(low: int, high: int) -> torch.dtype | None:
-    """Returns the 8-bit dtype that contains both integers; None where no 8-bit dtype does."""
+    """Return the 8-bit dtype that contains both integers; None where no 8-bit dtype does."""
     return next((dtype for dtype in (torch.int8, torch.uint8)
                  if torch.iinfo(dtype).min <= low and high <= torch.iinfo(dtype).max), None)
 

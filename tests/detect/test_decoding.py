@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gossamer.detect.decoding import Candidates, Grid, cells, decode, join
-from gossamer.model.detector_metadata import DetectionHead
+from gossamer.model.metadata import DetectionHead
 
 SIZE = (64, 96)
 CLASSES = 3

@@ -14,9 +14,8 @@ import pytest
 from gossamer.detect import recognition
 from gossamer.errors import UnsupportedError
 from gossamer.io.images import PRESETS
-from gossamer.model.detector_metadata import DetectionHead, DetectorMetadata
 from gossamer.model.graph import Graph, ValueInfo
-from gossamer.model.metadata import ModelMetadata
+from gossamer.model.metadata import DetectionHead, DetectorMetadata, ModelMetadata
 
 
 def recognised(outputs: str, shape: tuple[int, ...] = (1, 3, 64, 128), **metadata: Any) -> Any:

@@ -15,7 +15,7 @@ from onnx import AttributeProto, TensorProto, helper
 
 from gossamer.errors import GossamerError
 from gossamer.model.infer.resolve import resolve
-from gossamer.model.readers.darknet.keys import KEYS
+from gossamer.model.readers.darknet.cfg import KEYS
 from gossamer.model.readers.darknet.reader import load_darknet
 from gossamer.model.readers.onnx.reader import load_onnx
 from gossamer.model.readers.torch.state_dict import read_tensors

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.model.builder import GraphBuilder
+from gossamer.model.builder import GraphBuilder, NodeNames
 from gossamer.model.graph import Node
 from gossamer.model.infer.resolve import resolve
-from gossamer.model.node_builder import NodeNames
 from gossamer.model.passes.optimise import optimise
 from tests.model.executor import execute
 from tests.tolerances import FLOAT32, normalised_error

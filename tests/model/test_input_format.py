@@ -1,4 +1,4 @@
-"""InputFormat: what it refuses, and the numbers that it makes of what callers give."""
+"""Inputs in other formats, and photos, come to a network with the numbers that its metadata say."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from gossamer.errors import InputError
-from gossamer.io.images import PRESETS
+from gossamer.io.images import PRESETS, Preprocessing
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.formats import with_formats
-from gossamer.model.graph import Graph
+from gossamer.model.graph import Graph, ValueInfo
 from gossamer.model.input_format import InputFormat
 from gossamer.model.metadata import ModelMetadata
+from gossamer.model.photos import PhotoReader, batch_as_taken, taking_photos
 
 
 def graph(*inputs: tuple[str, tuple[int | None, ...], str]) -> Graph:
@@ -106,3 +107,21 @@ def test_numbers_that_are_alike_are_one() -> None:
     assert InputFormat(scale=3, std=3).is_default
     assert str(InputFormat("uint8", "NHWC", mean=(1, 2), std=0.5)) == (
         "uint8 NHWC mean 1, 2 std 0.5")
+
+
+PHOTOS = [np.random.default_rng(seed).integers(0, 256, (4, 6, 3), np.uint8) for seed in range(2)]
+PLAIN = Preprocessing((4, 6), scale=0.5, mean=(1.0, 2.0, 3.0), std=(2.0, 1.0, 4.0))
+
+
+@pytest.mark.parametrize("prepare", [PLAIN, replace(PLAIN, channels="bgr"), Preprocessing(
+    (4, 6), channels="grey"), Preprocessing((2, 2), 3), replace(PLAIN, rounding="signed8")])
+def test_the_network_takes_the_same_numbers(prepare: Preprocessing) -> None:
+    expected = prepare.batch(PHOTOS)
+    graph = Graph("net", [ValueInfo("x", (None, *expected.shape[1:]))], [], [], {})
+    (info,) = taking_photos(graph, prepare).inputs
+    assert (info.given is None) == (prepare.rounding != "none")
+    taken = batch_as_taken(prepare, info, PHOTOS)
+    assert taken.dtype == ("uint8" if info.given else "float32")
+    assert PhotoReader(prepare, info).form() == (taken[0].shape, taken.dtype)
+    numbers = info.given.as_network_takes(taken) if info.given else taken
+    np.testing.assert_allclose(numbers, expected, rtol=1e-5, atol=1e-5)

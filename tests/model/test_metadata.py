@@ -11,9 +11,15 @@ import pytest
 import gossamer
 from gossamer.io.images import PRESETS, Preprocessing
 from gossamer.model.builder import GraphBuilder
-from gossamer.model.detector_metadata import DetectionHead, DetectorMetadata
 from gossamer.model.graph import Graph
-from gossamer.model.metadata import Column, ModelMetadata, fields_of, metadata_of
+from gossamer.model.metadata import (
+    Column,
+    DetectionHead,
+    DetectorMetadata,
+    ModelMetadata,
+    fields_of,
+    metadata_of,
+)
 from gossamer.model.onnx_writer import to_onnx
 
 FULL = ModelMetadata(

@@ -14,7 +14,7 @@ import onnxruntime
 from gossamer.errors import InputError, ModelError
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
-from gossamer.model.opset.onnx_part import nodes_of
+from gossamer.model.opset.onnx_nodes import nodes_of
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.report import Report
 from tests.model.executor import execute

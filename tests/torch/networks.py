@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import gossamer
-from gossamer.torch.comparison import as_array
+from gossamer.torch.captured import as_array
 from gossamer_bench.modules import with_statistics
 from tests.networks.__main__ import PICTURES, drawn, made, output
 from tests.tolerances import WHOLE_NETWORK, WORSE_THAN_OTHERS, normalised_error

@@ -12,7 +12,7 @@ from torch import nn
 
 import gossamer
 from gossamer.errors import InputError, UnsupportedError
-from gossamer.torch import checks, library
+from gossamer.torch import captured, library
 from tests.torch.single_modules import Function
 from tests.torch.small import images, residual
 
@@ -111,7 +111,7 @@ def test_meta_device():
 
 def test_two_devices(monkeypatch):
     # the meta device stands for a second one, which not every machine has
-    monkeypatch.setattr(checks, "_check_kind", lambda name, tensor: None)
+    monkeypatch.setattr(captured, "_check_kind", lambda name, tensor: None)
     module = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2, device="meta")).eval()
     assert refused(module, torch.randn(2, 4)) == (
         "parameter '0.weight' is on cpu and parameter '1.weight' on meta; move the module to one "

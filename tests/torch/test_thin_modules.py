@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 import gossamer
-from gossamer.torch.comparison import in_float64
+from gossamer.torch.optimize import in_float64
 from tests.ops.conv2d.sparse.sparse_weights import AWKWARD, EXTREME
 from tests.tolerances import normalised_error
 from tests.torch.small import images, residual

@@ -13,7 +13,7 @@ import gossamer
 from gossamer.errors import GossamerWarning, InputError
 from gossamer.plan.api import with_weights
 from gossamer.torch.backend import backend
-from gossamer.torch.watch import CALLS, Watch, Weights
+from gossamer.torch.weights import CALLS, Watch, Weights
 from tests.tolerances import normalised_error
 from tests.torch.small import images, residual
 

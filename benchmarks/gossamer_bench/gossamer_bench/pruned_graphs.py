@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gossamer.model import prune_patterns
+from gossamer.model import prune
 from gossamer.model.graph import Graph
 
 Weigh = Callable[[np.ndarray], np.ndarray]
@@ -34,7 +34,7 @@ def two_of_four(graph: Graph) -> Graph:
     """Returns the network with two of every four weights along the input channels set to zero.
     Layers whose number of input channels is no multiple of four keep their weights."""
     return _with_weights(graph, lambda weight: weight if weight.shape[1] % 4 else np.where(
-        prune_patterns.two_of_four(np.abs(weight), 1), np.float32(0), weight))
+        prune.two_of_four(np.abs(weight), 1), np.float32(0), weight))
 
 
 def without_zeros(graph: Graph) -> Graph:
@@ -63,7 +63,7 @@ def without_zeros(graph: Graph) -> Graph:
 def _with_zeros(weight: np.ndarray, sparsity: float) -> np.ndarray:
     """Returns the weights with the smallest of them set to zero. sparsity: share of the weights
     that are set to zero."""
-    chosen = prune_patterns.smallest(np.abs(weight).reshape(-1), round(sparsity * weight.size))
+    chosen = prune.smallest(np.abs(weight).reshape(-1), round(sparsity * weight.size))
     return np.where(chosen.reshape(weight.shape), np.float32(0), weight)
 
 

@@ -1,29 +1,165 @@
-"""resolve: makes the graph of one batch size, with every shape known and shape arithmetic
-folded."""
+"""resolve: the graph of one batch size, with every shape known and shape arithmetic folded.
+
+A batch may be run in parts, and a file at another batch size than its own, where each image is
+shown to be computed independently of the others.
+"""
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gossamer.errors import InputError, ModelError, quoted
-from gossamer.expression import Expression
-from gossamer.model.graph import Graph, Node, StaticGraph, ValueInfo
-from gossamer.model.infer.images_apart import images_apart
-from gossamer.model.infer.visit import visit
-from gossamer.model.opset.elementwise import COMPUTED
-from gossamer.model.opset.state import InferenceState
+import numpy as np
 
+from gossamer.errors import GossamerError, InputError, ModelError, quoted
+from gossamer.expression import Expression
+from gossamer.model.graph import Graph, Node, StaticGraph
+from gossamer.model.opset.definition import not_evaluated
+from gossamer.model.opset.elementwise import COMPUTED
+from gossamer.model.opset.mixing import Images
+from gossamer.model.opset.registry import OPSET, inputs_to_attributes
+from gossamer.model.opset.state import MALFORMED, InferenceState, malformed
+
+_VIEWS = ("expand", "reshape")
+"""Ops whose results are views of their first input in NumPy. A view takes no memory."""
+_DIFFERS = "does something else at another batch size"
 TRIAL_SIZE = 256
 """The size of open dimensions at which nodes are tried before the sizes of inputs are known."""
 _TRIALS = ((1, TRIAL_SIZE), (2, 192), (7, 90))
 """Batch sizes, each with a size of the other open dimensions, at which nodes are tried."""
+_PROBES = (7, 5)
+"""Batch sizes at which the shapes of the network are inferred, one after the other. A dimension
+that is 7 at the first and 5 at the second follows the batch; no dimension of a fixed size does
+that."""
+
+
+def visit(state: InferenceState, node: Node) -> None:
+    """Apply the shape rule of a node's op, which adds nodes to the state. An added node whose
+    inputs are all known is replaced by its values. Raises ModelError for a malformed node."""
+    node = copy.copy(node)
+    node.attributes = dict(node.attributes)
+    node.inputs = [state.aliases.get(name, name) for name in node.inputs]
+    definition = OPSET.get(node.op)
+    if definition is None:
+        raise state.error(node, f"op {quoted(node.op)} is unknown")
+    for name in node.inputs:
+        if name and name not in state.shapes:
+            raise state.error(node, f"reads {quoted(name)}, which nothing provides")
+    if definition.attribute_inputs and not inputs_to_attributes(node, state.known):
+        unknown = next(n for n in node.inputs[1:] if n and n not in state.known)
+        raise state.unsupported(node, f"depends for its shape on {quoted(unknown)}, which the data "
+                                      "decides; gossamer needs shapes that follow from the input's "
+                                      "shape")
+    if definition.float_only and not all(name in state.known for name in node.inputs):
+        for name in node.inputs:
+            if name and state.dtypes[name] != "float32":
+                raise state.unsupported(node, f"computes with {state.dtypes[name]} "
+                                              f"({quoted(name)}); gossamer computes it in float32")
+    emitted = len(state.nodes)
+    try:
+        with np.errstate(all="ignore"):
+            definition.shape(state, node)
+            state.nodes[emitted:] = [new for new in state.nodes[emitted:]
+                                     if not _evaluated(state, node, new)]
+    except MALFORMED as error:
+        raise state.error(node, malformed(error)) from error
+
+
+def _evaluated(state: InferenceState, node: Node, new: Node) -> bool:
+    """Compute the values of a new node, and return whether that was possible. node: the node of
+    the graph, for messages."""
+    evaluate = OPSET[new.op].evaluate
+    if evaluate is not_evaluated or any(name not in state.known for name in new.inputs):
+        return False
+    is_view = new.op in _VIEWS
+    if not is_view:
+        for name in new.outputs:
+            state.check_constant(node, state.shapes[name], state.dtypes[name])
+    read = [state.known[name] for name in new.inputs]
+    for name, array in zip(new.outputs, evaluate(new.attributes, read), strict=True):
+        if is_view and not np.may_share_memory(array, read[0]):
+            state.check_constant(node, state.shapes[name], state.dtypes[name])
+        state.know(name, array)
+    return True
+
+
+def independent_images(static: StaticGraph, other: StaticGraph) -> tuple[str | None, set[str]]:
+    """Compare the static graphs of a graph at two batch sizes, node by node.
+
+    Returns two values. The first is the reason why images may depend on each other or on the batch
+    size, as text that starts with a node or an output; None where no reason is found. The second is
+    the names of the outputs that have one or several rows for each image; empty where the first
+    value is text. The other outputs do not depend on the images.
+    """
+    images = Images(static, other)
+    for info in static.graph.inputs:
+        if info.shape[:1] == (None,):
+            images.axes[info.name] = 0
+    twins = {node.outputs[0]: node for node in other.nodes}
+    made_by: dict[str, Node] = {}
+    for node in static.nodes:
+        made_by.update(dict.fromkeys(node.outputs, node))
+        if mixing := _mixing(images, node, twins.get(node.outputs[0])):
+            return f"{_text(node)} {mixing}", set()
+    for info in static.graph.outputs:
+        name = info.name
+        if name in static.constants and not images.add_constant(name):
+            return f"output {name!r} depends on the size of the batch", set()
+        if axis := images.axes.get(name):
+            maker = made_by.get(name)
+            return f"{_text(maker) if maker else name} leaves the batch on axis {axis}", set()
+    return None, {info.name for info in static.graph.outputs if info.name in images.axes}
+
+
+def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
+    """Return the reason why a node may mix images, or differ between the batch sizes, as text that
+    follows the node's name. Where no reason is found, records the axis of the images in each of the
+    node's outputs, and returns None.
+
+    twin: the node that makes the same outputs at the other batch size.
+    """
+    for name in node.inputs:
+        if name in images.static.constants and not images.add_constant(name):
+            return f"reads {name!r}, which depends on the size of the batch"
+    depends = any(name in images.axes for name in node.inputs)
+    outputs = [name for name in node.outputs if name]
+    grows = not all(images.is_fixed(name) for name in outputs)
+    if not depends and not _alike(node, twin, followed=grows):
+        return _DIFFERS
+    if depends or grows:
+        if mixing := OPSET[node.op].mixes(images, node):
+            return mixing
+        for name in outputs:
+            axis = images.growing_axis(name)
+            if axis is None:
+                return f"makes {name!r}, of which no axis follows the batch"
+            images.axes[name] = axis
+    return None if _alike(node, twin, followed=depends or grows) else _DIFFERS
+
+
+def _alike(node: Node, twin: Node | None, followed: bool) -> bool:
+    """Return whether a node does the same at both batch sizes.
+
+    followed: whether the attribute `shape` may differ, since the shapes of the node's outputs were
+    compared.
+    """
+    def attributes(which: Node) -> dict[str, object]:
+        return {name: value for name, value in which.attributes.items()
+                if not followed or name != "shape"}
+
+    return (twin is not None and node.op == twin.op and node.inputs == twin.inputs
+            and node.outputs == twin.outputs and attributes(node) == attributes(twin))
+
+
+def _text(node: Node) -> str:
+    return node.source or node.name
 
 
 def resolve(graph: Graph, batch: int,
             overrides: Mapping[str, Sequence[int]] | None = None) -> StaticGraph:
-    """Returns the graph of one batch size, which may be 0, with the shape and dtype of every value.
+    """Return the graph of one batch size, which may be 0, with the shape and dtype of every value.
 
     A graph whose inputs have no batch keeps its own shapes whatever `batch` is. A file that was
     written for one batch size runs at another batch size if every node is shown to compute each
@@ -52,7 +188,7 @@ def resolve(graph: Graph, batch: int,
 
 
 def _at_another_batch(graph: Graph, written: int, batch: int) -> StaticGraph:
-    """Returns the graph of a batch size for which its file was not written. Raises ModelError where
+    """Return the graph of a batch size for which its file was not written. Raises ModelError where
     a node is not shown to compute every image independently of the others, and in the same way as
     at the file's batch size."""
     advice = (f"the file is written for batch {written} and does not run at {batch}: run it at "
@@ -63,14 +199,14 @@ def _at_another_batch(graph: Graph, written: int, batch: int) -> StaticGraph:
         static = _run(InferenceState(graph, batch, own))
     except ModelError as error:
         raise ModelError(f"{error}; {advice}") from None
-    mixing, _ = images_apart(static, own_static)
+    mixing, _ = independent_images(static, own_static)
     if mixing is not None:
         raise ModelError(f"{graph.file or graph.name}: {mixing}; {advice}")
     return static
 
 
 def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
-    """Returns the graph with the open dimensions of some inputs set.
+    """Return the graph with the open dimensions of some inputs set.
 
     overrides: shapes of inputs by name, without the batch where the input has a batch. Raises
     InputError for an unknown input or a shape that contradicts the file.
@@ -95,13 +231,13 @@ def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
             file_size in (None, size) for file_size, size in zip(info.shape, shape, strict=True))
         if not fits or any(size is not None and size < 0 for size in shape):
             raise InputError(f"{graph.file}: input {quoted(name)} cannot have shape {list(sizes)}; "
-                             f"the file says {_text(info, info.shape[len(batch):])}")
+                             f"the file says {_shape_text(info.shape[len(batch):])}")
         inputs[name] = replace(info, shape=shape)
     return replace(graph, inputs=list(inputs.values()))
 
 
 def check_nodes(graph: Graph) -> None:
-    """Raises ModelError where a node is wrong at every size of the inputs, such as a node with an
+    """Raise ModelError where a node is wrong at every size of the inputs, such as a node with an
     axis that its input does not have: the error is the same at several sizes."""
     sizes = _TRIALS if graph.fixed_batch is None or is_open(graph) else _TRIALS[:1]
     errors: dict[str, ModelError] = {}
@@ -116,7 +252,7 @@ def check_nodes(graph: Graph) -> None:
 
 
 def at_size(graph: Graph, size: int) -> Graph:
-    """Returns the graph with one size for all dimensions but the batch that the file leaves
+    """Return the graph with one size for all dimensions but the batch that the file leaves
     open."""
     return replace(graph, inputs=[replace(info, shape=tuple(
         size if length is None and axis else length for axis, length in enumerate(info.shape)))
@@ -124,12 +260,12 @@ def at_size(graph: Graph, size: int) -> Graph:
 
 
 def is_open(graph: Graph) -> bool:
-    """Returns whether an input leaves a dimension other than the batch open."""
+    """Return whether an input leaves a dimension other than the batch open."""
     return any(None in info.shape[1:] for info in graph.inputs)
 
 
 def check_open_dimensions(graph: Graph) -> None:
-    """Raises InputError when an input leaves a dimension other than the batch open."""
+    """Raise InputError when an input leaves a dimension other than the batch open."""
     for info in graph.inputs:
         if None in info.shape[1:]:
             index = info.shape.index(None, 1)
@@ -143,12 +279,12 @@ def check_open_dimensions(graph: Graph) -> None:
                              f"compile(..., shapes={{{quoted(info.name)}: ({text})}})")
 
 
-def _text(info: ValueInfo, shape: Sequence[int | None]) -> str:
+def _shape_text(shape: Sequence[int | None]) -> str:
     return f"[{', '.join('any' if size is None else str(size) for size in shape)}]"
 
 
 def _run(state: InferenceState) -> StaticGraph:
-    """Applies the rules of all nodes, and returns the nodes that remain as a static graph."""
+    """Apply the rules of all nodes, and return the nodes that remain as a static graph."""
     for node in state.graph.nodes:
         visit(state, node)
     for info in state.graph.outputs:
@@ -176,10 +312,64 @@ def _run(state: InferenceState) -> StaticGraph:
 
 
 def live_nodes(nodes: list[Node], outputs: Sequence[str]) -> list[Node]:
-    """Returns the nodes on which the values `outputs` depend, in order."""
+    """Return the nodes on which the values `outputs` depend, in order."""
     needed, live = set(outputs), []
     for node in reversed(nodes):
         if needed.intersection(node.outputs):
             needed.update(node.inputs)
             live.append(node)
     return live[::-1]
+
+
+def default_batch(graph: Graph) -> int:
+    """Return the batch size where a caller states none: 1, or the batch size for which the file
+    was written where the network does not run at 1."""
+    if graph.fixed_batch is None:
+        return 1
+    try:
+        resolve(graph, 1)
+    except GossamerError:
+        return graph.fixed_batch
+    return 1
+
+
+def mixing_node(graph: Graph, batch: int) -> str | None:
+    """Return why a row of the outputs depends on other rows of its batch, as text that starts with
+    the node: "ReduceMean 'mean' works across axis 0". Returns None where every row depends on its
+    own input only."""
+    mixing, by_row = along_batch(graph, batch)
+    if mixing is not None:
+        return mixing
+    for info in graph.outputs:
+        if info.name not in by_row:
+            return f"output {info.name!r} has no row for each input"
+    return None
+
+
+def along_batch(graph: Graph, batch: int) -> tuple[str | None, set[str]]:
+    """Return two values.
+
+    The first is the reason why rows of a batch may depend on each other, as text; None where every
+    row depends on its own input only. The second is the names of the outputs that have one or
+    several rows for each input; empty where the first value is text. The other outputs do not
+    depend on the batch.
+    """
+    if graph.tail is not None:
+        return "the end of the network, which ONNX Runtime computes, may mix a batch", set()
+    statics: list[StaticGraph] = []
+    refusal = ""
+    for size in dict.fromkeys((*_PROBES, batch, graph.batch_or(1))):
+        try:
+            statics.append(resolve(graph, size))
+        except GossamerError as error:  # a plan of this batch size raises this error again
+            refusal = refusal or str(error)
+        if len(statics) == 2:
+            return independent_images(*statics)
+    outputs = {info.name for info in graph.outputs}
+    if not statics:
+        return None, outputs
+    (static,) = statics
+    if static.batch == 1 and all(static.shapes[name][:1] == (1,) for name in outputs):
+        # the network takes one image at a time, and no other batch size
+        return None, outputs
+    return refusal, set()

@@ -10,7 +10,7 @@ import numpy as np
 
 from gossamer.errors import GossamerError, UnsupportedError
 from gossamer.model.graph import Graph, Node, ValueInfo
-from gossamer.model.infer.visit import visit
+from gossamer.model.infer.resolve import visit
 from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.opset.state import InferenceState, Shape
 
@@ -34,7 +34,7 @@ class ShapesByBatch:
         self._data_dependent = data_dependent
 
     def constant(self, name: str) -> np.ndarray | None:
-        """Returns a value that follows from the inputs' shapes and is the same at each batch size;
+        """Return a value that follows from the inputs' shapes and is the same at each batch size;
         None for other values.
 
         Returns None for every value where dimensions other than the batch are open. Two sizes are
@@ -50,7 +50,7 @@ class ShapesByBatch:
         return first if same else None
 
     def with_attributes(self, node: Node) -> Node | None:
-        """Returns a copy of a node in which the inputs that are parameters, such as the sizes of a
+        """Return a copy of a node in which the inputs that are parameters, such as the sizes of a
         split, are attributes; None where one of these inputs is not known."""
         node = replace(node, inputs=list(node.inputs), attributes=dict(node.attributes))
         known = {name: array for name in node.inputs[1:]
@@ -59,12 +59,15 @@ class ShapesByBatch:
         return node if is_known else None
 
     def depends_on_data(self, name: str) -> bool:
-        """Returns whether the data decide the value. resolve() may turn a value that follows from
-        shapes alone into a constant, which differs from batch size to batch size."""
+        """Return whether the data decide the value.
+
+        resolve() may turn a value that follows from shapes alone into a constant, which differs
+        from batch size to batch size.
+        """
         return name in self._data_dependent
 
     def shapes(self, name: str) -> list[Shape]:
-        """Returns the shape of a value at each batch size."""
+        """Return the shape of a value at each batch size."""
         return [state.shapes[name] for state in self._states if name in state.shapes]
 
     def rank(self, name: str) -> int | None:
@@ -75,13 +78,13 @@ class ShapesByBatch:
         return self._states[0].dtypes.get(name, "") if self._states else ""
 
     def equal(self, first: str, second: str) -> bool:
-        """Returns whether two values certainly have the same shape at every batch size."""
+        """Return whether two values certainly have the same shape at every batch size."""
         shapes = self.shapes(first)
         return len(shapes) == len(self._states) > 0 and shapes == self.shapes(second)
 
     def broadcast_to(self, output: str, operands: Sequence[str],
                      constants: dict[str, np.ndarray]) -> bool:
-        """Returns whether the operands broadcast to the output's shape at every batch size.
+        """Return whether the operands broadcast to the output's shape at every batch size.
         constants: arrays by name; for these names the shapes of the arrays count, in place of the
         inferred shapes."""
         for state in self._states:
@@ -93,7 +96,7 @@ class ShapesByBatch:
 
 
 def shapes_by_batch(graph: Graph) -> ShapesByBatch:
-    """Infers the graph's shapes at two batch sizes; dimensions that the file leaves open are 256 at
+    """Infer the graph's shapes at two batch sizes; dimensions that the file leaves open are 256 at
     the first and 384 at the second. Raises UnsupportedError for a node that gossamer computes at no
     batch size, such as an op in a dtype for which gossamer has no arithmetic."""
     data_dependent = _data_dependent(graph)
@@ -121,7 +124,7 @@ def shapes_by_batch(graph: Graph) -> ShapesByBatch:
 
 
 def _data_dependent(graph: Graph) -> set[str]:
-    """Returns the names of the values that the data decide."""
+    """Return the names of the values that the data decide."""
     names = {info.name for info in graph.inputs}
     for node in graph.nodes:
         if node.op != "shape" and names.intersection(node.inputs):

@@ -1,16 +1,16 @@
-"""OpDef: all that gossamer.model knows of one op of a graph, and `define`, which makes an OpDef."""
+"""OpDef: all that gossamer.model knows of one op of a graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
 from gossamer.facts import ValueFacts
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.model.opset.images import Images
+from gossamer.model.opset.mixing import Images
 from gossamer.model.opset.state import InferenceState
 
 ShapeRule = Callable[[InferenceState, Node], None]
@@ -47,23 +47,24 @@ class OpDef:
     passes_values: whether each element of an output is an element of the inputs, or a function of a
     few elements. If so, a sign taken of an output depends on how each input is rounded. A batch
     norm before the node is therefore not folded into weights.
-    jumps: function that returns whether a small change of an input may make a node's result jump,
-    as a sign does; `never_jumps` for an op whose results never jump.
+    discontinuous: function that returns whether a small change of an input may change a node's
+    result by much, as with a sign; `never` for an op whose results are continuous.
     facts: the rule that derives the value facts of the outputs.
     float_only: whether the op is computed in float32 only, so that other dtypes are refused.
     attribute_inputs: names of the attributes that a node may take from its second and further
     inputs instead, in the order of these inputs.
 
-    An op that resolve() always turns into other ops has `resolved` as evaluate, mixes and facts.
+    An op that resolve() always turns into other ops has the fields RESOLVED.
     """
 
     name: str
+    _: KW_ONLY
     text: str
     shape: ShapeRule
     evaluate: Evaluation
     mixes: MixingRule
     passes_values: bool
-    jumps: Callable[[Node], bool]
+    discontinuous: Callable[[Node], bool]
     facts: FactsRule
     float_only: bool
     attribute_inputs: tuple[str, ...]
@@ -74,38 +75,30 @@ class OpDef:
         return self.evaluate is not resolved
 
 
-def define(name: str, **parts: Any) -> OpDef:
-    """Returns the definition of an op. Raises TypeError where fields are missing or unknown; the
-    message names the op and the fields."""
-    expected = [field.name for field in fields(OpDef) if field.name != "name"]
-    missing = [part for part in expected if part not in parts]
-    if missing:
-        raise TypeError(f"op {name!r} lacks {', '.join(missing)}")
-    unknown = [part for part in parts if part not in expected]
-    if unknown:
-        raise TypeError(f"op {name!r} has {', '.join(unknown)}, expected {', '.join(expected)}")
-    gone = [part for part in ("evaluate", "mixes", "facts") if parts[part] is resolved]
-    if len(gone) not in (0, 3):
-        raise TypeError(f"op {name!r} has {', '.join(gone)} as an op that resolve() turns into "
-                        "others, expected evaluate, mixes and facts so, or none of them")
-    return OpDef(name, **parts)
-
-
 def resolved(*arguments: Any) -> NoReturn:
-    """Stands for `evaluate`, `mixes` and `facts` of an op that resolve() turns into other ops, so
+    """Stand for `evaluate`, `mixes` and `facts` of an op that resolve() turns into other ops, so
     that no static graph has the op."""
     raise AssertionError("an op that resolve() turns into others is in a static graph")
 
 
+RESOLVED: dict[str, Any] = {"evaluate": resolved, "mixes": resolved, "facts": resolved}
+"""The fields of an op that resolve() always turns into other ops."""
+
+
 def not_evaluated(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> NoReturn:
-    """Stands for the evaluation of an op that stays a node even where all its inputs are known: no
+    """Stand for the evaluation of an op that stays a node even where all its inputs are known: no
     file uses the op in shape arithmetic."""
     raise AssertionError("an op that is not evaluated was")
 
 
-def never_jumps(node: Node) -> bool:
-    """The field `jumps` of an op whose results change little where its inputs change little."""
+def never(node: Node) -> bool:
+    """The field `discontinuous` of an op with continuous results."""
     return False
+
+
+def always(node: Node) -> bool:
+    """The field `discontinuous` of an op with results that are whole numbers or indices."""
+    return True
 
 
 def first_input(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) -> list[ValueFacts]:

@@ -11,7 +11,7 @@ from gossamer.expression import DISCONTINUOUS
 from gossamer.facts import REAL, ValueFacts, integers
 from gossamer.model.compose import Composer
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.model.opset.definition import define, resolved
+from gossamer.model.opset.definition import RESOLVED, OpDef, always
 from gossamer.model.opset.expression_facts import expression_facts
 from gossamer.model.opset.mixing import broadcasts_across_images
 from gossamer.model.opset.state import InferenceState
@@ -28,7 +28,7 @@ shapes may have any dtype."""
 
 
 def _check_dtypes(state: InferenceState, node: Node, dtypes: Iterable[str]) -> None:
-    """Raises UnsupportedError where a node computes with data of a dtype that is not in
+    """Raise UnsupportedError where a node computes with data of a dtype that is not in
     COMPUTED."""
     if all(name in state.known for name in node.inputs):
         return
@@ -40,7 +40,7 @@ def _check_dtypes(state: InferenceState, node: Node, dtypes: Iterable[str]) -> N
 
 def _elementwise_shape(state: InferenceState, node: Node) -> None:
     """Casts operands of several dtypes to one dtype: float32 where an operand is float32 or all are
-    truth values, and else the integers that hold the numbers of all operands. So an int64 beside a
+    truth values, and else the integers that hold the numbers of all operands. So an int64 next to a
     float32 is rounded. Truth values and conditions of `where` are cast to this dtype too."""
     # before the shapes, which may fit at other sizes
     _check_dtypes(state, node, (state.dtypes[name] for name in node.inputs))
@@ -77,18 +77,19 @@ def _elementwise_shape(state: InferenceState, node: Node) -> None:
 
 
 def _mod_shape(state: InferenceState, node: Node) -> None:
-    """Emits the remainder of a division as an expression. Quotients of integers are rounded towards
-    0."""
+    """Emit the remainder of a division as an expression.
+
+    Quotients of integers are rounded towards 0.
+    """
     composer = Composer()
     a, b = composer.operand("a"), composer.operand("b")
     if any(state.dtypes[name] == "float32" for name in node.inputs):
-        rest = composer.apply("fmod", a, b)
+        rest = a.apply("fmod", b)
     else:
-        rest = composer.apply("sub", a, composer.apply("mul", composer.apply("div", a, b), b))
+        rest = a - a / b * b
     if not node.attributes["of_dividend"]:
-        signs = composer.apply("mul", composer.apply("sign", rest), composer.apply("sign", b))
-        rest = composer.apply("where", composer.apply("less", signs, composer.constant(0)),
-                              composer.apply("add", rest, b), rest)
+        signs = rest.apply("sign") * b.apply("sign")
+        rest = signs.apply("less", 0).apply("where", rest + b, rest)
     node.op = "elementwise"
     node.attributes = {"expression": composer.build(rest)[1]}
     _elementwise_shape(state, node)
@@ -103,7 +104,7 @@ def _elementwise(attributes: dict[str, Any],
     return [r.astype(np.float32) if r.dtype.kind == "f" else r for r in results]
 
 
-def _elementwise_jumps(node: Node) -> bool:
+def _is_discontinuous(node: Node) -> bool:
     return any(step.function in DISCONTINUOUS for step in node.attributes["expression"].steps)
 
 
@@ -135,10 +136,6 @@ def _cast(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.n
     return [arrays[0].astype(attributes["dtype"])]
 
 
-def _cast_jumps(node: Node) -> bool:
-    return True
-
-
 def _cast_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
     (x,), dtype = facts, node.attributes["dtype"]
     if dtype not in _RANGES:
@@ -147,34 +144,37 @@ def _cast_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) ->
 
 
 def _stored(whole: ValueFacts, dtype: str) -> ValueFacts:
-    """Returns the facts of integers that are stored in a dtype. Integers that do not fit may become
-    any value of the dtype: they wrap round, and devices differ in how they wrap."""
+    """Return the facts of integers that are stored in a dtype.
+
+    Integers that do not fit may become any value of the dtype: they wrap round, and devices differ
+    in how they wrap.
+    """
     allowed = dtype_facts(dtype)
     fits = whole.count is not None and allowed.low <= whole.low and whole.high <= allowed.high
     return whole if fits else allowed
 
 
 def dtype_facts(dtype: str) -> ValueFacts:
-    """Returns the facts that hold for every value of a dtype."""
+    """Return the facts that hold for every value of a dtype."""
     return integers(*_RANGES[dtype]) if dtype in _RANGES else REAL
 
 
 DEFINITIONS = (
-    define("elementwise",
-           text="operands, which broadcast; expression: an Expression with as many outputs as the "
-                "node, whose truth values are 1 and 0 in the dtype of what is compared",
-           shape=_elementwise_shape, evaluate=_elementwise, mixes=broadcasts_across_images,
-           passes_values=True, jumps=_elementwise_jumps, facts=_elementwise_facts,
-           float_only=False, attribute_inputs=()),
-    define("mod",
-           text="a, b; of_dividend: whether the remainder has the sign of a, as in C, in place of "
-                "that of b",
-           shape=_mod_shape, evaluate=resolved, mixes=resolved, passes_values=True,
-           jumps=lambda node: True, facts=resolved, float_only=False, attribute_inputs=()),
-    define("cast", text="x; dtype",
-           shape=_cast_shape, evaluate=_cast, mixes=broadcasts_across_images, passes_values=True,
-           jumps=_cast_jumps, facts=_cast_facts, float_only=False, attribute_inputs=()),
-    define("cast_like", text="x, and a value to whose dtype x is cast; no attributes",
-           shape=_cast_like_shape, evaluate=resolved, mixes=resolved, passes_values=True,
-           jumps=_cast_jumps, facts=resolved, float_only=False, attribute_inputs=()),
+    OpDef("elementwise",
+          text="operands, which broadcast; expression: an Expression with as many outputs as the "
+               "node, whose truth values are 1 and 0 in the dtype of what is compared",
+          shape=_elementwise_shape, evaluate=_elementwise, mixes=broadcasts_across_images,
+          passes_values=True, discontinuous=_is_discontinuous, facts=_elementwise_facts,
+          float_only=False, attribute_inputs=()),
+    OpDef("mod",
+          text="a, b; of_dividend: whether the remainder has the sign of a, as in C, in place of "
+               "that of b",
+          shape=_mod_shape, **RESOLVED, passes_values=True, discontinuous=always, float_only=False,
+          attribute_inputs=()),
+    OpDef("cast", text="x; dtype",
+          shape=_cast_shape, evaluate=_cast, mixes=broadcasts_across_images, passes_values=True,
+          discontinuous=always, facts=_cast_facts, float_only=False, attribute_inputs=()),
+    OpDef("cast_like", text="x, and a value to whose dtype x is cast; no attributes",
+          shape=_cast_like_shape, **RESOLVED, passes_values=True, discontinuous=always,
+          float_only=False, attribute_inputs=()),
 )

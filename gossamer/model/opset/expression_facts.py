@@ -31,7 +31,7 @@ at most _MOST_LIMITS numbers."""
 
 def expression_facts(expression: Expression, operands: Sequence[ValueFacts], *,
                      integer: bool = False) -> list[ValueFacts]:
-    """Returns the facts of an expression's outputs.
+    """Return the facts of an expression's outputs.
 
     integer: whether the arithmetic is on integers, where results wrap round and quotients are
     truncated. Only values that stay exact in float32 then have facts.
@@ -51,7 +51,7 @@ def expression_facts(expression: Expression, operands: Sequence[ValueFacts], *,
 
 def may_be_nan(expression: Expression, operands: Sequence[ValueFacts],
                nan: Sequence[bool]) -> list[bool]:
-    """Returns for each output of an expression of floats whether it may be NaN. nan: the same for
+    """Return for each output of an expression of floats whether it may be NaN. nan: the same for
     each operand."""
     known = list(nan)
     values = _values(expression, operands, integer=False)
@@ -67,7 +67,7 @@ def may_be_nan(expression: Expression, operands: Sequence[ValueFacts],
 
 def _values(expression: Expression, operands: Sequence[ValueFacts], *, integer: bool,
             given: tuple[int, ValueFacts] | None = None) -> list[ValueFacts]:
-    """Returns the facts of all values of an expression: of the operands and of each step's result.
+    """Return the facts of all values of an expression: of the operands and of each step's result.
 
     given: the index of a value, and facts that are assumed of this value.
     """
@@ -87,7 +87,7 @@ def _values(expression: Expression, operands: Sequence[ValueFacts], *, integer: 
 
 def _compared(expression: Expression,
               values: Sequence[ValueFacts]) -> list[tuple[int, list[float]]]:
-    """Returns the index of each value whose sign is taken or that is compared with numbers, and
+    """Return the index of each value whose sign is taken or that is compared with numbers, and
     these numbers (0 for a sign). An assumption that a value is below, at or above one of its
     numbers narrows the facts of the results that depend on the value. The last step is left out
     where its result is the only output: cases of its operand could narrow only this result, and
@@ -107,7 +107,7 @@ def _compared(expression: Expression,
 
 
 def _narrower(one: ValueFacts, other: ValueFacts) -> ValueFacts:
-    """Returns the facts that allow fewer values; `one` where both allow infinitely many."""
+    """Return the facts that allow fewer values; `one` where both allow infinitely many."""
     is_narrower = other.count is not None and (one.count is None or other.count < one.count)
     return other if is_narrower else one
 
@@ -119,8 +119,10 @@ def _step(step: ExpressionStep, arguments: Sequence[ValueFacts]) -> ValueFacts:
 
 
 def _div(x: ValueFacts, y: ValueFacts) -> ValueFacts:
-    """Returns the facts of a quotient. Devices may round quotients in several ways, and a divisor
-    of 0 may be -0.0."""
+    """Return the facts of a quotient.
+
+    Devices may round quotients in several ways, and a divisor of 0 may be -0.0.
+    """
     if y == _ONE:
         return x
     if y == _MINUS_ONE:
@@ -141,22 +143,10 @@ def _leaky(x: ValueFacts, slope: ValueFacts) -> ValueFacts:
     return x.relu().join(x.minimum(point(0.0)).mul(slope))
 
 
-def _positive(x: ValueFacts) -> ValueFacts:
-    return NONNEGATIVE
-
-
-def _nothing(*arguments: ValueFacts) -> ValueFacts:
-    return REAL
-
-
 def _is_less(x: ValueFacts, y: ValueFacts) -> ValueFacts:
     if x.high < y.low:
         return _ONE
     return _ZERO if x.low >= y.high else _TRUTH
-
-
-def _is_less_or_equal(x: ValueFacts, y: ValueFacts) -> ValueFacts:
-    return _opposite(_is_less(y, x))
 
 
 def _is_equal(x: ValueFacts, y: ValueFacts) -> ValueFacts:
@@ -166,20 +156,12 @@ def _is_equal(x: ValueFacts, y: ValueFacts) -> ValueFacts:
 
 
 def _is_true(x: ValueFacts) -> ValueFacts:
-    """Returns the facts of a number's truth value, which is 0 where the number is 0, else 1."""
+    """Return the facts of a number's truth value, which is 0 where the number is 0, else 1."""
     return _opposite(_is_equal(x, _ZERO))
 
 
 def _opposite(x: ValueFacts) -> ValueFacts:
     return _is_equal(x, _ZERO)
-
-
-def _and(x: ValueFacts, y: ValueFacts) -> ValueFacts:
-    return _is_true(x).minimum(_is_true(y))
-
-
-def _or(x: ValueFacts, y: ValueFacts) -> ValueFacts:
-    return _is_true(x).maximum(_is_true(y))
 
 
 def _where(condition: ValueFacts, x: ValueFacts, y: ValueFacts) -> ValueFacts:
@@ -190,31 +172,28 @@ def _where(condition: ValueFacts, x: ValueFacts, y: ValueFacts) -> ValueFacts:
 
 
 def _to_float(x: ValueFacts, most: int) -> ValueFacts:
-    """Returns the facts of numbers that are rounded to a float that has all integers up to
+    """Return the facts of numbers that are rounded to a float that has all integers up to
     `most`."""
     return x if x.is_integer and -most <= x.low <= x.high <= most else x.same_sign()
-
-
-def _hard_sigmoid(x: ValueFacts, alpha: float, beta: float) -> ValueFacts:
-    return x.mul(point(alpha)).add(point(beta)).clip(0.0, 1.0)
 
 
 _FUNCTIONS: dict[str, Callable[..., ValueFacts]] = {
     "add": ValueFacts.add, "sub": ValueFacts.sub, "mul": ValueFacts.mul, "div": _div, "pow": _pow,
     "min": ValueFacts.minimum, "max": ValueFacts.maximum,
-    "less": _is_less, "less_equal": _is_less_or_equal,
-    "greater": lambda x, y: _is_less(y, x),
-    "greater_equal": lambda x, y: _is_less_or_equal(y, x),
-    "equal": _is_equal, "and": _and, "or": _or, "not": _opposite, "where": _where,
+    "less": _is_less, "less_equal": lambda x, y: _opposite(_is_less(y, x)),
+    "greater": lambda x, y: _is_less(y, x), "greater_equal": lambda x, y: _opposite(_is_less(x, y)),
+    "equal": _is_equal, "not": _opposite, "where": _where,
+    "and": lambda x, y: _is_true(x).minimum(_is_true(y)),
+    "or": lambda x, y: _is_true(x).maximum(_is_true(y)),
     "neg": ValueFacts.neg, "abs": ValueFacts.abs, "relu": ValueFacts.relu,
     "clip": ValueFacts.clip, "sign": ValueFacts.sign, "floor": ValueFacts.floor,
     "round": ValueFacts.round, "constant": point,
     "to_float16": partial(_to_float, most=2**11), "to_bfloat16": partial(_to_float, most=2**8),
     "leaky_relu": lambda x, slope: _leaky(x, point(slope)), "prelu": _leaky,
-    "hard_sigmoid": _hard_sigmoid,
+    "hard_sigmoid": lambda x, alpha, beta: x.mul(point(alpha)).add(point(beta)).clip(0.0, 1.0),
     # devices round the results of the functions below in several ways
-    "exp": _positive, "sigmoid": _positive, "sqrt": _positive, "log": _nothing,
-    "sin": _nothing, "cos": _nothing, "tan": _nothing, "fmod": _nothing,
+    **dict.fromkeys(("exp", "sigmoid", "sqrt"), lambda x: NONNEGATIVE),
+    **dict.fromkeys(("log", "sin", "cos", "tan", "fmod"), lambda *arguments: REAL),
     "fma": lambda x, y, z: x.mul(y).add(z),
     "atan": ValueFacts.same_sign, "tanh": ValueFacts.same_sign, "erf": ValueFacts.same_sign,
 }

@@ -10,7 +10,7 @@ import numpy as np
 
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.model.graph import Node
-from gossamer.model.opset.definition import define, never_jumps, resolved
+from gossamer.model.opset.definition import RESOLVED, OpDef, never
 from gossamer.model.opset.elementwise import COMPUTED
 from gossamer.model.opset.state import InferenceState, Shape
 
@@ -20,32 +20,35 @@ _KEEP_WHERE = Expression(2, (ExpressionStep("constant", (), (0.0,)),
 
 
 def _tile_shape(state: InferenceState, node: Node) -> None:
-    """Repeats a value along its dimensions. A dimension of size 1 is inserted before each repeated
-    dimension, expanded to the number of repeats, and merged with the repeated dimension."""
+    """Repeats a value along its dimensions.
+
+    A dimension of size 1 is inserted before each repeated dimension, expanded to the number of
+    repeats, and merged with the repeated dimension.
+    """
     shape, repeats = state.shapes[node.inputs[0]], node.attributes["repeats"]
     if len(repeats) != len(shape) or min(repeats, default=1) < 0:
         raise state.error(node, f"repeats shape {list(shape)} by {list(repeats)}, expected "
                                 f"{len(shape)} numbers from 0 up")
-    apart: list[int] = []
+    spread: list[int] = []
     wide: list[int] = []
     for size, count in zip(shape, repeats, strict=True):
-        apart += [size] if count == 1 else [1, size]
+        spread += [size] if count == 1 else [1, size]
         wide += [size] if count == 1 else [count, size]
-    if apart == list(shape):
+    if spread == list(shape):
         state.alias(node)
         return
     if node.inputs[0] in state.known:
         state.check_size(node, wide, "float64")
         _know(state, node, np.tile(state.known[node.inputs[0]], repeats))
         return
-    x = state.reshape(node, apart, node.inputs[0], [state.new_name(node, "apart")])
+    x = state.reshape(node, spread, node.inputs[0], [state.new_name(node, "spread")])
     x = state.emit(node, wide, op="expand", inputs=[x], outputs=[state.new_name(node, "wide")],
                    shape=tuple(wide))
     state.reshape(node, [a * b for a, b in zip(shape, repeats, strict=True)], x, node.outputs)
 
 
 def _triangle_shape(state: InferenceState, node: Node) -> None:
-    """Keeps the upper or lower triangle of matrices by an element-wise choice."""
+    """Keep the upper or lower triangle of matrices by an element-wise choice."""
     shape = state.shapes[node.inputs[0]]
     if len(shape) < 2:
         raise state.error(node, f"input has shape {list(shape)}, expected 2 dimensions or more")
@@ -64,9 +67,11 @@ def _triangle_shape(state: InferenceState, node: Node) -> None:
                expression=_KEEP_WHERE)
 
 
-def _known_places(state: InferenceState, node: Node) -> np.ndarray:
-    """Returns the indices that a node reads as its second input. Raises UnsupportedError where the
-    data decide the indices."""
+def _known_indices(state: InferenceState, node: Node) -> np.ndarray:
+    """Return the indices that a node reads as its second input.
+
+    Raises UnsupportedError where the data decide the indices.
+    """
     name = node.inputs[1]
     if name not in state.known:
         raise state.unsupported(node, f"takes indices from {name!r}, which the data decide; "
@@ -77,9 +82,11 @@ def _known_places(state: InferenceState, node: Node) -> np.ndarray:
 
 def _positive(state: InferenceState, node: Node, indices: np.ndarray, size: int,
               axis: int) -> np.ndarray:
-    """Returns the indices along an axis of `size` elements. Negative indices, which count from the
-    end, are replaced by the indices from 0 on that stand for the same elements. Raises ModelError
-    for an index outside of the axis."""
+    """Return the indices along an axis of `size` elements.
+
+    Negative indices, which count from the end, are replaced by the indices from 0 on that stand for
+    the same elements. Raises ModelError for an index outside of the axis.
+    """
     if indices.size and (indices.min() < -size or indices.max() >= size):
         wrong = indices.min() if indices.min() < -size else indices.max()
         raise state.error(node, f"index {wrong} is outside dimension {axis} of shape "
@@ -87,32 +94,32 @@ def _positive(state: InferenceState, node: Node, indices: np.ndarray, size: int,
     return np.where(indices < 0, indices + size, indices)
 
 
-def _places_of_slices(state: InferenceState, node: Node, batch_dims: int
+def _positions_of_slices(state: InferenceState, node: Node, batch_dims: int
                       ) -> tuple[np.ndarray, Shape]:
-    """Returns the indices of slices in the flat order of the leading dimensions of the first input,
+    """Return the indices of slices in the flat order of the leading dimensions of the first input,
     and the sizes of these dimensions. The last axis of the second input holds one index for each
     leading dimension after the first `batch_dims`."""
-    shape, indices = state.shapes[node.inputs[0]], _known_places(state, node)
+    shape, indices = state.shapes[node.inputs[0]], _known_indices(state, node)
     count = batch_dims + (indices.shape[-1] if indices.ndim else len(shape) + 1)
     if count > len(shape) or indices.ndim <= batch_dims or (
             indices.shape[:batch_dims] != shape[:batch_dims]):
         raise state.error(node, f"indices of shape {list(indices.shape)} do not fit "
                                 f"{list(shape)} with {batch_dims} dimensions of a batch")
     state.check_size(node, indices.shape, "int64")
-    places = np.zeros(indices.shape[:-1], np.int64)
+    positions = np.zeros(indices.shape[:-1], np.int64)
     for axis in range(count):
-        along = (np.arange(shape[axis]).reshape(-1, *[1] * (places.ndim - axis - 1))
+        along = (np.arange(shape[axis]).reshape(-1, *[1] * (positions.ndim - axis - 1))
                  if axis < batch_dims else
                  _positive(state, node, indices[..., axis - batch_dims], shape[axis], axis))
-        places = places * shape[axis] + along
-    return places, shape[:count]
+        positions = positions * shape[axis] + along
+    return positions, shape[:count]
 
 
-def _places_of_elements(state: InferenceState, node: Node) -> np.ndarray:
-    """Returns, for each entry of the array of indices, the position of the chosen element in the
+def _positions_of_elements(state: InferenceState, node: Node) -> np.ndarray:
+    """Return, for each entry of the array of indices, the position of the chosen element in the
     flat order of the first input. Along the node's axis, the element's coordinate is the value of
     the entry. Along every other axis, the element has the same coordinate as the entry."""
-    shape, indices = state.shapes[node.inputs[0]], _known_places(state, node)
+    shape, indices = state.shapes[node.inputs[0]], _known_indices(state, node)
     axis = state.axis(node, node.attributes["axis"], len(shape))
     if indices.ndim != len(shape) or any(
             count > size for other, (count, size)
@@ -120,94 +127,97 @@ def _places_of_elements(state: InferenceState, node: Node) -> np.ndarray:
         raise state.error(node, f"indices of shape {list(indices.shape)} do not fit {list(shape)} "
                                 f"along axis {axis}")
     state.check_size(node, indices.shape, "int64")
-    places = np.zeros(indices.shape, np.int64)
+    positions = np.zeros(indices.shape, np.int64)
     for other, size in enumerate(indices.shape):
         along = (_positive(state, node, indices, shape[axis], axis) if other == axis else
                  np.arange(size).reshape(-1, *[1] * (indices.ndim - other - 1)))
-        places = places * shape[other] + along
-    return places
+        positions = positions * shape[other] + along
+    return positions
 
 
-def _gather_flat(state: InferenceState, node: Node, x: str, places: np.ndarray, rest: Shape
+def _gather_flat(state: InferenceState, node: Node, x: str, positions: np.ndarray, rest: Shape
                  ) -> None:
-    """Emits a gather of slices along the first axis of x; each slice has the shape `rest`."""
-    state.check_constant(node, places.shape, "int64")
-    name = state.know(state.new_name(node, "places"), places)
-    state.emit(node, (*places.shape, *rest), op="gather", inputs=[x, name], axis=0)
+    """Emit a gather of slices along the first axis of x; each slice has the shape `rest`."""
+    state.check_constant(node, positions.shape, "int64")
+    name = state.know(state.new_name(node, "positions"), positions)
+    state.emit(node, (*positions.shape, *rest), op="gather", inputs=[x, name], axis=0)
 
 
 def _gather_nd_shape(state: InferenceState, node: Node) -> None:
     shape = state.shapes[node.inputs[0]]
-    places, leading = _places_of_slices(state, node, node.attributes["batch_dims"])
+    positions, leading = _positions_of_slices(state, node, node.attributes["batch_dims"])
     rest = shape[len(leading):]
     flat = state.reshape(node, (math.prod(leading), *rest), node.inputs[0],
                          [state.new_name(node, "flat")])
-    _gather_flat(state, node, flat, places, rest)
+    _gather_flat(state, node, flat, positions, rest)
 
 
 def _gather_elements_shape(state: InferenceState, node: Node) -> None:
-    places = _places_of_elements(state, node)
+    positions = _positions_of_elements(state, node)
     flat = state.reshape(node, (math.prod(state.shapes[node.inputs[0]]),), node.inputs[0],
                          [state.new_name(node, "flat")])
-    _gather_flat(state, node, flat, places, ())
+    _gather_flat(state, node, flat, positions, ())
 
 
 def _scatter_nd_shape(state: InferenceState, node: Node) -> None:
-    places, leading = _places_of_slices(state, node, 0)
-    _replace(state, node, places, leading)
+    positions, leading = _positions_of_slices(state, node, 0)
+    _replace(state, node, positions, leading)
 
 
 def _scatter_elements_shape(state: InferenceState, node: Node) -> None:
-    _replace(state, node, _places_of_elements(state, node), state.shapes[node.inputs[0]])
+    _replace(state, node, _positions_of_elements(state, node), state.shapes[node.inputs[0]])
 
 
 def _know(state: InferenceState, node: Node, result: np.ndarray) -> None:
-    """Records the result of a node whose inputs are known, in place of emitting nodes that compute
+    """Record the result of a node whose inputs are known, in place of emitting nodes that compute
     it. The results of all emitted nodes would become constants, and together might exceed the
     memory that a file may ask for."""
     state.check_constant(node, result.shape, result.dtype.name)
     state.know(node.outputs[0], result)
 
 
-def _replace(state: InferenceState, node: Node, places: np.ndarray, leading: Sequence[int]) -> None:
-    """Emits nodes that replace slices of the first input by slices of the third input. places: the
-    indices of the replaced slices, in the flat order of the leading dimensions. Both inputs are
-    concatenated, and each slice of the result is gathered from the concatenation. Where every slice
-    is replaced, only the third input is read. Where `places` has an index several times, the last
-    slice for this index is taken."""
+def _replace(state: InferenceState, node: Node, positions: np.ndarray,
+             leading: Sequence[int]) -> None:
+    """Emit nodes that replace slices of the first input by those of the third.
+
+    positions: the indices of the replaced slices, in the flat order of the leading dimensions. Both
+    inputs are concatenated, and each slice of the result is gathered from the concatenation. Where
+    every slice is replaced, only the third input is read. Where `positions` has an index several
+    times, the last slice for this index is taken.
+    """
     x, updates = node.inputs[0], node.inputs[2]
     shape, rest = state.shapes[x], state.shapes[x][len(leading):]
-    if state.shapes[updates] != (*places.shape, *rest):
+    if state.shapes[updates] != (*positions.shape, *rest):
         raise state.error(node, f"updates have shape {list(state.shapes[updates])}, expected "
-                                f"{[*places.shape, *rest]}")
+                                f"{[*positions.shape, *rest]}")
     count = math.prod(leading)
     if x in state.known and updates in state.known:
         result = state.known[x].reshape(count, *rest).copy()
-        result[places.reshape(-1)] = state.known[updates].reshape(places.size, *rest)
+        result[positions.reshape(-1)] = state.known[updates].reshape(positions.size, *rest)
         _know(state, node, result.reshape(shape))
         return
     state.check_size(node, (count,), "int64")
     taken = np.arange(count)
-    taken[places.reshape(-1)] = count + np.arange(places.size)
+    taken[positions.reshape(-1)] = count + np.arange(positions.size)
     if (taken >= count).all():
-        if np.array_equal(taken, count + np.arange(places.size)):
+        if np.array_equal(taken, count + np.arange(positions.size)):
             node.inputs = [updates]
             state.reshape(node, shape)
             return
-        flat = state.reshape(node, (places.size, *rest), updates, [state.new_name(node, "flat")])
+        flat = state.reshape(node, (positions.size, *rest), updates, [state.new_name(node, "flat")])
         _gather_flat(state, node, flat, (taken - count).reshape(tuple(leading)), rest)
         return
     parts = [state.reshape(node, (size, *rest), name, [state.new_name(node, f"flat{index}")])
-             for index, (name, size) in enumerate(((x, count), (updates, places.size)))]
-    both = state.emit(node, (count + places.size, *rest), op="concat",
+             for index, (name, size) in enumerate(((x, count), (updates, positions.size)))]
+    both = state.emit(node, (count + positions.size, *rest), op="concat",
                       inputs=state.in_one_dtype(node, parts),
                       outputs=[state.new_name(node, "both")], axis=0)
     _gather_flat(state, node, both, taken.reshape(tuple(leading)), rest)
 
 
 DEFINITIONS = tuple(
-    define(name, text=text, shape=shape, evaluate=resolved, mixes=resolved, passes_values=True,
-           jumps=never_jumps, facts=resolved, float_only=False, attribute_inputs=inputs)
+    OpDef(name, text=text, shape=shape, **RESOLVED, passes_values=True, discontinuous=never,
+          float_only=False, attribute_inputs=inputs)
     for name, text, shape, inputs in (
         ("tile", "x; repeats", _tile_shape, ("repeats",)),
         ("triangle", "x, matrices; upper, diagonal: number of the first or last that is kept, one "

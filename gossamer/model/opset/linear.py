@@ -5,18 +5,22 @@ these ops into matrix products and other ops."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from gossamer.expression import apply
 from gossamer.model.graph import Node
-from gossamer.model.opset.definition import define, never_jumps, resolved
-from gossamer.model.opset.interpolation import interpolation, weights_while_computed
+from gossamer.model.opset.definition import RESOLVED, OpDef, never
 from gossamer.model.opset.state import InferenceState
+from gossamer.resampling import between
 
 _LONGEST_SUMS = {"float32": 4096, "int32": 512, "int64": 512}
 """The most elements of an axis along which cumulative sums are computed, by dtype. Sums of integers
 take memory for each pair of elements."""
+_ARRAYS = 8
+"""Number of arrays, each as large as the weights, that interpolation() has in memory at once."""
 
 
 def _reshape_by_shape(state: InferenceState, node: Node) -> None:
@@ -33,8 +37,11 @@ def _reshape_by_shape(state: InferenceState, node: Node) -> None:
 
 
 def _sums_up_to_shape(state: InferenceState, node: Node) -> None:
-    """Emits cumulative sums as a product with a triangular matrix. Integers are multiplied element
-    by element and summed up, since matrix products compute floats only."""
+    """Emit cumulative sums as a product with a triangular matrix.
+
+    Integers are multiplied element by element and summed up, since matrix products compute floats
+    only.
+    """
     x = node.inputs[0]
     shape, dtype = state.shapes[x], state.dtypes[x]
     axis = state.axis(node, node.attributes["axis"], len(shape))
@@ -53,16 +60,16 @@ def _sums_up_to_shape(state: InferenceState, node: Node) -> None:
     # terms get a further axis after `axis`, along which the results lie; sums run over `axis`
     name = state.know(state.new_name(node, "matrix"),
                       matrix.reshape(length, length, *[1] * (len(shape) - axis - 1)))
-    apart = (*shape[:axis + 1], 1, *shape[axis + 1:])
-    x = state.reshape(node, apart, x, [state.new_name(node, "apart")])
-    terms = state.emit(node, np.broadcast_shapes(apart, state.shapes[name]), op="elementwise",
+    spread = (*shape[:axis + 1], 1, *shape[axis + 1:])
+    x = state.reshape(node, spread, x, [state.new_name(node, "spread")])
+    terms = state.emit(node, np.broadcast_shapes(spread, state.shapes[name]), op="elementwise",
                        inputs=[x, name], outputs=[state.new_name(node, "terms")], dtype=dtype,
                        expression=apply("mul"))
     state.emit(node, shape, op="reduce", inputs=[terms], kind="sum", axes=(axis,), keepdims=False)
 
 
 def _resize_linearly_shape(state: InferenceState, node: Node) -> None:
-    """Emits a product with a matrix of weights for each dimension whose size or positions
+    """Emit a product with a matrix of weights for each dimension whose size or positions
     change."""
     shape = state.shapes[node.inputs[0]]
     axes = [state.axis(node, axis, len(shape))
@@ -96,7 +103,7 @@ def _resize_linearly_shape(state: InferenceState, node: Node) -> None:
 
 def _multiply(state: InferenceState, node: Node, x: str,
               matrices: list[tuple[int, np.ndarray]]) -> None:
-    """Emits, for one axis of x after another, the product of the vectors along this axis with the
+    """Emit, for one axis of x after another, the product of the vectors along this axis with the
     axis's matrix. Each axis is moved to the end for its product."""
     rank = len(state.shapes[x])
     order = list(range(rank))
@@ -117,7 +124,7 @@ def _multiply(state: InferenceState, node: Node, x: str,
 
 def _reordered(state: InferenceState, node: Node, x: str, order: list[int], wanted: list[int],
                role: str) -> str:
-    """Emits a transpose of x from the order `order` of its dimensions to the order `wanted`.
+    """Emit a transpose of x from the order `order` of its dimensions to the order `wanted`.
     Returns the name of the result; x itself where the orders are the same."""
     if order == wanted:
         return x
@@ -126,21 +133,69 @@ def _reordered(state: InferenceState, node: Node, x: str, order: list[int], want
                       inputs=[x], outputs=[state.new_name(node, role)], permutation=permutation)
 
 
+def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any]) -> np.ndarray:
+    """Return the float64 matrix (size, length) that resizes vectors of `size` elements to `length`
+    elements by a product, as ONNX's Resize defines it.
+
+    scale: ratio of output to input.
+    rule: attributes of ONNX's Resize by name: "mode", which is "cubic" or "linear"; "coordinates",
+    one of gossamer.resampling.COORDINATES; "antialias", whether weights reach further where a
+    vector shrinks; "cubic_coefficient"; and "exclude_outside", whether positions outside of the
+    vector get no weight, and the other weights are scaled to the sum 1. Without "exclude_outside",
+    the first and the last element get the weights of the positions beyond them.
+    """
+    low, part = between(size, length, scale, rule["coordinates"])
+    stretch, reach = _reach(scale, rule)
+    taps = np.arange(-reach, reach + 2)
+    elements = low[:, None] + taps
+    distance = np.abs(part[:, None] - taps) * stretch
+    weights = _cubic(distance, rule["cubic_coefficient"]) if rule["mode"] == "cubic" else (
+        np.maximum(1 - distance, 0))
+    if rule["exclude_outside"] or rule["antialias"]:
+        if rule["exclude_outside"]:
+            weights[(elements < 0) | (elements >= size)] = 0
+        weights /= weights.sum(1, keepdims=True)
+    matrix = np.zeros((size, length))
+    np.add.at(matrix, (np.clip(elements, 0, size - 1), np.arange(length)[:, None]), weights)
+    return matrix
+
+
+def weights_while_computed(length: int, scale: float, rule: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return a shape by which callers check the memory that interpolation() needs: a float64 array
+    of this shape is as large as all arrays that interpolation() holds at once, apart from the
+    matrix that it returns."""
+    return (_ARRAYS, length, 2 * _reach(scale, rule)[1] + 2)
+
+
+def _reach(scale: float, rule: Mapping[str, Any]) -> tuple[float, int]:
+    """Return the factor that distances are multiplied by, and the largest distance, in elements,
+    at which an element may still have a weight."""
+    stretch = min(scale, 1.0) if rule["antialias"] else 1.0
+    return stretch, math.ceil((2 if rule["mode"] == "cubic" else 1) / stretch)
+
+
+def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
+    """Return the weights of the cubic convolution of R. G. Keys (1981) at distances from a
+    position."""
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = a * (((distance - 5) * distance + 8) * distance - 4)
+    return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
+
+
 DEFINITIONS = (
-    define("reshape_by",
-           text="x, values whose sizes are taken; sizes: for each dimension of the result pairs "
-                "(number of an input, its axis), whose sizes are multiplied",
-           shape=_reshape_by_shape, evaluate=resolved, mixes=resolved, passes_values=True,
-           jumps=never_jumps, facts=resolved, float_only=False, attribute_inputs=()),
-    define("sums_up_to",
-           text="x; axis, exclusive: whether an element is none of its sum, reverse: whether sums "
-                "go from the end",
-           shape=_sums_up_to_shape, evaluate=resolved, mixes=resolved, passes_values=True,
-           jumps=never_jumps, facts=resolved, float_only=False, attribute_inputs=()),
-    define("resize_linearly",
-           text="x; scales, sizes, axes of both; mode, coordinates, antialias, cubic_coefficient, "
-                "exclude_outside: as gossamer.model.opset.interpolation takes them",
-           shape=_resize_linearly_shape, evaluate=resolved, mixes=resolved, passes_values=True,
-           jumps=never_jumps, facts=resolved, float_only=True,
-           attribute_inputs=("scales", "sizes")),
+    OpDef("reshape_by",
+          text="x, values whose sizes are taken; sizes: for each dimension of the result pairs "
+               "(number of an input, its axis), whose sizes are multiplied",
+          shape=_reshape_by_shape, **RESOLVED, passes_values=True, discontinuous=never,
+          float_only=False, attribute_inputs=()),
+    OpDef("sums_up_to",
+          text="x; axis, exclusive: whether an element is none of its sum, reverse: whether sums "
+               "go from the end",
+          shape=_sums_up_to_shape, **RESOLVED, passes_values=True, discontinuous=never,
+          float_only=False, attribute_inputs=()),
+    OpDef("resize_linearly",
+          text="x; scales, sizes, axes of both; mode, coordinates, antialias, cubic_coefficient, "
+               "exclude_outside: as interpolation() takes them",
+          shape=_resize_linearly_shape, **RESOLVED, passes_values=True, discontinuous=never,
+          float_only=True, attribute_inputs=("scales", "sizes")),
 )

@@ -9,15 +9,8 @@ import numpy as np
 
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.model.graph import Node
-from gossamer.model.opset.definition import (
-    define,
-    never_jumps,
-    not_evaluated,
-    nothing_known,
-    resolved,
-)
-from gossamer.model.opset.images import Images
-from gossamer.model.opset.mixing import BATCH_AXIS
+from gossamer.model.opset.definition import RESOLVED, OpDef, never, not_evaluated, nothing_known
+from gossamer.model.opset.mixing import BATCH_AXIS, Images
 from gossamer.model.opset.state import InferenceState
 
 AFFINE = Expression(4, (ExpressionStep("sub", (0, 1)), ExpressionStep("mul", (4, 2)),
@@ -31,7 +24,7 @@ _SCALED = Expression(3, (ExpressionStep("mul", (0, 1)), ExpressionStep("add", (3
 def batch_norm_constants(
     arrays: list[np.ndarray], epsilon: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns mean, scale and shift in float64, with which batch norm is
+    """Return mean, scale and shift in float64, with which batch norm is
     (x - mean) * scale + shift.
 
     arrays: gamma, beta, mean and variance.
@@ -41,9 +34,22 @@ def batch_norm_constants(
         return mean, gamma / np.sqrt(variance + epsilon), beta
 
 
+def affine_constants(arrays: list[np.ndarray], epsilon: float, rank: int
+                     ) -> dict[str, np.ndarray]:
+    """Return mean, scale and shift of a batch norm by their roles, as AFFINE reads them.
+
+    They are float32, in a shape that broadcasts to x of this rank.
+    """
+    values = batch_norm_constants(arrays, epsilon)
+    return {role: value.astype(np.float32).reshape(-1, *[1] * (rank - 2))
+            for role, value in zip(("mean", "scale", "shift"), values, strict=True)}
+
+
 def _checked_shape(state: InferenceState, node: Node) -> tuple[int, ...]:
-    """Returns the shape of x. Raises ModelError where x has another number of channels than the
-    constants."""
+    """Return the shape of x.
+
+    Raises ModelError where x has another number of channels than the constants.
+    """
     shape, channels = state.shapes[node.inputs[0]], state.known[node.inputs[1]].size
     if len(shape) < 2 or shape[1] != channels:
         raise state.error(node, f"input has shape {list(shape)}, expected {channels} channels")
@@ -51,16 +57,14 @@ def _checked_shape(state: InferenceState, node: Node) -> tuple[int, ...]:
 
 
 def _batch_norm_shape(state: InferenceState, node: Node) -> None:
-    """Emits (x - mean) * scale + shift in this order: in x * scale + (shift - mean * scale) the
+    """Emit (x - mean) * scale + shift in this order: in x * scale + (shift - mean * scale) the
     terms would cancel in float32."""
     shape = _checked_shape(state, node)
     arrays = [state.known[name] for name in node.inputs[1:]]
-    operands = [node.inputs[0]]
-    values = batch_norm_constants(arrays, node.attributes["epsilon"])
-    for role, value in zip(("mean", "scale", "shift"), values, strict=True):
-        array = value.astype(np.float32).reshape(-1, *[1] * (len(shape) - 2))
-        operands.append(state.know(state.new_name(node, role), array))
-    state.emit(node, shape, op="elementwise", inputs=operands, expression=AFFINE)
+    constants = affine_constants(arrays, node.attributes["epsilon"], len(shape))
+    operands = [state.know(state.new_name(node, role), array) for role, array in constants.items()]
+    state.emit(node, shape, op="elementwise", inputs=[node.inputs[0], *operands],
+               expression=AFFINE)
 
 
 def _training_shape(state: InferenceState, node: Node) -> None:
@@ -73,7 +77,7 @@ def _training_mixes(images: Images, node: Node) -> str | None:
 
 
 def _layer_norm_shape(state: InferenceState, node: Node) -> None:
-    """Emits the node with a scale and a bias of the shape of the normalised axes."""
+    """Emit the node with a scale and a bias of the shape of the normalised axes."""
     shape, axes = state.shapes[node.inputs[0]], node.attributes["axes"]
     if isinstance(axes, int):
         axes = range(state.axis(node, axes, len(shape)), len(shape))
@@ -110,7 +114,7 @@ def _layer_norm_shape(state: InferenceState, node: Node) -> None:
 
 
 def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Returns whether a shape broadcasts to a target without a change of the target, but for
+    """Return whether a shape broadcasts to a target without a change of the target, but for
     leading dimensions of 1."""
     return all(size in (1, wanted) for size, wanted in zip_longest(
         shape[::-1], target[::-1][:len(shape)], fillvalue=1))
@@ -123,21 +127,20 @@ def _layer_norm_mixes(images: Images, node: Node) -> str | None:
 
 
 DEFINITIONS = (
-    define("batch_norm", text="x, gamma, beta, mean, variance, all constants but x; epsilon",
-           shape=_batch_norm_shape, evaluate=resolved, mixes=resolved, passes_values=True,
-           jumps=never_jumps, facts=resolved, float_only=True, attribute_inputs=()),
-    define("batch_norm_training",
-           text="x, gamma, beta, mean, variance, all constants but x; epsilon, momentum; outputs: "
-                "x normalised by its own statistics, and momentum * mean + (1 - momentum) * that "
-                "of x, and the same of the variance",
-           shape=_training_shape, evaluate=not_evaluated, mixes=_training_mixes,
-           passes_values=True, jumps=never_jumps, facts=nothing_known, float_only=True,
-           attribute_inputs=()),
-    define("layer_norm",
-           text="x, scale, bias, the last two of them constants with the sizes of the axes; axes "
-                "(until resolve() also an int: all axes from this one on), epsilon, centred: "
-                "whether the mean is subtracted",
-           shape=_layer_norm_shape, evaluate=not_evaluated, mixes=_layer_norm_mixes,
-           passes_values=True, jumps=never_jumps, facts=nothing_known, float_only=True,
-           attribute_inputs=()),
+    OpDef("batch_norm", text="x, gamma, beta, mean, variance, all constants but x; epsilon",
+          shape=_batch_norm_shape, **RESOLVED, passes_values=True, discontinuous=never,
+          float_only=True, attribute_inputs=()),
+    OpDef("batch_norm_training",
+          text="x, gamma, beta, mean, variance, all constants but x; epsilon, momentum; outputs: "
+               "x normalised by its own statistics, and momentum * mean + (1 - momentum) * that "
+               "of x, and the same of the variance",
+          shape=_training_shape, evaluate=not_evaluated, mixes=_training_mixes, passes_values=True,
+          discontinuous=never, facts=nothing_known, float_only=True, attribute_inputs=()),
+    OpDef("layer_norm",
+          text="x, scale, bias, the last two of them constants with the sizes of the axes; axes "
+               "(until resolve() also an int: all axes from this one on), epsilon, centred: "
+               "whether the mean is subtracted",
+          shape=_layer_norm_shape, evaluate=not_evaluated, mixes=_layer_norm_mixes,
+          passes_values=True, discontinuous=never, facts=nothing_known, float_only=True,
+          attribute_inputs=()),
 )

@@ -11,14 +11,13 @@ import numpy as np
 
 from gossamer.facts import ValueFacts, point
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.model.opset.definition import (
-    define,
-    first_input,
-    never_jumps,
-    not_evaluated,
+from gossamer.model.opset.definition import OpDef, first_input, never, not_evaluated
+from gossamer.model.opset.mixing import (
+    BATCH_AXIS,
+    Images,
+    keeps_images_separate,
+    works_across_images,
 )
-from gossamer.model.opset.images import Images
-from gossamer.model.opset.mixing import BATCH_AXIS, keeps_images_apart, works_across_images
 from gossamer.model.opset.state import InferenceState
 from gossamer.resampling import nearest as nearest_elements
 
@@ -39,7 +38,7 @@ def _concat_shape(state: InferenceState, node: Node) -> None:
 
 
 def _split_shape(state: InferenceState, node: Node) -> None:
-    """Splits a value along an axis: into equal parts where no sizes are given. The last part is
+    """Split a value along an axis: into equal parts where no sizes are given. The last part is
     smaller where the number of parts does not divide the length."""
     shape = state.shapes[node.inputs[0]]
     axis = state.axis(node, node.attributes.get("axis", 0), len(shape))
@@ -55,7 +54,7 @@ def _split_shape(state: InferenceState, node: Node) -> None:
 
 
 def _slice_shape(state: InferenceState, node: Node) -> None:
-    """Makes starts, ends (exclusive; -1 where a backward slice goes past 0), axes and steps
+    """Make starts, ends (exclusive; -1 where a backward slice goes past 0), axes and steps
     concrete."""
     shape = state.shapes[node.inputs[0]]
     starts, ends = node.attributes["starts"], node.attributes["ends"]
@@ -83,7 +82,7 @@ def _slice_shape(state: InferenceState, node: Node) -> None:
 
 def _cut(state: InferenceState, node: Node, x: str, indices: dict[int, range],
          outputs: list[str]) -> str:
-    """Emits a slice of x that takes the indices of each axis in `indices`, and returns its
+    """Emit a slice of x that takes the indices of each axis in `indices`, and return its
     output."""
     shape = list(state.shapes[x])
     if not indices and x == node.inputs[0] and outputs == node.outputs:
@@ -100,7 +99,7 @@ def _cut(state: InferenceState, node: Node, x: str, indices: dict[int, range],
 
 
 def _gather_shape(state: InferenceState, node: Node) -> None:
-    """Makes the indices positive; a gather with one constant index becomes a slice."""
+    """Make the indices positive; a gather with one constant index becomes a slice."""
     shape, indices = (state.shapes[name] for name in node.inputs)
     axis = state.axis(node, node.attributes["axis"], len(shape))
     known = state.known.get(node.inputs[1])
@@ -122,7 +121,7 @@ def _gather_shape(state: InferenceState, node: Node) -> None:
 
 
 def _pad_shape(state: InferenceState, node: Node) -> None:
-    """Turns negative pads into a slice, and pads the slice by the other pads."""
+    """Turn negative pads into a slice, and pads the slice by the other pads."""
     shape = state.shapes[node.inputs[0]]
     rank, numbers = len(shape), node.attributes["pads"]
     axes = [state.axis(node, axis, rank) for axis in node.attributes.get("axes") or range(rank)]
@@ -156,8 +155,11 @@ def _pad_shape(state: InferenceState, node: Node) -> None:
 
 
 def _resize_shape(state: InferenceState, node: Node) -> None:
-    """Emits a resize of the last two dimensions. Other dimensions are resized one after another,
-    between reshapes; what only copies elements of other dimensions or dtypes becomes gathers."""
+    """Emit a resize of the last two dimensions.
+
+    Other dimensions are resized one after another, between reshapes; what only copies elements of
+    other dimensions or dtypes becomes gathers.
+    """
     x = node.inputs[0]
     shape, a = state.shapes[x], node.attributes
     rank = len(shape)
@@ -212,7 +214,7 @@ def _resize_shape(state: InferenceState, node: Node) -> None:
             # the dimensions between the batch and the axis are channels, those behind it columns
             n, c, h, w = (shape[0] if axis else 1, math.prod(shape[1:axis]), shape[axis],
                           math.prod(shape[axis + 1:]))
-            x = state.reshape(node, (n, c, h, w), x, [state.new_name(node, f"apart{axis}")])
+            x = state.reshape(node, (n, c, h, w), x, [state.new_name(node, f"split{axis}")])
             x = state.emit(node, (n, c, result[axis], w), inputs=[x],
                            outputs=[state.new_name(node, f"by{axis}")], sizes=(result[axis], w),
                            scales=(factor[axis], 1.0), **rule)
@@ -277,31 +279,31 @@ def _resize_facts(static: StaticGraph, node: Node,
 
 
 DEFINITIONS = (
-    define("concat", text="xs; axis",
-           shape=_concat_shape, evaluate=_concat, mixes=works_across_images, passes_values=True,
-           jumps=never_jumps, facts=_concat_facts, float_only=False, attribute_inputs=()),
-    define("split", text="x; axis, sizes, None until resolve() for equal parts",
-           shape=_split_shape, evaluate=_split, mixes=works_across_images, passes_values=True,
-           jumps=never_jumps, facts=first_input, float_only=False, attribute_inputs=("sizes",)),
-    define("slice",
-           text="x; starts, ends (exclusive; -1 where a backward slice goes past 0), axes, steps",
-           shape=_slice_shape, evaluate=_slice, mixes=_slice_mixes, passes_values=True,
-           jumps=never_jumps, facts=first_input, float_only=False,
-           attribute_inputs=("starts", "ends", "axes", "steps")),
-    define("gather", text="x, indices; axis",
-           shape=_gather_shape, evaluate=_gather, mixes=_gather_mixes, passes_values=True,
-           jumps=never_jumps, facts=first_input, float_only=False, attribute_inputs=()),
-    define("pad",
-           text='x; pads (low..., high...), mode "constant", "reflect" or "edge", value; axes of '
-                'the pads until resolve()',
-           shape=_pad_shape, evaluate=not_evaluated, mixes=_pad_mixes, passes_values=True,
-           jumps=never_jumps, facts=_pad_facts, float_only=False,
-           attribute_inputs=("pads", "value", "axes")),
-    define("resize",
-           text='x; sizes, scales (of the spatial dimensions, as given or implied), mode "nearest" '
-                'or "linear", coordinates, nearest_mode; until resolve() either may be None, and '
-                'axes are those of both',
-           shape=_resize_shape, evaluate=not_evaluated, mixes=keeps_images_apart,
-           passes_values=True, jumps=never_jumps, facts=_resize_facts, float_only=False,
-           attribute_inputs=("scales", "sizes")),
+    OpDef("concat", text="xs; axis",
+          shape=_concat_shape, evaluate=_concat, mixes=works_across_images, passes_values=True,
+          discontinuous=never, facts=_concat_facts, float_only=False, attribute_inputs=()),
+    OpDef("split", text="x; axis, sizes, None until resolve() for equal parts",
+          shape=_split_shape, evaluate=_split, mixes=works_across_images, passes_values=True,
+          discontinuous=never, facts=first_input, float_only=False, attribute_inputs=("sizes",)),
+    OpDef("slice",
+          text="x; starts, ends (exclusive; -1 where a backward slice goes past 0), axes, steps",
+          shape=_slice_shape, evaluate=_slice, mixes=_slice_mixes, passes_values=True,
+          discontinuous=never, facts=first_input, float_only=False,
+          attribute_inputs=("starts", "ends", "axes", "steps")),
+    OpDef("gather", text="x, indices; axis",
+          shape=_gather_shape, evaluate=_gather, mixes=_gather_mixes, passes_values=True,
+          discontinuous=never, facts=first_input, float_only=False, attribute_inputs=()),
+    OpDef("pad",
+          text='x; pads (low..., high...), mode "constant", "reflect" or "edge", value; axes of '
+               'the pads until resolve()',
+          shape=_pad_shape, evaluate=not_evaluated, mixes=_pad_mixes, passes_values=True,
+          discontinuous=never, facts=_pad_facts, float_only=False,
+          attribute_inputs=("pads", "value", "axes")),
+    OpDef("resize",
+          text='x; sizes, scales (of the spatial dimensions, as given or implied), mode "nearest" '
+               'or "linear", coordinates, nearest_mode; until resolve() either may be None, and '
+               'axes are those of both',
+          shape=_resize_shape, evaluate=not_evaluated, mixes=keeps_images_separate,
+          passes_values=True, discontinuous=never, facts=_resize_facts, float_only=False,
+          attribute_inputs=("scales", "sizes")),
 )

@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from gossamer.expression import Expression
-from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts, point
+from gossamer.facts import (
+    PLUS_MINUS_ONE,
+    REAL,
+    TERNARY,
+    ValueFacts,
+    common,
+    fits_multiples,
+    grid,
+    point,
+    unit,
+)
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.model.opset.definition import define, never_jumps, not_evaluated
+from gossamer.model.opset.definition import OpDef, never, not_evaluated
 from gossamer.model.opset.expression_facts import expression_facts
-from gossamer.model.opset.images import Images
-from gossamer.model.opset.mixing import mixing_operands
+from gossamer.model.opset.mixing import Images, mixing_operands
 from gossamer.model.opset.signs import is_never_zero
 from gossamer.model.opset.state import InferenceState
-from gossamer.model.opset.sums import weighted_sums
 from gossamer.model.opset.windows import extent, image_shape, window
+
+_MULTIPLIED = "multiplies the inputs of a batch with each other"
 
 
 def _epilogue(state: InferenceState, node: Node, channels: int,
               shape: tuple[int, ...]) -> Expression:
-    """Returns the epilogue, and checks its operands, which are the inputs after the weight."""
+    """Return the epilogue, and check its operands, which are the inputs after the weight."""
     expression = node.attributes["epilogue"]
     operands = node.inputs[2:]
     if len(operands) != expression.inputs - 1:
@@ -135,7 +146,7 @@ def _gemm_mixes(images: Images, node: Node) -> str | None:
 
 
 def _matmul_mixes(images: Images, node: Node) -> str | None:
-    """Returns how a product mixes the images of a batch; None where it does not mix them. Axes are
+    """Return how a product mixes the images of a batch; None where it does not mix them. Axes are
     counted from the last, as they broadcast: -1 and -2 are the axes of the matrices."""
     shapes = [images.static.shapes[name] for name in node.inputs]
     axes = [images.axes[name] - len(shape) if name in images.axes else None
@@ -169,8 +180,10 @@ def _conv2d_facts(static: StaticGraph, node: Node,
 
 def _epilogue_facts(static: StaticGraph, node: Node, x: ValueFacts, rows: np.ndarray,
                     sums: ValueFacts, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
-    """Returns the facts of an epilogue's result. Where the epilogue ends in a sign, and the number
-    before the sign is never 0, the result is plus or minus 1.
+    """Return the facts of an epilogue's result.
+
+    Where the epilogue ends in a sign, and the number before the sign is never 0, the result is plus
+    or minus 1.
 
     x: facts of the values that the rows of the weights are multiplied by.
     sums: facts of the sums of products.
@@ -186,9 +199,11 @@ def _epilogue_facts(static: StaticGraph, node: Node, x: ValueFacts, rows: np.nda
 
 def _conv_transpose2d_facts(static: StaticGraph, node: Node,
                             facts: Sequence[ValueFacts]) -> list[ValueFacts]:
-    """Returns the facts of a transposed convolution. Each output sums only some of the products of
-    its output channel. Each other product counts as a product with an input of 0, so that the facts
-    are derived for inputs that may also be 0."""
+    """Return the facts of a transposed convolution.
+
+    Each output sums only some of the products of its output channel. Each other product counts as a
+    product with an input of 0, so that the facts are derived for inputs that may also be 0.
+    """
     weight = static.constants.get(node.inputs[1])
     if weight is None:
         return [REAL]
@@ -225,41 +240,70 @@ def _matmul_facts(static: StaticGraph, node: Node,
 
 
 def _rows(array: np.ndarray) -> np.ndarray:
-    """Returns the vectors along the last axis as rows of a matrix."""
+    """Return the vectors along the last axis as rows of a matrix."""
     return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
-_MULTIPLIED = "multiplies the inputs of a batch with each other"
+def weighted_sums(values: ValueFacts, known: ValueFacts, weights: np.ndarray) -> ValueFacts:
+    """Return the facts of the sums of weights[m, k] * x[k] over k for every m; REAL where a
+    product or a partial sum may be rounded.
+
+    values: facts of each x[k].
+    known: facts of the weights.
+    weights: an array with m along its first dimension and k along all other dimensions together.
+    """
+    if not weights.size:
+        return point(0.0)
+    weights = weights.reshape(len(weights), -1)
+    if values.count is None or known.count is None or not np.isfinite(weights).all():
+        return REAL
+    low, high, step = map(Fraction, (values.low, values.high, values.step))
+    of_values, of_weights = common(low, step), common(Fraction(known.low), Fraction(known.step))
+    if not of_values or not of_weights:
+        return point(0.0)
+    if max(-known.low, known.high) > of_weights * (1 << 24):
+        return REAL
+    whole = np.rint(weights.astype(np.float64) / float(of_weights)).astype(np.int64)
+    scale = of_values * of_weights
+    largest = int(np.abs(whole).sum(axis=1).max()) * max(abs(low), abs(high)) / of_values
+    if not fits_multiples(unit(scale), largest * scale):
+        return REAL
+    positive, negative = np.maximum(whole, 0).sum(axis=1), np.minimum(whole, 0).sum(axis=1)
+    first, last = int(low / of_values), int(high / of_values)
+    lowest, highest = (positive * a + negative * b for a, b in ((first, last), (last, first)))
+    steps = np.gcd.reduce(np.concatenate([
+        lowest - lowest[0], whole.ravel() * int(step / of_values)]))
+    return grid(int(lowest.min()) * scale, int(highest.max()) * scale, int(steps) * scale)
+
 
 _WINDOW = "strides (2), pads (top, left, bottom, right), dilations (2), "
 _AUTO_PAD = 'auto_pad "SAME_UPPER" or "SAME_LOWER" in place of pads until resolve()'
 _EPILOGUE = ("epilogue: an Expression whose input 0 is the result and whose further inputs are the "
              "epilogue operands, each a constant of one value a channel or a tensor of the "
              "output's shape")
-
 DEFINITIONS = (
-    define("conv2d",
-           text=f"x, weight (M, C/groups, R, S)[, epilogue operands]; {_WINDOW}groups, "
-                f"{_EPILOGUE}; {_AUTO_PAD}",
-           shape=_conv2d_shape, evaluate=not_evaluated, mixes=_conv_mixes, passes_values=False,
-           jumps=never_jumps, facts=_conv2d_facts, float_only=True, attribute_inputs=()),
-    define("conv_transpose2d",
-           text=f"x, weight (C, M/groups, R, S)[, bias]; {_WINDOW}output_padding (2), groups; "
-                f"{_AUTO_PAD}, and output_shape",
-           shape=_conv_transpose2d_shape, evaluate=not_evaluated, mixes=_conv_mixes,
-           passes_values=False, jumps=never_jumps, facts=_conv_transpose2d_facts, float_only=True,
-           attribute_inputs=()),
+    OpDef("conv2d",
+          text=f"x, weight (M, C/groups, R, S)[, epilogue operands]; {_WINDOW}groups, "
+               f"{_EPILOGUE}; {_AUTO_PAD}",
+          shape=_conv2d_shape, evaluate=not_evaluated, mixes=_conv_mixes, passes_values=False,
+          discontinuous=never, facts=_conv2d_facts, float_only=True, attribute_inputs=()),
+    OpDef("conv_transpose2d",
+          text=f"x, weight (C, M/groups, R, S)[, bias]; {_WINDOW}output_padding (2), groups; "
+               f"{_AUTO_PAD}, and output_shape",
+          shape=_conv_transpose2d_shape, evaluate=not_evaluated, mixes=_conv_mixes,
+          passes_values=False, discontinuous=never, facts=_conv_transpose2d_facts, float_only=True,
+          attribute_inputs=()),
     # the attribute alpha of ONNX's Gemm is multiplied into b where b is constant, else into the
     # epilogue; ONNX's beta is multiplied into c where c is constant, else the node that adds c
     # multiplies c by beta
-    define("gemm",
-           text="a, b[, epilogue operands], matrices of which none need be constant (where b is, "
-                "and a is not transposed, a may have more dimensions, of which the last is summed "
-                f"over); trans_a, trans_b, {_EPILOGUE}; channels lie along the last axis",
-           shape=_gemm_shape, evaluate=not_evaluated, mixes=_gemm_mixes, passes_values=False,
-           jumps=never_jumps, facts=_gemm_facts, float_only=True, attribute_inputs=()),
-    define("matmul",
-           text="a, b of any rank, which broadcast as NumPy's; no attributes",
-           shape=_matmul_shape, evaluate=_matmul, mixes=_matmul_mixes, passes_values=False,
-           jumps=never_jumps, facts=_matmul_facts, float_only=True, attribute_inputs=()),
+    OpDef("gemm",
+          text="a, b[, epilogue operands], matrices of which none need be constant (where b is, "
+               "and a is not transposed, a may have more dimensions, of which the last is summed "
+               f"over); trans_a, trans_b, {_EPILOGUE}; channels lie along the last axis",
+          shape=_gemm_shape, evaluate=not_evaluated, mixes=_gemm_mixes, passes_values=False,
+          discontinuous=never, facts=_gemm_facts, float_only=True, attribute_inputs=()),
+    OpDef("matmul",
+          text="a, b of any rank, which broadcast as NumPy's; no attributes",
+          shape=_matmul_shape, evaluate=_matmul, mixes=_matmul_mixes, passes_values=False,
+          discontinuous=never, facts=_matmul_facts, float_only=True, attribute_inputs=()),
 )

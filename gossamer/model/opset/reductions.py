@@ -10,9 +10,8 @@ import numpy as np
 
 from gossamer.facts import NONNEGATIVE, REAL, ValueFacts, integers
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.model.opset.definition import define, never_jumps, not_evaluated
-from gossamer.model.opset.images import Images
-from gossamer.model.opset.mixing import BATCH_AXIS, works_across_images
+from gossamer.model.opset.definition import OpDef, always, never, not_evaluated
+from gossamer.model.opset.mixing import BATCH_AXIS, Images, works_across_images
 from gossamer.model.opset.state import InferenceState
 from gossamer.ordering import first_places
 
@@ -101,9 +100,9 @@ def _top_k_shape(state: InferenceState, node: Node) -> None:
 
 def _top_k(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     (x,), axis, (count,) = arrays, attributes["axis"], attributes["count"]
-    places = first_places(x, axis, count, **{
+    found = first_places(x, axis, count, **{
         key: attributes[key] for key in ("largest", "nan_first", "last")})
-    return [np.take_along_axis(x, places, axis), places]
+    return [np.take_along_axis(x, found, axis), found]
 
 
 def _top_k_facts(static: StaticGraph, node: Node,
@@ -116,23 +115,22 @@ _ORDERED = ("float32", "int32", "int64")
 """The dtypes whose elements top_k can put in order."""
 
 DEFINITIONS = (
-    define("reduce",
-           text='x; kind "mean", "max" or "sum", axes (until resolve() also none: all, '
-                '"spatial": all but the first two, or an int: all from this one on), keepdims',
-           shape=_reduce_shape, evaluate=_reduce, mixes=_reduce_mixes, passes_values=True,
-           jumps=never_jumps, facts=_reduce_facts, float_only=True, attribute_inputs=("axes",)),
-    define("softmax",
-           text="x; axis, log; flatten: True until resolve() for one softmax over all axes from "
-                "`axis` on",
-           shape=_softmax_shape, evaluate=not_evaluated, mixes=works_across_images,
-           passes_values=True, jumps=never_jumps, facts=_softmax_facts, float_only=True,
-           attribute_inputs=()),
-    define("top_k",
-           text="x; count: how many elements are taken, in a tuple, axis, largest: whether in "
-                "descending order, nan_first: whether NaN precedes all numbers, by default as "
-                "`largest`, last: whether of equal elements the one with the highest place comes "
-                "first, by default False; outputs: the elements and their places",
-           shape=_top_k_shape, evaluate=_top_k, mixes=works_across_images, passes_values=True,
-           jumps=lambda node: True, facts=_top_k_facts, float_only=False,
-           attribute_inputs=("count",)),
+    OpDef("reduce",
+          text='x; kind "mean", "max" or "sum", axes (until resolve() also none: all, '
+               '"spatial": all but the first two, or an int: all from this one on), keepdims',
+          shape=_reduce_shape, evaluate=_reduce, mixes=_reduce_mixes, passes_values=True,
+          discontinuous=never, facts=_reduce_facts, float_only=True, attribute_inputs=("axes",)),
+    OpDef("softmax",
+          text="x; axis, log; flatten: True until resolve() for one softmax over all axes from "
+               "`axis` on",
+          shape=_softmax_shape, evaluate=not_evaluated, mixes=works_across_images,
+          passes_values=True, discontinuous=never, facts=_softmax_facts, float_only=True,
+          attribute_inputs=()),
+    OpDef("top_k",
+          text="x; count: how many elements are taken, in a tuple, axis, largest: whether in "
+               "descending order, nan_first: whether NaN precedes all numbers, by default as "
+               "`largest`, last: whether of equal elements the one with the highest index comes "
+               "first, by default False; outputs: the elements and their indices",
+          shape=_top_k_shape, evaluate=_top_k, mixes=works_across_images, passes_values=True,
+          discontinuous=always, facts=_top_k_facts, float_only=False, attribute_inputs=("count",)),
 )

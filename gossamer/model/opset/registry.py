@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from gossamer.model.graph import Node
@@ -12,38 +10,24 @@ from gossamer.model.opset import (
     indexing,
     linear,
     normalisation,
-    onnx_part,
-    onnx_reference,
+    onnx_nodes,
     parts,
     products,
     reductions,
-    shape_arithmetic,
     shapes,
     windows,
 )
 from gossamer.model.opset.definition import OpDef
 
-
-def by_name(definitions: Iterable[OpDef]) -> dict[str, OpDef]:
-    """Returns the definitions by the names of their ops. Raises TypeError for an op that is defined
-    twice."""
-    named: dict[str, OpDef] = {}
-    for definition in definitions:
-        if definition.name in named:
-            raise TypeError(f"op {definition.name!r} is defined twice")
-        named[definition.name] = definition
-    return named
-
-
-OPSET = by_name(
-    definition
+OPSET: dict[str, OpDef] = {
+    definition.name: definition
     for module in (products, normalisation, windows, elementwise, reductions, shapes, parts,
-                   indexing, linear, onnx_part, onnx_reference, shape_arithmetic)
-    for definition in module.DEFINITIONS)
+                   indexing, linear, onnx_nodes)
+    for definition in module.DEFINITIONS}
 
 
 def inputs_to_attributes(node: Node, constants: dict[str, np.ndarray]) -> bool:
-    """Turns the parameter inputs of a node into attributes if the values of all these inputs are
+    """Turn the parameter inputs of a node into attributes if the values of all these inputs are
     known. Returns whether the node was changed."""
     names = OPSET[node.op].attribute_inputs
     values = node.inputs[1:]

@@ -1,4 +1,5 @@
-"""Definitions of the ops that change the shape of a tensor, or the order of its axes."""
+"""Definitions of the ops that change the shape of a tensor or the order of its axes, and of those
+that compute values from shapes, none of which depends on the data."""
 
 from __future__ import annotations
 
@@ -9,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from gossamer.model.graph import Node
-from gossamer.model.opset.definition import define, first_input, never_jumps, resolved
-from gossamer.model.opset.images import Images
-from gossamer.model.opset.mixing import broadcasts_across_images, moves_images
+from gossamer.model.opset.definition import RESOLVED, OpDef, first_input, never
+from gossamer.model.opset.mixing import Images, broadcasts_across_images, moves_images
 from gossamer.model.opset.state import InferenceState
 
 
@@ -20,7 +20,7 @@ def _identity_shape(state: InferenceState, node: Node) -> None:
 
 
 def _branch_shape(state: InferenceState, node: Node) -> None:
-    """Raises UnsupportedError where the condition differs from the condition by which the branch
+    """Raise UnsupportedError where the condition differs from the condition by which the branch
     was chosen."""
     condition = state.known.get(node.inputs.pop())
     if condition is None or bool(condition.any()) != node.attributes["taken"]:
@@ -37,7 +37,7 @@ def _flatten_shape(state: InferenceState, node: Node) -> None:
 
 
 def _squeeze_shape(state: InferenceState, node: Node) -> None:
-    """Removes the given dimensions, which must have size 1. Where no axes are given, removes all
+    """Remove the given dimensions, which must have size 1. Where no axes are given, removes all
     dimensions of size 1, except a batch that happens to be 1."""
     shape = state.shapes[node.inputs[0]]
     axes = node.attributes.get("axes")
@@ -62,9 +62,12 @@ def _unsqueeze_shape(state: InferenceState, node: Node) -> None:
 
 
 def _reshape_shape(state: InferenceState, node: Node) -> None:
-    """Works out the sizes 0 and -1 of a new shape. A file written for one batch size has this size
-    as a number in its shapes. Where the input's first dimension follows the batch, such a number in
-    the output's first dimension is replaced by the size at this state's batch."""
+    """Work out the sizes 0 and -1 of a new shape.
+
+    A file written for one batch size has this size as a number in its shapes. Where the input's
+    first dimension follows the batch, such a number in the output's first dimension is replaced by
+    the size at this state's batch.
+    """
     old = state.shapes[node.inputs[0]]
     new = list(node.attributes["shape"])
     mismatch = state.error(node, f"cannot reshape {list(old)} to {new}")
@@ -109,7 +112,7 @@ def _transpose_shape(state: InferenceState, node: Node) -> None:
 
 
 def swaps_matrices(node: Node) -> bool:
-    """Returns whether a node swaps the last two dimensions of its input and no others."""
+    """Return whether a node swaps the last two dimensions of its input and no others."""
     permutation = tuple(node.attributes.get("permutation") or ())
     rank = len(permutation)
     return node.op == "transpose" and rank > 1 and (
@@ -132,9 +135,11 @@ def _expand_shape(state: InferenceState, node: Node) -> None:
 
 
 def _depth_to_space_shape(state: InferenceState, node: Node) -> None:
-    """Makes block x block pixels of each pixel. In mode "DCR", neighbouring channels of the input
-    become neighbouring channels of one output pixel; in mode "CRD" they become neighbouring
-    pixels."""
+    """Make block x block pixels of each pixel.
+
+    In mode "DCR", neighbouring channels of the input become neighbouring channels of one output
+    pixel; in mode "CRD" they become neighbouring pixels.
+    """
     n, c, h, w = _image_shape(state, node)
     block = node.attributes["block"]
     channels = c // block**2
@@ -156,8 +161,10 @@ def _space_to_depth_shape(state: InferenceState, node: Node) -> None:
 
 
 def _image_shape(state: InferenceState, node: Node) -> tuple[int, int, int, int]:
-    """Returns the shape of a node's input, which has to be images. Raises ModelError where the
-    input has another rank, or the block is less than 1."""
+    """Return the shape of a node's input, which has to be images.
+
+    Raises ModelError where the input has another rank, or the block is less than 1.
+    """
     shape = state.shapes[node.inputs[0]]
     if len(shape) != 4 or node.attributes["block"] < 1:
         raise state.error(node, f"has input shape {list(shape)} and a block of "
@@ -168,7 +175,7 @@ def _image_shape(state: InferenceState, node: Node) -> tuple[int, int, int, int]
 
 def _reorder(state: InferenceState, node: Node, split: Sequence[int], permutation: Sequence[int],
              result: Sequence[int]) -> None:
-    """Emits a reshape to `split`, a transpose by `permutation`, and a reshape to `result`."""
+    """Emit a reshape to `split`, a transpose by `permutation`, and a reshape to `result`."""
     parts = state.reshape(node, split, node.inputs[0], [state.new_name(node, "split")])
     moved = state.emit(node, [split[axis] for axis in permutation], op="transpose", inputs=[parts],
                        outputs=[state.new_name(node, "moved")], permutation=tuple(permutation))
@@ -199,9 +206,42 @@ def _reshape_mixes(images: Images, node: Node) -> str | None:
     return None
 
 
+def _shape_shape(state: InferenceState, node: Node) -> None:
+    shape = state.shapes[node.inputs[0]]
+    start, end = node.attributes.get("start") or 0, node.attributes.get("end")
+    state.know(node.outputs[0], np.array(shape[start:end], dtype=np.int64))
+
+
+def _size_shape(state: InferenceState, node: Node) -> None:
+    state.know(node.outputs[0], np.array(math.prod(state.shapes[node.inputs[0]]), dtype=np.int64))
+
+
+def _known_inputs(state: InferenceState, node: Node) -> list[np.ndarray]:
+    """Return the values of all inputs. Raises UnsupportedError where the data decide a value."""
+    for name in node.inputs:
+        if name not in state.known:
+            raise state.unsupported(node, f"depends on {name!r}, which the data decides; expected "
+                                          "a value that follows from the input's shape")
+    return [state.known[name] for name in node.inputs]
+
+
+def _constant_of_shape_shape(state: InferenceState, node: Node) -> None:
+    (shape,) = _known_inputs(state, node)
+    value = np.asarray(node.attributes["value"])
+    state.check_constant(node, shape.tolist(), value.dtype.name)
+    state.know(node.outputs[0], np.full(shape.tolist(), value))
+
+
+def _range_shape(state: InferenceState, node: Node) -> None:
+    start, limit, delta = (array.item() for array in _known_inputs(state, node))
+    dtype = state.dtypes[node.inputs[0]]
+    state.check_constant(node, [math.ceil((limit - start) / delta)], "float64")
+    state.know(node.outputs[0], np.arange(start, limit, delta).astype(dtype))
+
+
 DEFINITIONS = (
-    *[define(name, text=text, shape=shape, evaluate=resolved, mixes=resolved, passes_values=True,
-             jumps=never_jumps, facts=resolved, float_only=False, attribute_inputs=inputs)
+    *[OpDef(name, text=text, shape=shape, **RESOLVED, passes_values=True, discontinuous=never,
+            float_only=False, attribute_inputs=inputs)
       for name, text, shape, inputs in (
           ("identity", "x; no attributes", _identity_shape, ()),
           ("branch", "x of a branch of an If, condition, which follows from shapes; taken: the "
@@ -211,17 +251,21 @@ DEFINITIONS = (
           ("space_to_depth", "x; block", _space_to_depth_shape, ()),
           ("squeeze", "x; axes, None for all of size 1", _squeeze_shape, ("axes",)),
           ("unsqueeze", "x; axes", _unsqueeze_shape, ("axes",)))],
-    define("reshape",
-           text="x; shape, in which until resolve() 0 is the input's size (allowzero: True makes "
-                "it 0) and -1 what remains",
-           shape=_reshape_shape, evaluate=_reshape, mixes=_reshape_mixes, passes_values=True,
-           jumps=never_jumps, facts=first_input, float_only=False, attribute_inputs=("shape",)),
-    define("transpose", text="x; permutation",
-           shape=_transpose_shape, evaluate=_transpose, mixes=moves_images,
-           passes_values=True, jumps=never_jumps, facts=first_input, float_only=False,
-           attribute_inputs=()),
-    define("expand", text="x; shape",
-           shape=_expand_shape, evaluate=_expand, mixes=broadcasts_across_images,
-           passes_values=True, jumps=never_jumps, facts=first_input, float_only=False,
-           attribute_inputs=("shape",)),
+    OpDef("reshape",
+          text="x; shape, in which until resolve() 0 is the input's size (allowzero: True makes "
+               "it 0) and -1 what remains",
+          shape=_reshape_shape, evaluate=_reshape, mixes=_reshape_mixes, passes_values=True,
+          discontinuous=never, facts=first_input, float_only=False, attribute_inputs=("shape",)),
+    OpDef("transpose", text="x; permutation",
+          shape=_transpose_shape, evaluate=_transpose, mixes=moves_images, passes_values=True,
+          discontinuous=never, facts=first_input, float_only=False, attribute_inputs=()),
+    OpDef("expand", text="x; shape",
+          shape=_expand_shape, evaluate=_expand, mixes=broadcasts_across_images, passes_values=True,
+          discontinuous=never, facts=first_input, float_only=False, attribute_inputs=("shape",)),
+    *[OpDef(name, text=text, shape=shape, **RESOLVED, passes_values=False, discontinuous=never,
+            float_only=False, attribute_inputs=())
+      for name, text, shape in (
+          ("shape", "x; start, end", _shape_shape), ("size", "x; no attributes", _size_shape),
+          ("constant_of_shape", "shape; value", _constant_of_shape_shape),
+          ("range", "start, limit, delta; no attributes", _range_shape))],
 )

@@ -8,10 +8,11 @@ integers never equals a threshold that lies between two integers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
-from gossamer.expression import FUNCTIONS, Expression, ExpressionStep
+from gossamer.expression import FUNCTIONS, Expression
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts
 
 _MOST_PRODUCTS = 2**16
@@ -27,7 +28,7 @@ _Interval = tuple[np.ndarray, np.ndarray]
 
 
 def are_scaled_signs(weight: np.ndarray) -> bool:
-    """Returns whether the weights (M, ...) of each output channel all have the same magnitude,
+    """Return whether the weights (M, ...) of each output channel all have the same magnitude,
     which is finite and not 0."""
     channels = weight.reshape(len(weight), -1)
     # the first channel alone rules out most other weights, so it is tested first
@@ -38,7 +39,7 @@ def are_scaled_signs(weight: np.ndarray) -> bool:
 
 def is_never_zero(expression: Expression, values: ValueFacts, weight: np.ndarray,
                   operands: Sequence[np.ndarray | None], *, exact: bool) -> bool:
-    """Returns whether an expression ends in the sign of a number that is not 0 for any sum of
+    """Return whether an expression ends in the sign of a number that is not 0 for any sum of
     products.
 
     Returns False also where the answer is not known, as for `values` other than (-1, 1) and (-1, 0,
@@ -80,7 +81,7 @@ def _ends_in_sign(expression: Expression) -> bool:
 
 def _before_sign(expression: Expression, sums: _Interval,
                  operands: Sequence[_Interval]) -> _Interval | None:
-    """Returns the interval of the number whose sign the last step takes; None where the function of
+    """Return the interval of the number whose sign the last step takes; None where the function of
     an earlier step is not in _FUNCTIONS."""
     known = [sums, *operands]
     with np.errstate(all="ignore"):
@@ -88,7 +89,8 @@ def _before_sign(expression: Expression, sums: _Interval,
             function = _FUNCTIONS.get(step.function)
             if function is None:
                 return None
-            known.append(_rounded(function(step, *[known[index] for index in step.arguments])))
+            arguments = [known[index] for index in step.arguments]
+            known.append(_rounded(function(*arguments, *step.constants)))
     return known[expression.steps[-1].arguments[0]]
 
 
@@ -97,57 +99,44 @@ def _rounded(exact: _Interval) -> _Interval:
     return (low - np.abs(low) * _ROUNDING - _SMALLEST, high + np.abs(high) * _ROUNDING + _SMALLEST)
 
 
-def _add(step: ExpressionStep, x: _Interval, y: _Interval) -> _Interval:
-    return x[0] + y[0], x[1] + y[1]
-
-
-def _sub(step: ExpressionStep, x: _Interval, y: _Interval) -> _Interval:
-    return x[0] - y[1], x[1] - y[0]
-
-
-def _mul(step: ExpressionStep, x: _Interval, y: _Interval) -> _Interval:
+def _mul(x: _Interval, y: _Interval) -> _Interval:
     corners = [a * b for a in x for b in y]
     return np.minimum.reduce(corners), np.maximum.reduce(corners)
 
 
-def _neg(step: ExpressionStep, x: _Interval) -> _Interval:
-    return -x[1], -x[0]
+def _div(x: _Interval, y: _Interval) -> _Interval:
+    """Return the interval of a quotient.
 
-
-def _constant(step: ExpressionStep) -> _Interval:
-    value = np.asarray(step.constants[0], np.float64)
-    return value, value
-
-
-def _div(step: ExpressionStep, x: _Interval, y: _Interval) -> _Interval:
-    """Returns the interval of a quotient. A division by an interval that includes 0 may give any
-    number; the infinite bounds may become NaN in later steps."""
+    A division by an interval that includes 0 may give any number; the infinite bounds may become
+    NaN in later steps.
+    """
     corners = [a / b for a in x for b in y]
     around_zero = (y[0] <= 0) & (y[1] >= 0)
     return (np.where(around_zero, -np.inf, np.minimum.reduce(corners)),
             np.where(around_zero, np.inf, np.maximum.reduce(corners)))
 
 
-def _min(step: ExpressionStep, x: _Interval, y: _Interval) -> _Interval:
-    return np.minimum(x[0], y[0]), np.minimum(x[1], y[1])
+def _prelu(x: _Interval, slope: _Interval) -> _Interval:
+    below = _mul((np.minimum(x[0], 0), np.minimum(x[1], 0)), slope)
+    return np.maximum(x[0], 0) + below[0], np.maximum(x[1], 0) + below[1]
 
 
-def _max(step: ExpressionStep, x: _Interval, y: _Interval) -> _Interval:
-    return np.maximum(x[0], y[0]), np.maximum(x[1], y[1])
+def _point(value: float) -> _Interval:
+    return np.asarray(value, np.float64), np.asarray(value, np.float64)
 
 
-def _prelu(step: ExpressionStep, x: _Interval, slope: _Interval) -> _Interval:
-    zero = np.zeros(())
-    return _add(step, _max(step, x, (zero, zero)), _mul(step, _min(step, x, (zero, zero)), slope))
-
-
-def _rising(step: ExpressionStep, x: _Interval) -> _Interval:
-    """Returns the interval of the results of a function that never falls."""
-    low, high = (FUNCTIONS[step.function].numpy(bound, *step.constants) for bound in x)
+def _rising(function: str, x: _Interval, *constants: float) -> _Interval:
+    """Return the interval of the results of a function that never falls."""
+    low, high = (FUNCTIONS[function].numpy(bound, *constants) for bound in x)
     return low, high
 
 
 _FUNCTIONS: dict[str, Callable[..., _Interval]] = {
-    "add": _add, "sub": _sub, "mul": _mul, "div": _div, "neg": _neg, "constant": _constant,
-    "min": _min, "max": _max, "prelu": _prelu, "relu": _rising, "clip": _rising,
-    "sign": _rising, "leaky_relu": lambda step, x: _prelu(step, x, _constant(step))}
+    "add": lambda x, y: (x[0] + y[0], x[1] + y[1]),
+    "sub": lambda x, y: (x[0] - y[1], x[1] - y[0]),
+    "mul": _mul, "div": _div, "neg": lambda x: (-x[1], -x[0]), "constant": _point,
+    "min": lambda x, y: (np.minimum(x[0], y[0]), np.minimum(x[1], y[1])),
+    "max": lambda x, y: (np.maximum(x[0], y[0]), np.maximum(x[1], y[1])),
+    "prelu": _prelu, "leaky_relu": lambda x, slope: _prelu(x, _point(slope)),
+    **{name: partial(_rising, name) for name in ("relu", "clip", "sign")}}
+"""The interval of each function's results, for the intervals of its arguments and its constants."""

@@ -30,7 +30,7 @@ _WORDS = {
 
 
 def malformed(error: Exception) -> str:
-    """Returns words of a message about a node that causes one of MALFORMED."""
+    """Return words of a message about a node that causes one of MALFORMED."""
     words = next(words for kind, words in _WORDS.items() if isinstance(error, kind))
     return f"is malformed: {words} ({first_line(error)}); export the model again"
 
@@ -38,7 +38,7 @@ def malformed(error: Exception) -> str:
 class InferenceState:
     """State of the shape inference of a graph at one batch size.
 
-    Nodes are visited in order (gossamer.model.infer.visit). The shape rule of a node's op checks
+    Nodes are visited in order (gossamer.model.infer.resolve). The shape rule of a node's op checks
     the node, makes its attributes concrete and adds the node, or nodes that replace it, to this
     state.
 
@@ -71,19 +71,19 @@ class InferenceState:
         self._constant_bytes = 0
 
     def error(self, node: Node, text: str) -> ModelError:
-        """Returns an error whose message names the file and the node."""
+        """Return an error whose message names the file and the node."""
         file = self.graph.file or self.graph.name
         return ModelError(f"{file}: {node.source or node.name}: {text}")
 
     def unsupported(self, node: Node, text: str) -> UnsupportedError:
-        """Returns an error about a node that gossamer does not compute."""
+        """Return an error about a node that gossamer does not compute."""
         return UnsupportedError(host_library.with_advice(str(self.error(node, text))))
 
     def emit(self, node: Node, result: Sequence[int], *, op: str | None = None,
              inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None,
              dtype: str | None = None, several: Sequence[Shape] | None = None,
              **attributes: Any) -> str:
-        """Appends a node that takes the place of `node`, and returns the name of the new node's
+        """Append a node that takes the place of `node`, and return the name of the new node's
         first output. Where all inputs of the new node are known, its value is computed after the
         shape rule has returned.
 
@@ -105,7 +105,7 @@ class InferenceState:
         return outputs[0]
 
     def in_one_dtype(self, node: Node, names: Sequence[str]) -> list[str]:
-        """Returns values that a node joins, in one dtype: truth values that nodes compute have the
+        """Return values that a node joins, in one dtype: truth values that nodes compute have the
         dtype of what they compare, those of inputs and constants are bool."""
         dtypes = {self.dtypes[name] for name in names}
         computed = sorted(dtypes - {"bool"})
@@ -117,13 +117,18 @@ class InferenceState:
             for index, name in enumerate(names)]
 
     def new_name(self, node: Node, role: str) -> str:
-        """Returns an unused name for a new value. The name begins with the name of the node's first
-        output."""
+        """Return an unused name for a new value.
+
+        The name begins with the name of the node's first output.
+        """
         return unused_name(self._names, f"{node.outputs[0]}.{role}")
 
     def check_size(self, node: Node, shape: Sequence[int], dtype: str) -> int:
-        """Returns the bytes of a value. Raises ModelError for more bytes than gossamer.io.limits
-        allows: a file that asks for more is probably wrong or malicious."""
+        """Return the bytes of a value.
+
+        Raises ModelError for more bytes than gossamer.io.limits allows: a file that asks for more
+        is probably wrong or malicious.
+        """
         if min(shape, default=0) < 0:
             raise self.error(node, f"makes a value of shape {list(shape)}; expected sizes of 0 or "
                                    "more")
@@ -135,8 +140,10 @@ class InferenceState:
         return size
 
     def check_constant(self, node: Node, shape: Sequence[int], dtype: str) -> None:
-        """Counts the bytes of a constant that a node makes. Raises ModelError where all such
-        constants together become too large."""
+        """Count the bytes of a constant that a node makes.
+
+        Raises ModelError where all such constants together become too large.
+        """
         self._constant_bytes += self.check_size(node, shape, dtype)
         if self._constant_bytes > self.most_bytes:
             raise self.error(node, f"makes a constant of shape {list(shape)}, with which all such "
@@ -145,13 +152,13 @@ class InferenceState:
                                    f"set {raised(self._constant_bytes)}")
 
     def know(self, name: str, array: np.ndarray) -> str:
-        """Records a value that does not depend on the data, and returns the value's name."""
+        """Record a value that does not depend on the data, and return the value's name."""
         self.known[name] = array
         self.shapes[name], self.dtypes[name] = array.shape, array.dtype.name
         return name
 
     def alias(self, node: Node) -> None:
-        """Makes the node's output another name of its first input, which the node does not change.
+        """Make the node's output another name of its first input, which the node does not change.
         A constant is recorded under both names, since the node may change it at another batch
         size."""
         name, source = node.outputs[0], node.inputs[0]
@@ -163,7 +170,7 @@ class InferenceState:
 
     def reshape(self, node: Node, shape: Sequence[int], x: str | None = None,
                 outputs: Sequence[str] | None = None) -> str:
-        """Emits a reshape of x, by default the node's first input, and returns the output's name.
+        """Emit a reshape of x, by default the node's first input, and return the output's name.
         Where x and outputs are left out and the input has the shape already, makes an alias
         instead."""
         if x is None and outputs is None and self.shapes[node.inputs[0]] == tuple(shape):
@@ -173,20 +180,22 @@ class InferenceState:
                          shape=tuple(shape))
 
     def cast(self, node: Node, x: str, outputs: Sequence[str], dtype: str) -> str:
-        """Emits a cast of x, and returns the output's name."""
+        """Emit a cast of x, and return the output's name."""
         name = self.emit(node, self.shapes[x], op="cast", inputs=[x], outputs=outputs)
         self.nodes[-1].attributes["dtype"] = self.dtypes[name] = dtype
         return name
 
     def axis(self, node: Node, axis: int, rank: int) -> int:
-        """Returns the axis counted from the first. Raises ModelError where the axis does not
-        exist."""
+        """Return the axis counted from the first.
+
+        Raises ModelError where the axis does not exist.
+        """
         if not -rank <= axis < rank:
             raise self.error(node, f"has no axis {axis}: its input has {rank} dimensions")
         return axis % rank
 
     def follows_batch(self, name: str) -> bool:
-        """Returns whether the first dimension of a value grows with the batch."""
+        """Return whether the first dimension of a value grows with the batch."""
         if self.other_batch is None:
             return False
         old, new = self.other_batch.shapes.get(name, ()), self.shapes[name]

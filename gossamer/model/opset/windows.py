@@ -9,8 +9,8 @@ import numpy as np
 
 from gossamer.facts import REAL, ValueFacts
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.model.opset.definition import define, never_jumps, not_evaluated
-from gossamer.model.opset.mixing import keeps_images_apart
+from gossamer.model.opset.definition import OpDef, never, not_evaluated
+from gossamer.model.opset.mixing import keeps_images_separate
 from gossamer.model.opset.state import InferenceState
 
 MOST_TAPS = 2**18
@@ -18,7 +18,7 @@ MOST_TAPS = 2**18
 
 
 def image_shape(state: InferenceState, node: Node) -> tuple[int, int, int, int]:
-    """Returns the batch, channels, height and width of the first input."""
+    """Return the batch, channels, height and width of the first input."""
     shape = state.shapes[node.inputs[0]]
     if len(shape) != 4:
         raise state.error(node, f"input has shape {list(shape)}, expected 4 dimensions (batch, "
@@ -27,7 +27,7 @@ def image_shape(state: InferenceState, node: Node) -> tuple[int, int, int, int]:
 
 
 def _pads(node: Node, size: tuple[int, int], kernel: tuple[int, int]) -> tuple[int, ...]:
-    """Returns concrete pads (top, left, bottom, right), with auto_pad worked out."""
+    """Return concrete pads (top, left, bottom, right), with auto_pad worked out."""
     auto_pad = node.attributes.get("auto_pad")
     if auto_pad is None:
         return tuple(node.attributes["pads"])
@@ -38,15 +38,17 @@ def _pads(node: Node, size: tuple[int, int], kernel: tuple[int, int]) -> tuple[i
 
 
 def same_pads(auto_pad: str, size: int, covered: int, stride: int) -> tuple[int, int]:
-    """Returns the pads of "SAME_UPPER" or "SAME_LOWER" before and after one dimension. covered: the
-    size that a dilated kernel covers."""
+    """Return the pads of "SAME_UPPER" or "SAME_LOWER" before and after one dimension.
+
+    covered: the size that a dilated kernel covers.
+    """
     total = max((-(-size // stride) - 1) * stride + covered - size, 0)
     small, large = total // 2, total - total // 2
     return (small, large) if auto_pad == "SAME_UPPER" else (large, small)
 
 
 def window_count(size: int, before: int, after: int, covered: int, stride: int, ceil: bool) -> int:
-    """Returns the number of windows along one dimension; less than 1 where none fits.
+    """Return the number of windows along one dimension; less than 1 where none fits.
 
     before, after: the pads. covered: as for same_pads(). ceil: whether the last window may reach
     beyond the pads, but not begin beyond the input.
@@ -59,15 +61,16 @@ def window_count(size: int, before: int, after: int, covered: int, stride: int, 
 
 
 def extent(node: Node, kernel: tuple[int, int]) -> tuple[int, int]:
-    """Returns the height and width that a dilated kernel covers."""
+    """Return the height and width that a dilated kernel covers."""
     dilations = node.attributes["dilations"]
     return (dilations[0] * (kernel[0] - 1) + 1, dilations[1] * (kernel[1] - 1) + 1)
 
 
 def window(state: InferenceState, node: Node, kernel: tuple[int, int],
             ceil: bool = False, least: int = 1) -> tuple[tuple[int, ...], list[int]]:
-    """Returns the pads and the output size of a convolution or pool. Where the input has no rows or
-    columns, the output may have none.
+    """Return the pads and the output size of a convolution or pool.
+
+    Where the input has no rows or columns, the output may have none.
 
     least: the least number of windows along each dimension of an input with elements.
     """
@@ -105,15 +108,18 @@ def _pool_shape(state: InferenceState, node: Node) -> None:
 
 
 def _pool_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
-    """Returns the value facts of a pool's output. The maximum of a window that holds only padding
-    is -inf, for which the facts of the input do not hold."""
+    """Return the value facts of a pool's output.
+
+    The maximum of a window that holds only padding is -inf, for which the facts of the input do not
+    hold.
+    """
     if node.attributes["kind"] != "max":
         return [facts[0].same_sign()]
     return [facts[0] if all(_reaches_input(static, node, axis) for axis in range(2)) else REAL]
 
 
 def _reaches_input(static: StaticGraph, node: Node, axis: int) -> bool:
-    """Returns whether every window has an element of the input along height (0) or width (1)."""
+    """Return whether every window has an element of the input along height (0) or width (1)."""
     a = node.attributes
     step = a["dilations"][axis]
     starts = (np.arange(static.shapes[node.outputs[0]][2 + axis]) * a["strides"][axis]
@@ -125,11 +131,11 @@ def _reaches_input(static: StaticGraph, node: Node, axis: int) -> bool:
 
 
 DEFINITIONS = (
-    define("pool",
-           text='x; kind "max" or "average", kernel (2), strides (2), pads (top, left, bottom, '
-                'right), dilations (2), ceil_mode, count_include_pad; auto_pad "SAME_UPPER" or '
-                '"SAME_LOWER" in place of pads until resolve()',
-           shape=_pool_shape, evaluate=not_evaluated, mixes=keeps_images_apart,
-           passes_values=True, jumps=never_jumps, facts=_pool_facts, float_only=True,
-           attribute_inputs=()),
+    OpDef("pool",
+          text='x; kind "max" or "average", kernel (2), strides (2), pads (top, left, bottom, '
+               'right), dilations (2), ceil_mode, count_include_pad; auto_pad "SAME_UPPER" or '
+               '"SAME_LOWER" in place of pads until resolve()',
+          shape=_pool_shape, evaluate=not_evaluated, mixes=keeps_images_separate,
+          passes_values=True, discontinuous=never, facts=_pool_facts, float_only=True,
+          attribute_inputs=()),
 )

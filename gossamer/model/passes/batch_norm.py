@@ -13,14 +13,17 @@ import numpy as np
 from gossamer.expression import apply
 from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
-from gossamer.model.opset.normalisation import AFFINE, batch_norm_constants
+from gossamer.model.opset.normalisation import AFFINE, affine_constants, batch_norm_constants
 from gossamer.model.opset.registry import OPSET
 from gossamer.model.opset.signs import are_scaled_signs
 
 
 def readers(graph: Graph) -> dict[str, list[Node]]:
-    """Returns the nodes that read each value, each node once. A node with the op "output", which is
-    not in the graph, counts as a reader of each output of the graph."""
+    """Return the nodes that read each value, each node once.
+
+    A node with the op "output", which is not in the graph, counts as a reader of each output of the
+    graph.
+    """
     nodes: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for name in dict.fromkeys(node.inputs):
@@ -31,7 +34,7 @@ def readers(graph: Graph) -> dict[str, list[Node]]:
 
 
 def fold_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Folds each batch norm that is the only reader of a convolution or product into the layer's
+    """Fold each batch norm that is the only reader of a convolution or product into the layer's
     weights and bias, which are computed in float64."""
     producers = {name: node for node in graph.nodes for name in node.outputs}
     users = readers(graph)
@@ -57,7 +60,7 @@ def fold_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def channel_count(layer: Node, weight: np.ndarray) -> int | None:
-    """Returns the number of output channels (of columns for a gemm), or None for a weight that
+    """Return the number of output channels (of columns for a gemm), or None for a weight that
     resolve() will refuse."""
     if weight.ndim != (2 if layer.op == "gemm" else 4):
         return None
@@ -69,7 +72,7 @@ def channel_count(layer: Node, weight: np.ndarray) -> int | None:
 
 
 def output_rows(graph: Graph, layer: Node) -> np.ndarray | None:
-    """Returns the weights of a convolution or product with a row for each output channel; None for
+    """Return the weights of a convolution or product with a row for each output channel; None for
     other nodes, and where the weights are no float32 constant or resolve() will refuse them."""
     if layer.op not in ("conv2d", "gemm"):
         return None
@@ -81,7 +84,7 @@ def output_rows(graph: Graph, layer: Node) -> np.ndarray | None:
 
 
 def _foldable(graph: Graph, layer: Node, channels: int) -> bool:
-    """Returns whether a batch norm of `channels` channels can be folded into the layer."""
+    """Return whether a batch norm of `channels` channels can be folded into the layer."""
     if layer.op not in ("conv2d", "conv_transpose2d", "gemm"):
         return False
     if any(name not in graph.constants for name in layer.inputs[1:]):
@@ -94,7 +97,7 @@ def _foldable(graph: Graph, layer: Node, channels: int) -> bool:
 
 
 def _ends_signs(graph: Graph, layer: Node, norm: Node) -> bool:
-    """Returns whether the weights of each channel all have the same magnitude, and a batch norm
+    """Return whether the weights of each channel all have the same magnitude, and a batch norm
     folded into them would make such a magnitude 0 or infinite."""
     rows = output_rows(graph, layer)
     if rows is None or not are_scaled_signs(rows):
@@ -107,8 +110,7 @@ def _ends_signs(graph: Graph, layer: Node, norm: Node) -> bool:
 
 
 def feeds_sign(name: str, users: dict[str, list[Node]]) -> bool:
-    """Returns whether the rounding of a value may change the result of a function that jumps, such
-    as sign."""
+    """Return whether the rounding of a value may change a discontinuous result, such as a sign."""
     seen, pending = set(), [name]
     while pending:
         name = pending.pop()
@@ -119,7 +121,7 @@ def feeds_sign(name: str, users: dict[str, list[Node]]) -> bool:
             definition = OPSET.get(node.op)
             if definition is None:  # an output of the graph, or an op that resolve() refuses
                 continue
-            if definition.jumps(node):
+            if definition.discontinuous(node):
                 return True
             if definition.passes_values:
                 pending.extend(node.outputs)
@@ -149,7 +151,7 @@ def _fold(graph: Graph, names: set[str], layer: Node, norm: Node) -> None:
 
 
 def expand_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turns each batch norm that is left into the expression (x - mean) * scale + shift, computed
+    """Turn each batch norm that is left into the expression (x - mean) * scale + shift, computed
     in this order, if shape inference has checked its channels. resolve() replaces all other batch
     norms."""
     names = names_of(graph)
@@ -159,9 +161,7 @@ def expand_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
         x = node.inputs[0]
         rank = len(shapes.shapes(x)[0])
         arrays = [graph.constants[name] for name in node.inputs[1:]]
-        values = batch_norm_constants(arrays, node.attributes["epsilon"])
-        node.inputs = [x]
-        for role, value in zip(("mean", "scale", "shift"), values, strict=True):
-            array = value.astype(np.float32).reshape(-1, *[1] * (rank - 2))
-            node.inputs.append(add_constant(graph, names, f"{node.outputs[0]}.{role}", array))
+        constants = affine_constants(arrays, node.attributes["epsilon"], rank)
+        node.inputs = [x, *(add_constant(graph, names, f"{node.outputs[0]}.{role}", array)
+                            for role, array in constants.items())]
         node.op, node.attributes = "elementwise", {"expression": AFFINE}

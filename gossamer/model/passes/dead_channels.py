@@ -42,7 +42,7 @@ class _Chain:
 
 
 def drop_dead_channels(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Removes channels without effect from convolutions and products whose readers are convolutions
+    """Remove channels without effect from convolutions and products whose readers are convolutions
     and products too. Adds a note to the graph that says how many channels were removed, and how
     much less work is left.
 
@@ -78,14 +78,14 @@ def drop_dead_channels(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def less_work(notes: Iterable[str]) -> tuple[str, str] | None:
-    """Returns how many channels were removed from a network, and how many times less work that is,
+    """Return how many channels were removed from a network, and how many times less work that is,
     by the network's notes; None where they do not say so."""
     found = next(filter(None, map(_NOTE.fullmatch, notes)), None)
     return None if found is None else (found[1], found[2])
 
 
 def _positions(graph: Graph, shapes: ShapesByBatch) -> dict[str, float]:
-    """Returns how often each convolution and product uses each of its weights at the first of the
+    """Return how often each convolution and product uses each of its weights at the first of the
     batch sizes; {} where a shape is not known."""
     found = {}
     for node in graph.nodes:
@@ -98,13 +98,13 @@ def _positions(graph: Graph, shapes: ShapesByBatch) -> dict[str, float]:
 
 
 def _work(graph: Graph, positions: Mapping[str, float]) -> float:
-    """Returns the number of multiply-adds of the convolutions and products."""
+    """Return the number of multiply-adds of the convolutions and products."""
     return sum(rows.size * positions.get(node.name, 0.0) for node in graph.nodes
                if (rows := output_rows(graph, node)) is not None)
 
 
 def _chain(graph: Graph, layer: Node, users: dict[str, list[Node]]) -> _Chain | None:
-    """Returns the chain that begins with a layer; None where nodes of another kind read its
+    """Return the chain that begins with a layer; None where nodes of another kind read its
     channels, or where an epilogue reads a run-time value."""
     if not _has_constants(graph, layer) or _groups(layer) != 1:
         return None
@@ -143,7 +143,7 @@ def _is_depthwise(graph: Graph, node: Node) -> bool:
 
 
 def _columns(graph: Graph, node: Node) -> np.ndarray:
-    """Returns the weights of a layer as (outputs, inputs, taps), a view of the array."""
+    """Return the weights of a layer as (outputs, inputs, taps), a view of the array."""
     rows = output_rows(graph, node)
     assert rows is not None
     return rows.reshape(*rows.shape[:2], -1)
@@ -151,7 +151,7 @@ def _columns(graph: Graph, node: Node) -> np.ndarray:
 
 def _without_effect(graph: Graph, chain: _Chain,
                     users: dict[str, list[Node]]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which channels of a chain can be removed, and for each channel the number that its
+    """Return which channels of a chain can be removed, and for each channel the number that its
     readers get instead."""
     is_read = np.any([_columns(graph, node).any(axis=(0, 2)) for node in chain.readers], axis=0)
     is_constant = ~_columns(graph, chain.layer).any(axis=(1, 2))
@@ -187,7 +187,7 @@ def _has_jump(node: Node) -> bool:
 
 
 def _epilogue(graph: Graph, node: Node, sums: np.ndarray) -> np.ndarray:
-    """Returns the results of a layer's epilogue for one sum a channel."""
+    """Return the results of a layer's epilogue for one sum a channel."""
     expression: Expression = node.attributes["epilogue"]
     operands = [graph.constants[name] for name in node.inputs[2:]]
     return np.broadcast_to(expression.evaluate(sums, *operands)[0], sums.shape)
@@ -195,8 +195,10 @@ def _epilogue(graph: Graph, node: Node, sums: np.ndarray) -> np.ndarray:
 
 def _remove(graph: Graph, chain: _Chain, gone: np.ndarray, constants: np.ndarray,
             names: set[str]) -> None:
-    """Removes channels from a chain. constants: for each channel, the number that its readers get
-    instead."""
+    """Remove channels from a chain.
+
+    constants: for each channel, the number that its readers get instead.
+    """
     kept = np.flatnonzero(~gone)
     for node in (chain.layer, *chain.depthwise):
         axis = 1 if node.op == "gemm" and not node.attributes["trans_b"] else 0
@@ -215,17 +217,19 @@ def _remove(graph: Graph, chain: _Chain, gone: np.ndarray, constants: np.ndarray
 
 
 def _replace(graph: Graph, node: Node, index: int, array: np.ndarray, names: set[str]) -> None:
-    """Replaces a constant input of a node by another constant. The old constant stays in the graph,
-    since other nodes may read it."""
+    """Replace a constant input of a node by another constant.
+
+    The old constant stays in the graph, since other nodes may read it.
+    """
     node.inputs[index] = add_constant(graph, names, f"{node.inputs[index]}.kept",
                                       np.ascontiguousarray(array))
 
 
 def _add_bias(node: Node, bias: str) -> None:
-    """Adds a constant to the sums of a layer, before the other steps of its epilogue."""
+    """Add a constant to the sums of a layer, before the other steps of its epilogue."""
     composer = Composer()
     result = node.outputs[0]
-    value = composer.apply("add", composer.operand(result), composer.operand(bias))
+    value = composer.operand(result) + composer.operand(bias)
     operands = [composer.operand(name) for name in node.inputs[2:]]
     outputs = composer.inline(node.attributes["epilogue"], [value, *operands])
     operand_names, node.attributes["epilogue"] = composer.build(*outputs, first=result)

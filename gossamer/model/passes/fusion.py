@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gossamer.expression import apply
-from gossamer.model.compose import Composer
+from gossamer.model.compose import Composer, Value
 from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.passes.batch_norm import channel_count, readers
@@ -33,8 +33,10 @@ class _Chain:
 
 
 def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Merges chains of element-wise nodes of the same shape. Other nodes read only the last node of
-    a chain, so that nothing is computed twice. No merged expression is longer than MOST_STEPS.
+    """Merge chains of element-wise nodes of the same shape.
+
+    Other nodes read only the last node of a chain, so that nothing is computed twice. No merged
+    expression is longer than MOST_STEPS.
 
     A node that rounds the result of a layer joins no chain whose result also depends on other
     layers or inputs. Such a chain may go into the epilogue of one of those other layers. The layer
@@ -63,7 +65,7 @@ def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _layers_of_values(graph: Graph, shapes: ShapesByBatch) -> dict[str, str]:
-    """Returns the name of a layer's result for each value that element-wise nodes compute from
+    """Return the name of a layer's result for each value that element-wise nodes compute from
     constants and this result alone. The layers are convolutions and products."""
     layers: dict[str, str] = {}
     for node in graph.nodes:
@@ -78,7 +80,7 @@ def _layers_of_values(graph: Graph, shapes: ShapesByBatch) -> dict[str, str]:
 
 
 def _rounds(node: Node) -> bool:
-    """Returns whether an element-wise node rounds its result to an integer."""
+    """Return whether an element-wise node rounds its result to an integer."""
     expression = node.attributes["expression"]
     index = expression.outputs[0] - expression.inputs
     return index >= 0 and expression.steps[index].function == "round"
@@ -86,7 +88,7 @@ def _rounds(node: Node) -> bool:
 
 def _chain_of_readers(node: Node, users: dict[str, list[Node]], chains: dict[int, _Chain],
                       shapes: ShapesByBatch) -> _Chain | None:
-    """Returns the chain to which all readers of a node's result belong, where the node may join
+    """Return the chain to which all readers of a node's result belong, where the node may join
     this chain; else None."""
     if len(node.outputs) != 1:
         return None
@@ -102,12 +104,12 @@ def _chain_of_readers(node: Node, users: dict[str, list[Node]], chains: dict[int
 
 
 def _merge(nodes: list[Node]) -> None:
-    """Puts the expressions of a chain's nodes into the expression of the chain's last node. nodes:
+    """Put the expressions of a chain's nodes into the expression of the chain's last node. nodes:
     the chain's nodes from the last to the first."""
     if len(nodes) == 1:
         return
     composer = Composer()
-    values: dict[str, int] = {}
+    values: dict[str, Value] = {}
     for node in reversed(nodes):
         arguments = [values[name] if name in values else composer.operand(name)
                      for name in node.inputs]
@@ -118,26 +120,26 @@ def _merge(nodes: list[Node]) -> None:
 
 
 def fuse_epilogues(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Moves an element-wise node that is the only reader of a convolution or product into the
+    """Move an element-wise node that is the only reader of a convolution or product into the
     layer's epilogue. The layer takes the node's place in the order of nodes, since the node's other
     operands may be computed after the layer's old place."""
     users, names = readers(graph), names_of(graph)
     layers: dict[int, Node] = {}
     moved: set[int] = set()
     for layer in [node for node in reversed(graph.nodes) if node.op in _LAYERS]:
-        place = layer
+        last = layer
         while (node := _absorbed(graph, shapes, layer, users, names)) is not None:
-            moved.add(id(place))
-            place = node
+            moved.add(id(last))
+            last = node
             for name in node.inputs:
                 users[name] = [layer if user is node else user for user in users.get(name, ())]
-        layers[id(place)] = layer
+        layers[id(last)] = layer
     graph.nodes = [layers.get(id(node), node) for node in graph.nodes if id(node) not in moved]
 
 
 def _absorbed(graph: Graph, shapes: ShapesByBatch, layer: Node, users: dict[str, list[Node]],
               names: set[str]) -> Node | None:
-    """Fuses the only reader of the layer's result into the layer's epilogue, and returns this
+    """Fuse the only reader of the layer's result into the layer's epilogue, and return this
     reader; None where no fusion is possible."""
     result = layer.outputs[0]
     if len(users.get(result, ())) != 1:
@@ -172,7 +174,7 @@ def _absorbed(graph: Graph, shapes: ShapesByBatch, layer: Node, users: dict[str,
 
 def _channel_operands(graph: Graph, shapes: ShapesByBatch, layer: Node,
                       node: Node) -> dict[str, np.ndarray] | None:
-    """Returns, by name, the operands of an element-wise node that are constants with one value for
+    """Return, by name, the operands of an element-wise node that are constants with one value for
     each channel of the layer's result; None where an epilogue cannot read one of the operands."""
     result = layer.outputs[0]
     weight = graph.constants.get(layer.inputs[1])
@@ -201,7 +203,7 @@ def _channel_operands(graph: Graph, shapes: ShapesByBatch, layer: Node,
 
 
 def _one_a_channel(array: np.ndarray, channels: int, rank: int, channel_axis: int) -> bool:
-    """Returns whether an array broadcasts to a layer's result as one value a channel."""
+    """Return whether an array broadcasts to a layer's result as one value a channel."""
     expected = [1] * rank
     expected[channel_axis] = channels
     return array.ndim <= rank and [1] * (rank - array.ndim) + list(array.shape) == expected
@@ -209,7 +211,7 @@ def _one_a_channel(array: np.ndarray, channels: int, rank: int, channel_axis: in
 
 def _absorb_bias(graph: Graph, layer: Node, node: Node, channels: dict[str, np.ndarray],
                  names: set[str]) -> bool:
-    """Fuses a node that adds a bias into a transposed convolution, which has no other epilogue.
+    """Fuse a node that adds a bias into a transposed convolution, which has no other epilogue.
     Returns whether the fusion was possible."""
     if len(layer.inputs) > 2 or len(channels) != 1 or node.attributes["expression"] != apply("add"):
         return False

@@ -11,32 +11,28 @@ from gossamer.errors import ModelError
 from gossamer.expression import identity
 from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node
-from gossamer.model.infer.resolve import live_nodes
+from gossamer.model.infer.resolve import live_nodes, visit
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch, shapes_by_batch
-from gossamer.model.infer.visit import visit
 from gossamer.model.opset.state import InferenceState
 from gossamer.model.passes.batch_norm import expand_batch_norms, fold_batch_norms
-from gossamer.model.passes.channel_shuffles import gather_shuffled_channels
-from gossamer.model.passes.channels_first import move_channels_first
-from gossamer.model.passes.chosen_channels import choose_channels_by_weights
-from gossamer.model.passes.concatenations import (
+from gossamer.model.passes.channels import (
+    choose_channels_by_weights,
+    gather_shuffled_channels,
     move_above_concatenations,
     nest_concatenations,
 )
 from gossamer.model.passes.dead_channels import drop_dead_channels
-from gossamer.model.passes.expansions import drop_expansions
+from gossamer.model.passes.expressions import drop_expansions, drop_straight_through
 from gossamer.model.passes.fusion import fuse_chains, fuse_epilogues
 from gossamer.model.passes.parallel_convolutions import merge_parallel_convolutions
-from gossamer.model.passes.pixels import keep_pixels
+from gossamer.model.passes.pixels import keep_pixels, transpose_images_for_tokens
 from gossamer.model.passes.scaled_signs import move_scales_into_weights, round_scaled_signs
-from gossamer.model.passes.straight_through import drop_straight_through
-from gossamer.model.passes.token_rows import transpose_images_for_tokens
-from gossamer.model.passes.transposed_operands import scale_before_transposing
+from gossamer.model.passes.transpositions import move_channels_first, scale_before_transposing
 
 
 def optimise(graph: Graph, *, channels_first: bool = False,
              chooses_by_weights: bool = False) -> Graph:
-    """Returns a graph with the same results, in which constants and batch norms are folded and
+    """Return a graph with the same results, in which constants and batch norms are folded and
     element-wise nodes are fused into convolutions, products and each other.
 
     channels_first: whether layers of channels-last images become layers of channels-first images
@@ -97,7 +93,7 @@ def _copy(graph: Graph) -> Graph:
 
 
 def drop_identities(graph: Graph) -> None:
-    """Removes identities, except an identity between two values that must both keep their names."""
+    """Remove identities, except an identity between two values that must both keep their names."""
     fixed = {info.name for info in graph.outputs}
     produced = {name for node in graph.nodes for name in node.outputs}
     names: dict[str, str] = {}
@@ -124,7 +120,7 @@ def drop_identities(graph: Graph) -> None:
 
 
 def drop_casts(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Removes casts to the dtype that a value has already, such as casts of truth values to
+    """Remove casts to the dtype that a value has already, such as casts of truth values to
     floats."""
     for node in graph.nodes:
         if node.op not in ("cast", "cast_like"):
@@ -136,7 +132,7 @@ def drop_casts(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def fold_constants(graph: Graph) -> None:
-    """Computes the nodes whose inputs are all constant, if their op has a NumPy evaluation."""
+    """Compute the nodes whose inputs are all constant, if their op has a NumPy evaluation."""
     nodes = []
     state = InferenceState(replace(graph, inputs=[], nodes=[]), 0)
     for node in graph.nodes:
@@ -155,7 +151,7 @@ def fold_constants(graph: Graph) -> None:
 
 
 def inline_scalars(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turns constants of one element into steps of the expressions that read them."""
+    """Turn constants of one element into steps of the expressions that read them."""
     for node in graph.nodes:
         if node.op != "elementwise":
             continue
@@ -171,7 +167,7 @@ def inline_scalars(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def merge_equal(graph: Graph) -> None:
-    """Keeps one of several nodes that compute the same result from the same inputs."""
+    """Keep one of several nodes that compute the same result from the same inputs."""
     first: dict[object, Node] = {}
     names: dict[str, str] = {}
     fixed = {info.name for info in graph.outputs}
@@ -191,15 +187,17 @@ def merge_equal(graph: Graph) -> None:
 
 
 def _exact(value: object) -> object:
-    """Returns a key that two attributes share only if they are equal. The repr of an array is no
-    such key: it rounds numbers, and leaves numbers of a large array out."""
+    """Return a key that two attributes share only if they are equal.
+
+    The repr of an array is no such key: it rounds numbers, and leaves numbers of a large array out.
+    """
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     return repr(value)
 
 
 def matmul_to_gemm(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turns each product with a constant matrix into a gemm, which can have an epilogue. The other
+    """Turn each product with a constant matrix into a gemm, which can have an epilogue. The other
     factor is a matrix, or the vectors along the last axis of a tensor."""
     for node in graph.nodes:
         if node.op != "matmul":
@@ -213,7 +211,7 @@ def matmul_to_gemm(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def fold_zero_pads(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turns zeros around an image into pads of the convolutions that read it."""
+    """Turn zeros around an image into pads of the convolutions that read it."""
     images: dict[str, tuple[str, Sequence[int]]] = {}
     for node in graph.nodes:
         if node.op == "pad" and (pads := _image_pads(node, shapes)) is not None:
@@ -228,7 +226,7 @@ def fold_zero_pads(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _image_pads(node: Node, shapes: ShapesByBatch) -> Sequence[int] | None:
-    """Returns the pads of a node that only puts zeros round the height and width of images; None
+    """Return the pads of a node that only puts zeros round the height and width of images; None
     for another node. Pads that exporters compute from the image's size are known here, because this
     size does not depend on the batch."""
     concrete = shapes.with_attributes(node)
@@ -244,7 +242,7 @@ def _image_pads(node: Node, shapes: ShapesByBatch) -> Sequence[int] | None:
 
 
 def drop_dead(graph: Graph) -> None:
-    """Removes nodes and constants on which no output depends."""
+    """Remove nodes and constants on which no output depends."""
     outputs = [info.name for info in graph.outputs]
     graph.nodes = live_nodes(graph.nodes, outputs)
     used = {name for node in graph.nodes for name in node.inputs} | set(outputs)

@@ -12,19 +12,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gossamer.expression import apply, identity
+from gossamer.expression import Expression, ExpressionStep, apply, identity
 from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.opset.signs import are_scaled_signs
 from gossamer.model.passes.batch_norm import feeds_sign, output_rows, readers
 from gossamer.model.passes.fusion import MOST_STEPS
-from gossamer.model.passes.weighted_sums import WeightedSum, evaluated, weighted_sums
 
 
 @dataclass(frozen=True)
 class _Branch:
-    """A convolution with a bias. Its result is an addend of a sum, or the total of several addends.
+    """A convolution with a bias.
+
+    Its result is an addend of a sum, or the total of several addends.
 
     addends: names of these addends.
     layer: the largest of the graph's convolutions that compute these addends; None where the only
@@ -57,7 +58,7 @@ class _Branch:
                    for array in (self.weight, self.bias))
 
     def growth(self, axis: int) -> int:
-        """Returns by how many pixels the result would be higher (axis 0) or wider (axis 1) than the
+        """Return by how many pixels the result would be higher (axis 0) or wider (axis 1) than the
         source if the strides were 1."""
         reach = self.dilations[axis] * (self.weight.shape[2 + axis] - 1)
         return self.pads[axis] + self.pads[axis + 2] - reach
@@ -66,7 +67,7 @@ class _Branch:
 # NumPy need not warn of numbers that are too large: sums with such numbers stay as they are
 @np.errstate(all="ignore")
 def merge_parallel_convolutions(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Merges addends of a sum into one convolution if each addend is a convolution of one value or
+    """Merge addends of a sum into one convolution if each addend is a convolution of one value or
     this value itself, and if the merged convolution takes no more multiplications. The nodes that
     nothing reads any more stay in the graph.
 
@@ -103,7 +104,7 @@ def merge_parallel_convolutions(graph: Graph, shapes: ShapesByBatch) -> None:
 
 def _by_source(graph: Graph, shapes: ShapesByBatch, node: Node, total: WeightedSum,
                producers: dict[str, Node], users: dict[str, list[Node]]) -> list[list[_Branch]]:
-    """Returns addends of a sum as branches, with one list for each value that several addends
+    """Return addends of a sum as branches, with one list for each value that several addends
     convolve.
 
     If an addend is computed by a convolution and read by the sum alone, its branch is this
@@ -126,7 +127,7 @@ def _by_source(graph: Graph, shapes: ShapesByBatch, node: Node, total: WeightedS
 
 def _branch(graph: Graph, source: str, name: str, layer: Node | None, factor: np.ndarray,
             channels: int) -> _Branch | None:
-    """Returns an addend of a sum, times its factor, as a branch; None where its convolution cannot
+    """Return an addend of a sum, times its factor, as a branch; None where its convolution cannot
     be merged with others."""
     if layer is None:
         return _Branch((name,), None, source, _filters(factor, channels), np.zeros(()), (1, 1),
@@ -142,12 +143,12 @@ def _branch(graph: Graph, source: str, name: str, layer: Node | None, factor: np
 
 
 def _filters(factor: np.ndarray, channels: int) -> np.ndarray:
-    """Returns a factor as filters (C, 1, 1, 1) of one weight."""
+    """Return a factor as filters (C, 1, 1, 1) of one weight."""
     return np.broadcast_to(factor, (channels, 1, 1))[..., None]
 
 
 def _product(graph: Graph, layer: Node) -> WeightedSum | None:
-    """Returns the result of a convolution as its products times a factor, plus a bias. Returns None
+    """Return the result of a convolution as its products times a factor, plus a bias. Returns None
     where its epilogue computes something else, and where its weights are integers or scaled signs,
     for which there are other algorithms."""
     rows = output_rows(graph, layer)
@@ -166,8 +167,10 @@ def _product(graph: Graph, layer: Node) -> WeightedSum | None:
 
 
 def _merged(branches: Iterable[_Branch]) -> list[_Branch]:
-    """Returns the branches. Two branches are merged if the merged branch takes no more
-    multiplications than the two."""
+    """Return the branches.
+
+    Two branches are merged if the merged branch takes no more multiplications than the two.
+    """
     merged: list[_Branch] = []
     for branch in sorted(branches, key=lambda branch: branch.products, reverse=True):
         for index, larger in enumerate(merged):
@@ -181,7 +184,7 @@ def _merged(branches: Iterable[_Branch]) -> list[_Branch]:
 
 
 def _together(larger: _Branch, smaller: _Branch) -> _Branch | None:
-    """Returns two branches of one value as one branch; None where their windows do not move alike
+    """Return two branches of one value as one branch; None where their windows move differently
     over the value, or where the one branch would take more multiplications than the two."""
     both = larger, smaller
     if larger.strides != smaller.strides or any(
@@ -211,7 +214,7 @@ def _together(larger: _Branch, smaller: _Branch) -> _Branch | None:
 
 def _add_weights(weight: np.ndarray, branch: _Branch, groups: int, pads: Sequence[int],
                  dilations: Sequence[int]) -> None:
-    """Adds a branch's weights to `weight`, the weights of a convolution with larger windows and
+    """Add a branch's weights to `weight`, the weights of a convolution with larger windows and
     groups. groups, pads, dilations: attributes of this convolution."""
     outputs, inputs, *size = branch.weight.shape
     window = []
@@ -230,7 +233,7 @@ def _add_weights(weight: np.ndarray, branch: _Branch, groups: int, pads: Sequenc
 
 
 def _convolution(graph: Graph, names: set[str], branch: _Branch, layer: Node) -> Node:
-    """Returns a node that computes a branch in place of its layer."""
+    """Return a node that computes a branch in place of its layer."""
     result, = layer.outputs
     inputs, epilogue = [branch.source, add_constant(
         graph, names, f"{result}.weight", branch.weight.astype(np.float32))], identity()
@@ -245,7 +248,7 @@ def _convolution(graph: Graph, names: set[str], branch: _Branch, layer: Node) ->
 
 def _addition(graph: Graph, names: set[str], node: Node, addends: Sequence[str],
               others: dict[str, np.ndarray]) -> Node:
-    """Returns a node that takes the place of `node` and adds up two kinds of values: `addends` as
+    """Return a node that takes the place of `node` and add up two kinds of values: `addends` as
     they are, and `others` times their factors."""
     composer = Composer()
     values = [composer.operand(name) for name in addends]
@@ -255,10 +258,107 @@ def _addition(graph: Graph, names: set[str], node: Node, addends: Sequence[str],
             array = factor.astype(np.float32)
             scale = composer.constant(array.item()) if array.size == 1 else composer.operand(
                 add_constant(graph, names, f"{name}.factor", array))
-            value = composer.apply("mul", value, scale)
+            value = value * scale
         values.append(value)
     total = values[0]
     for value in values[1:]:
-        total = composer.apply("add", total, value)
+        total = total + value
     inputs, expression = composer.build(total)
     return replace(node, inputs=inputs, attributes={"expression": expression})
+
+
+@dataclass(frozen=True)
+class WeightedSum:
+    """The sum of values times factors, plus a constant.
+
+    The factors and the constant are float64; each is one number, or an array (C, 1, 1) with a
+    number for each channel.
+
+    factors: a factor for each value, by its name.
+    """
+
+    factors: dict[str, np.ndarray]
+    constant: np.ndarray
+
+    @classmethod
+    def of_value(cls, name: str) -> WeightedSum:
+        return cls({name: np.ones(())}, np.zeros(()))
+
+    @classmethod
+    def of_constant(cls, constant: float | np.ndarray) -> WeightedSum:
+        return cls({}, np.asarray(constant, np.float64))
+
+    def plus(self, other: WeightedSum) -> WeightedSum:
+        factors = dict(self.factors)
+        for name, factor in other.factors.items():
+            factors[name] = factors[name] + factor if name in factors else factor
+        return WeightedSum(factors, self.constant + other.constant)
+
+    def times(self, scale: float | np.ndarray) -> WeightedSum:
+        return WeightedSum({name: factor * scale for name, factor in self.factors.items()},
+                           self.constant * scale)
+
+
+def weighted_sums(graph: Graph, shapes: ShapesByBatch,
+                  users: dict[str, list[Node]]) -> list[tuple[Node, WeightedSum]]:
+    """Return the element-wise nodes that compute weighted sums of images, each with its sum. A sum
+    that only one other sum of the same shape reads is a part of that sum."""
+    sums: dict[str, tuple[Node, WeightedSum]] = {}
+    for node in graph.nodes:
+        if node.op != "elementwise" or len(node.outputs) != 1:
+            continue
+        name, = node.outputs
+        if shapes.rank(name) != 4:
+            continue
+        channels = shapes.shapes(name)[0][1]
+        inner = {value for value in node.inputs if value in sums and len(users[value]) == 1
+                 and shapes.equal(value, name)}
+        total = evaluated(node.attributes["expression"], [
+            sums[value][1] if value in inner else _operand(graph, value, channels)
+            for value in node.inputs])
+        if total is not None:
+            sums[name] = node, total
+            for value in inner:
+                del sums[value]
+    return list(sums.values())
+
+
+def _operand(graph: Graph, name: str, channels: int) -> WeightedSum:
+    """Return an operand as a sum: a constant where it is one number, or one number for each
+    channel, else the value itself."""
+    array = graph.constants.get(name)
+    if array is None or (1,) * (4 - array.ndim) + array.shape not in (
+            (1, 1, 1, 1), (1, channels, 1, 1)):
+        return WeightedSum.of_value(name)
+    return WeightedSum.of_constant(array.reshape(() if array.size == 1 else (channels, 1, 1)))
+
+
+def evaluated(expression: Expression, operands: Sequence[WeightedSum]) -> WeightedSum | None:
+    """Return the first result of an expression whose operands are sums, as a sum too. Returns None
+    where the result of a step is no such sum."""
+    values = list(operands)
+    for step in expression.steps:
+        value = _applied(step, [values[index] for index in step.arguments])
+        if value is None:
+            return None
+        values.append(value)
+    return values[expression.outputs[0]]
+
+
+def _applied(step: ExpressionStep, arguments: Sequence[WeightedSum]) -> WeightedSum | None:
+    match step.function, arguments:
+        case "constant", _:
+            return WeightedSum.of_constant(step.constants[0])
+        case "neg", (value,):
+            return value.times(-1)
+        case "add", (first, second):
+            return first.plus(second)
+        case "sub", (first, second):
+            return first.plus(second.times(-1))
+        case "mul", (first, second) if not second.factors:
+            return first.times(second.constant)
+        case "mul", (first, second) if not first.factors:
+            return second.times(first.constant)
+        case "div", (first, second) if not second.factors:
+            return first.times(1 / second.constant)
+    return None

@@ -1,16 +1,23 @@
-"""Turns matrix products whose results become images of one pixel, such as the gates of a
-squeeze-and-excite layer, into 1x1 convolutions. A layer then becomes the same nodes, whichever way
-a file writes it."""
+"""Moves matrices and rows of tokens back to images.
+
+Products whose results become images of one pixel, such as the gates of a squeeze-and-excite layer,
+become 1x1 convolutions: a layer becomes the same nodes whichever way a file writes it. Where a
+network turns images into rows of tokens or back, the images are transposed instead of the rows:
+an image that lies in NHWC already has the memory order of the rows, and nothing is copied.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from gossamer.model.graph import Graph, Node, add_constant, names_of
+from gossamer.model.graph import Graph, Node, add_constant, names_of, new_name
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
+from gossamer.model.opset.state import Shape
 from gossamer.model.passes.batch_norm import readers
 
 _RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
+_SWAPPED = (0, 2, 1)
+"""The permutation that swaps the last two of three dimensions."""
 
 
 def keep_pixels(graph: Graph, shapes: ShapesByBatch) -> bool:
@@ -41,7 +48,7 @@ def keep_pixels(graph: Graph, shapes: ShapesByBatch) -> bool:
 
 
 def _is_pixel(name: str, shapes: ShapesByBatch) -> bool:
-    """Returns whether a value has the shape (N, C, 1, 1), images of one pixel, at every batch
+    """Return whether a value has the shape (N, C, 1, 1), images of one pixel, at every batch
     size."""
     known = shapes.shapes(name)
     return bool(known) and all(len(shape) == 4 and shape[2:] == (1, 1) for shape in known)
@@ -49,7 +56,7 @@ def _is_pixel(name: str, shapes: ShapesByBatch) -> bool:
 
 def _layers_between(graph: Graph, shapes: ShapesByBatch, node: Node, producers: dict[str, Node],
                     users: dict[str, list[Node]]) -> list[Node]:
-    """Returns the layers, in order, from an image to a reshape that turns a matrix into images of
+    """Return the layers, in order, from an image to a reshape that turns a matrix into images of
     one pixel. The list is empty where other nodes read a result of the layers, or where
     keep_pixels() cannot change a layer."""
     layers: list[Node] = []
@@ -77,7 +84,7 @@ def _layers_between(graph: Graph, shapes: ShapesByBatch, node: Node, producers: 
 
 
 def _reduces_image(layer: Node, shapes: ShapesByBatch) -> bool:
-    """Returns whether a reduction is over the height and width of images."""
+    """Return whether a reduction is over the height and width of images."""
     axes = layer.attributes.get("axes")
     if any(len(shape) != 4 for shape in shapes.shapes(layer.inputs[0])):
         return False
@@ -86,7 +93,7 @@ def _reduces_image(layer: Node, shapes: ShapesByBatch) -> bool:
 
 
 def _may_be_convolution(graph: Graph, layer: Node) -> bool:
-    """Returns whether a product has constant weights, and constants alone in its epilogue."""
+    """Return whether a product has constant weights, and constants alone in its epilogue."""
     if layer.attributes["trans_a"] or any(name not in graph.constants for name in layer.inputs[1:]):
         return False
     weight = graph.constants[layer.inputs[1]]
@@ -94,7 +101,7 @@ def _may_be_convolution(graph: Graph, layer: Node) -> bool:
 
 
 def _pixel_before(name: str, shapes: ShapesByBatch, producers: dict[str, Node]) -> str:
-    """Returns the image of one pixel from which reshapes make the value `name`; `name` itself where
+    """Return the image of one pixel from which reshapes make the value `name`; `name` itself where
     no reshape makes it."""
     while not _is_pixel(name, shapes) and producers[name].op in _RESHAPES:
         name = producers[name].inputs[0]
@@ -109,3 +116,69 @@ def _make_convolution(graph: Graph, names: set[str], layer: Node) -> None:
     layer.op = "conv2d"
     layer.attributes = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "groups": 1,
                         "epilogue": layer.attributes["epilogue"]}
+
+
+def transpose_images_for_tokens(graph: Graph, shapes: ShapesByBatch) -> bool:
+    """Replace a reshape of an image to (N, C, H * W) and a transposition to (N, H * W, C) by a
+    transposition to (N, H, W, C) and a reshape to (N, H * W, C). Replaces the nodes from tokens
+    back to an image likewise. Returns whether the graph was changed; nodes that no output needs any
+    more stay in the graph."""
+    producers = {name: node for node in graph.nodes for name in node.outputs}
+    names = names_of(graph)
+    nodes: list[Node] = []
+    changed = False
+    for node in graph.nodes:
+        before = producers.get(node.inputs[0]) if node.inputs else None
+        replaced = None
+        if before is not None and _swaps(node) and before.op in _RESHAPES:
+            replaced = _to_tokens(node, before, names, shapes)
+        elif before is not None and _swaps(before) and node.op in _RESHAPES:
+            replaced = _to_image(node, before, names, shapes)
+        changed |= replaced is not None
+        nodes += replaced or [node]
+    graph.nodes = nodes
+    return changed
+
+
+def _swaps(node: Node) -> bool:
+    return node.op == "transpose" and tuple(node.attributes["permutation"] or ()) == _SWAPPED
+
+
+def _to_tokens(node: Node, reshape: Node, names: set[str], shapes: ShapesByBatch
+               ) -> list[Node] | None:
+    """Return the nodes that replace the reshape of an image to (N, C, H * W) and the transposition
+    after it; None where the reshape makes another shape."""
+    image, tokens = reshape.inputs[0], node.outputs[0]
+    if not _are_tokens(tokens, image, shapes) or (sizes := _sizes(tokens, shapes)) is None:
+        return None
+    last = new_name(names, f"{image} channels last")
+    return [Node("transpose", last, [image], [last], {"permutation": (0, 2, 3, 1)}, node.source),
+            Node("reshape", node.name, [last], [tokens], {"shape": sizes}, node.source)]
+
+
+def _to_image(node: Node, transposition: Node, names: set[str], shapes: ShapesByBatch
+              ) -> list[Node] | None:
+    """Return the nodes that replace the transposition of tokens and the reshape to (N, C, H, W)
+    after it; None where the reshape makes another shape."""
+    tokens, image = transposition.inputs[0], node.outputs[0]
+    if not _are_tokens(tokens, image, shapes) or (sizes := _sizes(image, shapes)) is None:
+        return None
+    last = new_name(names, f"{image} channels last")
+    return [Node("reshape", last, [tokens], [last],
+                 {"shape": (0, sizes[2], sizes[3], sizes[1])}, node.source),
+            Node("transpose", node.name, [last], [image], {"permutation": (0, 3, 1, 2)},
+                 node.source)]
+
+
+def _are_tokens(tokens: str, image: str, shapes: ShapesByBatch) -> bool:
+    """Return whether a value has a row for each pixel of an image, with the pixel's channels."""
+    return shapes.rank(image) == 4 and all(
+        rows == (whole[0], whole[2] * whole[3], whole[1])
+        for rows, whole in zip(shapes.shapes(tokens), shapes.shapes(image), strict=True))
+
+
+def _sizes(name: str, shapes: ShapesByBatch) -> Shape | None:
+    """Return the shape of a value with 0 for the batch; None where other sizes depend on the
+    batch."""
+    known = {(0, *shape[1:]) for shape in shapes.shapes(name)}
+    return known.pop() if len(known) == 1 else None

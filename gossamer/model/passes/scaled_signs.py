@@ -23,7 +23,7 @@ _SELECTING = frozenset({"reshape", "flatten", "squeeze", "unsqueeze", "transpose
 
 
 def round_scaled_signs(graph: Graph) -> None:
-    """Rounds weights whose magnitudes are nearly equal in each channel, so that the weights of a
+    """Round weights whose magnitudes are nearly equal in each channel, so that the weights of a
     channel are a or -a for one number a.
 
     In training with the straight-through estimator, (a * sign(w) - w) + w stands for a * sign(w).
@@ -48,7 +48,7 @@ def round_scaled_signs(graph: Graph) -> None:
 
 
 def _are_nearly_scaled_signs(weight: np.ndarray) -> bool:
-    """Returns whether the magnitudes of each channel are equal but for rounding, and in at least
+    """Return whether the magnitudes of each channel are equal but for rounding, and in at least
     one channel are not exactly equal."""
     rows = weight.reshape(len(weight), -1)
     # the first channel alone rules out most other weights, so it is tested first
@@ -62,7 +62,7 @@ def _are_nearly_scaled_signs(weight: np.ndarray) -> bool:
 
 
 def move_scales_into_weights(graph: Graph) -> None:
-    """Replaces the values -a, 0 and a, which a quantiser gives to convolutions and products of
+    """Replace the values -a, 0 and a, which a quantiser gives to convolutions and products of
     scaled signs, by -1, 0 and 1, and multiplies the weights of these layers by a. Other readers get
     the values as they are."""
     users, names = readers(graph), names_of(graph)
@@ -91,7 +91,7 @@ def move_scales_into_weights(graph: Graph) -> None:
 
 
 def _with_signs(name: str, taken: Sequence[Node], names: set[str], source: str) -> list[Node]:
-    """Makes the nodes in `taken` read the signs of a value in place of the value. Returns a list
+    """Make the nodes in `taken` read the signs of a value in place of the value. Returns a list
     with the node that makes the signs; an empty list where `taken` is empty."""
     if not taken:
         return []
@@ -102,7 +102,7 @@ def _with_signs(name: str, taken: Sequence[Node], names: set[str], source: str) 
 
 
 def _scale(node: Node) -> float | None:
-    """Returns the number a where the values of a node are two or three of -a, 0 and a; None for
+    """Return the number a where the values of a node are two or three of -a, 0 and a; None for
     other nodes, and where a is 1."""
     if node.op != "elementwise" or len(node.outputs) != 1:
         return None
@@ -121,7 +121,7 @@ def _scale(node: Node) -> float | None:
 
 
 def _selects(node: Node, scale: float) -> bool:
-    """Returns whether the outputs of a node are values of its first input or, as padding, -scale, 0
+    """Return whether the outputs of a node are values of its first input or, as padding, -scale, 0
     or scale."""
     if node.op == "pad":
         value = np.float32(node.attributes.get("value") or 0)
@@ -131,7 +131,7 @@ def _selects(node: Node, scale: float) -> bool:
 
 def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, name: str,
              scale: float) -> list[Node] | None:
-    """Returns the layers of scaled signs that a value reaches through one of its readers. The
+    """Return the layers of scaled signs that a value reaches through one of its readers. The
     reader may be a layer of scaled signs, or a node that only selects values. The list also has the
     pad nodes between the value and the layers. Returns None where the value reaches another
     node."""
@@ -159,7 +159,7 @@ def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, na
 
 
 def _stay_scaled_signs(rows: np.ndarray, scale: float) -> bool:
-    """Returns whether the weights of each channel all have the same magnitude, both before and
+    """Return whether the weights of each channel all have the same magnitude, both before and
     after they are multiplied by a scale."""
     scaled = rows.reshape(len(rows), -1)[:, :1] * np.float64(scale)
     with np.errstate(over="ignore"):

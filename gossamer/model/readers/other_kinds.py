@@ -94,13 +94,13 @@ KINDS = (
 
 
 def by_name(path: Path) -> str | None:
-    """Returns what a file or a folder is by its name, and what helps; None where the name says
+    """Return what a file or a folder is by its name, and what helps; None where the name says
     nothing."""
     return _first(lambda kind: bool(kind.suffixes) and path.name.lower().endswith(kind.suffixes))
 
 
 def by_content(content: Path | bytes) -> str | None:
-    """Returns what a file, a folder or the bytes of a file are, and what helps; None where the
+    """Return what a file, a folder or the bytes of a file are, and what helps; None where the
     content says nothing."""
     try:
         if isinstance(content, Path) and content.is_dir():

@@ -64,9 +64,12 @@ class Reader:
                 f"{f' with its {further}' if further else ''})")
 
     def files(self, path: Path, further: Sequence[Path]) -> list[Path]:
-        """Returns all files of a model. Further files that are not given are looked for beside the
-        first. Raises InputError for too many files, or for an absent further file; where the first
-        file is absent, the reader raises the error."""
+        """Return all files of a model.
+
+        Further files that are not given are looked for beside the first. Raises InputError for too
+        many files, or for an absent further file; where the first file is absent, the reader raises
+        the error.
+        """
         if len(further) > len(self.further):
             count = 1 + len(self.further)
             raise InputError(f"{path}: {1 + len(further)} files are given, expected {count} for "
@@ -123,7 +126,7 @@ counts."""
 
 
 def reader_of(path: str | Path) -> Reader | None:
-    """Returns the reader of a file by the suffix of its name, in small or capital letters; None
+    """Return the reader of a file by the suffix of its name, in small or capital letters; None
     where no reader has the suffix."""
     name = str(path).lower()
     fitting = [(len(suffix), reader) for reader in READERS for suffix in reader.suffixes
@@ -132,7 +135,7 @@ def reader_of(path: str | Path) -> Reader | None:
 
 
 def stem(path: Path) -> str:
-    """Returns a file's name without the suffix that its reader knows."""
+    """Return a file's name without the suffix that its reader knows."""
     reader = reader_of(path)
     if reader is None:
         return path.stem
@@ -142,5 +145,5 @@ def stem(path: Path) -> str:
 
 
 def descriptions() -> str:
-    """Returns the kinds of model files with their suffixes, for messages and help."""
+    """Return the kinds of model files with their suffixes, for messages and help."""
     return ", ".join(reader.description for reader in READERS)

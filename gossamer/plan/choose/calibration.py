@@ -11,8 +11,8 @@ import numpy as np
 
 from gossamer.accuracy import normalised_error
 from gossamer.errors import InputError
-from gossamer.model.batch_axis import along_batch
 from gossamer.model.graph import Graph, as_called
+from gossamer.model.infer.resolve import along_batch
 from gossamer.plan.choose.outcomes import Accuracy, Planned
 from gossamer.plan.program import Program, Step
 from gossamer.plan.run.binding import batch_of

@@ -17,7 +17,7 @@ from gossamer.expression import identity
 from gossamer.model.facts import derive, stating_nan
 from gossamer.model.graph import Graph, Node, StaticGraph
 from gossamer.model.opset.definition import OpDef
-from gossamer.model.opset.onnx_part import nodes_of
+from gossamer.model.opset.onnx_nodes import nodes_of
 from gossamer.model.opset.registry import OPSET
 from gossamer.model.opset.shapes import swaps_matrices
 from gossamer.model.passes.optimise import optimise

@@ -7,7 +7,7 @@ from typing import Any
 
 from gossamer.errors import UnsupportedError
 from gossamer.model.graph import Graph
-from gossamer.model.opset.onnx_part import nodes_of
+from gossamer.model.opset.onnx_nodes import nodes_of
 from gossamer.plan.candidate import counted
 from gossamer.plan.program import Program
 

@@ -9,9 +9,8 @@ from contextlib import suppress
 import numpy as np
 
 from gossamer.errors import GossamerError
-from gossamer.model.batch_axis import along_batch
 from gossamer.model.graph import Graph
-from gossamer.model.infer.resolve import resolve
+from gossamer.model.infer.resolve import along_batch, resolve
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import WeightsStore
 from gossamer.plan.lower.rules import lower

@@ -1,25 +1,31 @@
-"""Shapes of whole graphs at any batch size, with shape arithmetic and open dimensions."""
+"""Shapes of whole graphs at any batch size, with shape arithmetic and open dimensions; constants
+that differ between batch sizes; and batches that may not be split."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import gossamer
 from gossamer.errors import InputError, ModelError
 from gossamer.expression import identity
+from gossamer.io.text import shape_text
+from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph, Node, ValueInfo
-from gossamer.model.infer.resolve import resolve, with_shapes
+from gossamer.model.infer.resolve import along_batch, resolve, with_shapes
 from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
+from tests.cli.command_line import RNG, fails, save_network, save_photo, succeeds
 from tests.model.executor import execute
 from tests.model.onnx_models import Input, compare, model, runtime, save, weights
-from tests.tolerances import FLOAT32, normalised_error
+from tests.tolerances import FLOAT32, normalised_error, tolerance
 
 
 def ints(*values: int) -> np.ndarray:
@@ -249,3 +255,162 @@ def test_views_of_constants_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> N
         "c": weights(1, 50), "sizes": np.array([20, 50]), "other": np.array([1, 20, 50]),
         "first": np.array([[0]])})
     resolve(load(proto), 1)
+
+
+SHAPE = (3, 6, 6)
+
+
+CONSTANTS = {
+    "w": weights(3, 3, 3, 3), "c": weights(3, 1, 1, seed=8), "m": weights(108, 4, seed=9),
+    "row": weights(4, seed=10), "zero": ints(0), "zeros": np.zeros((), np.int64),
+    "one": np.ones((), np.int64), "axes": ints(1, 2, 3), "two": np.array(2, np.float32),
+    "four": ints(0, 0, 0, 0), "three": ints(0, 0, 0), "image": weights(1, 3, 6, 6, seed=11),
+    "unit": np.ones((1, 1), np.float32), "any": ints(-1),
+}
+
+CONV = make("Conv", ["x", "w"], "conv", pads=[1, 1, 1, 1])
+SIZES = make("Shape", ["x"], "shape")
+BATCH = make("Gather", ["shape", "zeros"], "n")
+FLAT = make("Flatten", ["x"], "flat")
+EXPANDED = make("Expand", ["c", "shape"], "e")
+COUNT = [make("Range", ["zeros", "n", "one"], "range"), make("Cast", ["range"], "numbers", to=1),
+         make("Unsqueeze", ["numbers", "axes"], "column")]
+FILLED = make("ConstantOfShape", ["shape"], "e",
+              value=numpy_helper.from_array(np.array([0.5], np.float32)))
+
+NETWORKS: Mapping[str, list[onnx.NodeProto]] = {
+    "expand": [CONV, SIZES, EXPANDED, make("Add", ["conv", "e"], "y")],
+    "filled": [CONV, SIZES, FILLED, make("Mul", ["conv", "e"], "y")],
+    "expand that is none at batch 1": [
+        CONV, SIZES, make("Expand", ["image", "shape"], "e"),
+        make("Concat", ["conv", "e"], "y", axis=1)],
+    "range": [CONV, SIZES, BATCH, *COUNT, make("Add", ["conv", "column"], "y")],
+    "range of the image's shape": [
+        CONV, SIZES, BATCH, *COUNT, make("Expand", ["column", "shape"], "e"),
+        make("Sub", ["conv", "e"], "y")],
+    "chain": [CONV, SIZES, EXPANDED, make("Relu", ["e"], "f"), make("Mul", ["f", "two"], "g"),
+              make("Relu", ["conv"], "r"), make("Add", ["r", "g"], "y")],
+    "weight": [SIZES, BATCH, FLAT, make("Cast", ["n"], "scale", to=1),
+               make("Mul", ["m", "scale"], "scaled"),
+               make("MatMul", ["flat", "scaled"], "y")],
+    "gemm": [SIZES, BATCH, FLAT, make("Cast", ["n"], "scale", to=1),
+             make("Mul", ["m", "scale"], "scaled"),
+             make("Gemm", ["flat", "scaled", "row"], "product"), make("Relu", ["product"], "y")],
+    "bias of a gemm": [
+        FLAT, make("Gemm", ["flat", "m"], "product"), make("Shape", ["product"], "shape"),
+        make("Expand", ["row", "shape"], "e"), make("Add", ["product", "e"], "y")],
+    "pad that is none at batch 1": [
+        CONV, SIZES, BATCH, make("Sub", ["n", "one"], "more"),
+        make("Reshape", ["more", "any"], "last"),
+        make("Concat", ["four", "last", "three"], "pads", axis=0),
+        make("Pad", ["image", "pads"], "e"), make("Add", ["conv", "e"], "y")],
+    "shape through a product": [
+        SIZES, make("Gather", ["shape", "zero"], "n"),
+        make("Cast", ["n"], "number", to=1), make("Unsqueeze", ["number", "zero"], "matrix"),
+        make("MatMul", ["matrix", "unit"], "product"), make("Reshape", ["product", "any"], "size"),
+        make("Cast", ["size"], "whole", to=7), make("Concat", ["whole", "any"], "to", axis=0),
+        make("Reshape", ["x", "to"], "y")],
+    "output": [CONV, SIZES, EXPANDED, make("Relu", ["e"], "y")],
+}
+
+
+def network(name: str) -> onnx.ModelProto:
+    used = {value for node in NETWORKS[name] for value in node.input}
+    return model(NETWORKS[name], {"x": ("N", *SHAPE)}, {"y": None},
+                 {key: value for key, value in CONSTANTS.items() if key in used})
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_one_optimised_graph_serves_every_batch(name: str, tmp_path: Path) -> None:
+    proto = network(name)
+    graph = load(save(proto, tmp_path))
+    better = optimise(graph)
+    for batch in (2, 3, 1, 5):
+        x = np.random.default_rng(batch).standard_normal((batch, *SHAPE)).astype(np.float32)
+        (expected,) = runtime(proto, {"x": x})
+        for version in (graph, better):
+            static = resolve(version, batch)
+            y = execute(static, {"x": x})["y"]
+            assert normalised_error(y, expected) <= tolerance("network")
+
+
+@pytest.mark.parametrize("name", ["expand that is none at batch 1", "pad that is none at batch 1"])
+def test_a_constant_of_one_batch_size_is_never_taken_for_a_weight(name: str,
+                                                                  tmp_path: Path) -> None:
+    """Weights serve every batch size, so that the name of one must not stand for another."""
+    graph = optimise(load(save(network(name), tmp_path)))
+    for batch in (1, 2):
+        (reader,) = [node for node in resolve(graph, batch).nodes if "conv" in node.inputs]
+        assert "e" in reader.inputs
+
+
+MIXING = {
+    "ReduceMean": [helper.make_node("ReduceMean", ["x"], ["m"], name="it", axes=[0]),
+                   helper.make_node("Sub", ["x", "m"], ["y"])],
+    "Softmax": [helper.make_node("Softmax", ["x"], ["y"], name="it", axis=0)],
+    "Transpose": [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+                  helper.make_node("Softmax", ["t"], ["s"], name="it", axis=1),
+                  helper.make_node("Transpose", ["s"], ["y"], perm=[1, 0])],
+    "MatMul": [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+               helper.make_node("MatMul", ["x", "t"], ["u"], name="it"),
+               helper.make_node("MatMul", ["u", "x"], ["y"])],
+    "Concat": [helper.make_node("Concat", ["x", "x"], ["y"], name="it", axis=0)],
+    "Flatten": [helper.make_node("Flatten", ["x"], ["y"], name="it", axis=0)],
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_networks_that_mix_a_batch_are_not_split(name, tmp_path):
+    path = save_network(tmp_path / "mix.onnx", nodes=MIXING[name], weights={}, inputs=("N", 4),
+                        outputs=(("y", None),))
+    x = RNG.standard_normal((6, 4)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    words = ("run", path, "--device", "host", "--input", tmp_path / "x.npy")
+    line = fails(2, *words, "--batch", 2)
+    assert "'it'" in line and "leave --batch out" in line
+    result = succeeds(*words, "--output", tmp_path / "y.npy")
+    (expected,) = ReferenceEvaluator(str(path)).run(None, {"x": x})
+    assert normalised_error(np.load(tmp_path / "y.npy"), expected) <= tolerance("network")
+    assert f"y: {shape_text(expected.shape)} float32" in result.stdout
+    succeeds(*words, "--batch", 6)
+
+
+@pytest.mark.parametrize("node", [
+    helper.make_node("Softmax", ["x"], ["y"], axis=-1),
+    helper.make_node("Transpose", ["x"], ["y"], perm=[0, 2, 1]),
+    helper.make_node("ReduceMean", ["x"], ["y"], axes=[1, 2]),
+    helper.make_node("MatMul", ["x", "x"], ["y"]),
+    helper.make_node("Concat", ["x", "x"], ["y"], axis=1),
+], ids=lambda node: node.op_type)
+def test_networks_that_do_not_mix_are_split(node, tmp_path):
+    path = save_network(tmp_path / "rows.onnx", nodes=[node], weights={}, inputs=("N", 4, 4),
+                        outputs=(("y", None),))
+    np.save(tmp_path / "x.npy", RNG.standard_normal((6, 4, 4)).astype(np.float32))
+    words = ("run", path, "--device", "host", "--input", tmp_path / "x.npy", "--output")
+    succeeds(*words, tmp_path / "whole.npy")
+    succeeds(*words, tmp_path / "parts.npy", "--batch", 4)
+    assert normalised_error(np.load(tmp_path / "parts.npy"), np.load(tmp_path / "whole.npy")
+                            ) <= tolerance("network")
+
+
+def test_photos_of_a_network_that_mixes_run_at_once(tmp_path):
+    photo = save_photo(tmp_path / "photo.png")
+    nodes = [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=1)]
+    path = save_network(tmp_path / "sum.onnx", nodes=nodes, weights={}, outputs=(("y", None),))
+    words = ("run", path, "--device", "host", "--preprocess", "none", "--image", photo, photo)
+    document = json.loads(succeeds(*words, "--json").stdout)
+    assert document["batch"] == 2 and document["results"] == []
+    assert document["outputs"]["y"]["shape"] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("written", "keepdims", "apart"), [
+    (1, True, True), (1, False, False), (2, True, False)])
+def test_a_network_that_takes_one_image_at_a_time_is_run_for_each(written, keepdims, apart):
+    build = GraphBuilder("net")
+    mean = build.add("reduce", [build.input("x", (None, 4, 3))], kind="mean", axes=(0,),
+                     keepdims=keepdims)
+    build.output(mean, ())
+    build.graph.fixed_batch = written
+    reason, by_row = along_batch(build.graph, written)
+    assert (reason is None) == apart and by_row == ({mean} if apart else set())
+    assert apart or f"written for batch {written} and does not run at 7" in reason

@@ -1,64 +1,34 @@
-"""An op that is defined in part is refused by name, and the definitions agree with the rest."""
+"""The definitions of ops agree with each other, with their texts, the lowering rules and the
+references."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+import importlib
+import pkgutil
 from typing import Any
 
+import numpy as np
 import pytest
 
-from gossamer.model.opset.definition import (
-    OpDef,
-    define,
-    never_jumps,
-    not_evaluated,
-    nothing_known,
-    resolved,
-)
-from gossamer.model.opset.mixing import keeps_images_apart
-from gossamer.model.opset.registry import OPSET, by_name
+from gossamer.model import opset
+from gossamer.model.opset.definition import RESOLVED, OpDef, never, not_evaluated, nothing_known
+from gossamer.model.opset.mixing import keeps_images_separate
+from gossamer.model.opset.registry import OPSET
 from gossamer.ops.registry import OPS
 from gossamer.plan.lower.rules import check_rules
+from tests.model.executor import execute
 from tests.model.opset.cases import CASES, node_of
+from tests.tolerances import FLOAT32, normalised_error
 
 PARTS: dict[str, Any] = {
     "text": "x; axis", "shape": lambda state, node: state.alias(node), "evaluate": not_evaluated,
-    "mixes": keeps_images_apart, "passes_values": True, "jumps": never_jumps,
+    "mixes": keeps_images_separate, "passes_values": True, "discontinuous": never,
     "facts": nothing_known, "float_only": False, "attribute_inputs": ()}
 
 
-def test_a_whole_definition() -> None:
-    toy = define("toy", **PARTS)
-    assert toy.name == "toy" and toy.remains
-    assert {"name", *PARTS} == {field.name for field in fields(OpDef)}
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_a_missing_part_is_named(part: str) -> None:
-    with pytest.raises(TypeError, match=rf"op 'toy' lacks {part}$"):
-        define("toy", **{name: value for name, value in PARTS.items() if name != part})
-
-
-def test_all_missing_parts_are_named() -> None:
-    with pytest.raises(TypeError, match=r"op 'toy' lacks mixes, facts$"):
-        define("toy", **{name: value for name, value in PARTS.items()
-                         if name not in ("mixes", "facts")})
-
-
-def test_an_unknown_part_is_named() -> None:
-    with pytest.raises(TypeError, match="op 'toy' has flops, expected text, shape"):
-        define("toy", **PARTS, flops=0)
-
-
-@pytest.mark.parametrize("part", ["evaluate", "mixes", "facts"])
-def test_an_op_is_resolved_in_all_parts_or_in_none(part: str) -> None:
-    with pytest.raises(TypeError, match=f"op 'toy' has {part} as an op that resolve"):
-        define("toy", **{**PARTS, part: resolved})
-
-
 def test_every_op_of_a_static_graph_needs_a_lowering_rule() -> None:
-    toy, gone = (define(name, **{**PARTS, **dict.fromkeys(parts, resolved)})
-                 for name, parts in (("toy", ()), ("gone", ("evaluate", "mixes", "facts"))))
+    toy, gone = (OpDef(name, **{**PARTS, **parts})
+                 for name, parts in (("toy", {}), ("gone", RESOLVED)))
     check_rules({"toy": toy, "gone": gone}, ["toy"])
     with pytest.raises(TypeError, match=r"^ops without a rule that lowers them: toy$"):
         check_rules({"toy": toy, "gone": gone}, [])
@@ -66,11 +36,12 @@ def test_every_op_of_a_static_graph_needs_a_lowering_rule() -> None:
         check_rules({"toy": toy, "gone": gone}, ["toy", "gone", "other"])
 
 
-def test_an_op_that_is_defined_twice_is_named() -> None:
-    toy, other = define("toy", **PARTS), define("other", **PARTS)
-    assert by_name([toy, other]) == {"toy": toy, "other": other}
-    with pytest.raises(TypeError, match="op 'toy' is defined twice"):
-        by_name([toy, other, toy])
+def test_no_op_is_defined_twice() -> None:
+    modules = (importlib.import_module(f"{opset.__name__}.{each.name}")
+               for each in pkgutil.iter_modules(opset.__path__))
+    names = [definition.name for module in modules
+             for definition in getattr(module, "DEFINITIONS", ())]
+    assert sorted(names) == sorted(OPSET)
 
 
 def test_nodes_of_ops_have_definitions() -> None:
@@ -93,3 +64,25 @@ def test_the_text_names_all_attributes_of_a_node(op: str) -> None:
 @pytest.mark.parametrize("op", OPSET)
 def test_the_text_names_all_attributes_that_may_come_as_inputs(op: str) -> None:
     assert all(name in OPSET[op].text for name in OPSET[op].attribute_inputs)
+
+
+EVALUATED = [name for name, op in OPSET.items() if op.remains and op.evaluate is not not_evaluated]
+
+
+@pytest.mark.parametrize("op", EVALUATED)
+def test_evaluation_agrees_with_the_reference(op: str) -> None:
+    for case in CASES[op]:
+        node, static, arrays = node_of(op, case)
+        results = OPSET[op].evaluate(node.attributes, [arrays[name] for name in node.inputs])
+        expected = execute(static, arrays)
+        for name, result in zip(node.outputs, results, strict=True):
+            assert result.shape == static.shapes[name]
+            assert result.dtype.name == static.dtypes[name]
+            if result.dtype.kind == "f":
+                assert normalised_error(result, expected[name]) <= FLOAT32
+            else:
+                np.testing.assert_array_equal(result, expected[name])
+
+
+def test_every_op_of_a_static_graph_has_a_case() -> None:
+    assert CASES.keys() == {name for name, op in OPSET.items() if op.remains}

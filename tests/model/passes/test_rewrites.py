@@ -11,18 +11,12 @@ from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
 from tests.model.executor import execute
-from tests.model.passes import (
-    patterns_of_channels,
-    patterns_of_images,
-    patterns_of_layers,
-    patterns_of_values,
-)
+from tests.model.passes import patterns_of_channels, patterns_of_layers
 from tests.model.passes.patterns import Pattern, graph_of, varied
 from tests.model.passes.test_optimise import STEPS, _random_step
 from tests.tolerances import FLOAT32, normalised_error
 
-FAMILIES = (patterns_of_layers.FAMILIES | patterns_of_values.FAMILIES
-            | patterns_of_channels.FAMILIES | patterns_of_images.FAMILIES)
+FAMILIES = patterns_of_layers.FAMILIES | patterns_of_channels.FAMILIES
 
 
 @pytest.mark.parametrize("name", FAMILIES)

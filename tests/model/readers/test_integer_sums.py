@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gossamer.errors import UnsupportedError
-from gossamer.model.readers.onnx.integer_sums import slices
+from gossamer.model.readers.onnx.quantised_products import slices
 
 NODE, EXACT = SimpleNamespace(unsupported=UnsupportedError), 2**24
 

@@ -17,7 +17,7 @@ import gossamer
 from gossamer.errors import GossamerError
 from gossamer.model.graph import StaticGraph
 from gossamer.model.infer.resolve import resolve
-from gossamer.model.opset.onnx_reference import FOLDED
+from gossamer.model.opset.onnx_nodes import FOLDED
 from gossamer.model.readers.onnx.reader import load_onnx
 from tests.model.executor import execute
 from tests.model.onnx_models import runtime

@@ -25,7 +25,7 @@ from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
-from gossamer.model.readers.onnx.integers import Centred
+from gossamer.model.readers.onnx.node import Centred
 from tests.model.onnx_models import compare, model, outputs_of, runtime, save
 
 RNG = np.random.default_rng(5)

@@ -13,8 +13,7 @@ from onnx import NodeProto, helper
 import gossamer
 from gossamer.device.base import Device
 from gossamer.facts import PLUS_MINUS_ONE
-from gossamer.model.batch_axis import mixing_node
-from gossamer.model.infer.resolve import resolve
+from gossamer.model.infer.resolve import mixing_node, resolve
 from gossamer.model.passes.optimise import optimise
 from gossamer.model.prune import prune
 from gossamer.ops.gemm.problem import GemmProblem

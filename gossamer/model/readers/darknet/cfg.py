@@ -10,7 +10,6 @@ from pathlib import Path
 
 from gossamer.errors import ModelError, UnsupportedError, closest
 from gossamer.io.packed import whole
-from gossamer.model.readers.darknet.keys import COMMON, KEYS, NOT_COMPUTED, SHORT_NAMES
 from gossamer.model.readers.other_kinds import by_content
 
 _LARGEST = 2**31 - 1
@@ -51,8 +50,11 @@ class Section:
         return self.options[key].text if key in self.options else default
 
     def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """Returns the whole number of an option. Raises ModelError where the option is no whole
-        number, is less than `least`, or is absent without a default."""
+        """Return the whole number of an option.
+
+        Raises ModelError where the option is no whole number, is less than `least`, or is absent
+        without a default.
+        """
         if key not in self.options and default is not None:
             return default
         text = self._required(key)
@@ -61,13 +63,15 @@ class Section:
         return int(text)
 
     def flag(self, key: str) -> bool:
-        """Returns whether an option is set to another number than 0."""
+        """Return whether an option is set to another number than 0."""
         return self.integer(key, 0, least=-_LARGEST) != 0
 
     def number(self, key: str, default: float, low: float = -math.inf,
                high: float = math.inf) -> float:
-        """Returns the number of an option. Raises ModelError where the option is not one number
-        from `low` to `high`."""
+        """Return the number of an option.
+
+        Raises ModelError where the option is not one number from `low` to `high`.
+        """
         if key not in self.options:
             return default
         (number, *more) = self.numbers(key)
@@ -79,7 +83,7 @@ class Section:
         return number
 
     def numbers(self, key: str) -> list[float]:
-        """Returns the numbers of an option, which commas separate; an empty list where the option
+        """Return the numbers of an option, which commas separate; an empty list where the option
         is absent. Raises ModelError where a part is no finite number."""
         parts = [part for part in self.text(key).split(",") if part.strip()]
         if not all(re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", part.strip(), re.I)
@@ -88,7 +92,7 @@ class Section:
         return [float(part) for part in parts]
 
     def integers(self, key: str) -> list[int]:
-        """Returns the whole numbers of an option, which commas separate; an empty list where the
+        """Return the whole numbers of an option, which commas separate; an empty list where the
         option is absent. Raises ModelError where a part is no whole number."""
         numbers = self.numbers(key)
         if not all(number.is_integer() and abs(number) <= _LARGEST for number in numbers):
@@ -96,18 +100,18 @@ class Section:
         return [int(number) for number in numbers]
 
     def refuse(self, *keys: str) -> None:
-        """Raises UnsupportedError where one of the options is set to another number than 0."""
+        """Raise UnsupportedError where one of the options is set to another number than 0."""
         for key in keys:
             if self.number(key, 0) != 0:
                 raise self.unsupported(f"{key}={self.text(key)} is not computed", key)
 
     def error(self, text: str, key: str = "") -> ModelError:
-        """Returns an error that names the line of the option `key`, or the line of the section if
+        """Return an error that names the line of the option `key`, or the line of the section if
         the section does not have this option."""
         return ModelError(self._message(text, key))
 
     def unsupported(self, text: str, key: str = "") -> UnsupportedError:
-        """Returns an error about a section or option that Darknet computes and gossamer does
+        """Return an error about a section or option that Darknet computes and gossamer does
         not."""
         return UnsupportedError(self._message(text, key))
 
@@ -122,8 +126,11 @@ class Section:
 
 
 def read_sections(path: Path) -> list[Section]:
-    """Returns the sections of a .cfg file in order, [net] first. Raises InputError where the file
-    cannot be read, and ModelError for a line that is no part of a .cfg file."""
+    """Return the sections of a .cfg file in order, [net] first.
+
+    Raises InputError where the file cannot be read, and ModelError for a line that is no part of a
+    .cfg file.
+    """
     data = whole(path)
     if (kind := by_content(data)) is not None:
         raise ModelError(f"{path}: {kind}")
@@ -154,7 +161,7 @@ def read_sections(path: Path) -> list[Section]:
 
 
 def unknown_keys(sections: Sequence[Section]) -> list[str]:
-    """Returns a list of one warning, which names the options that Darknet does not have; an empty
+    """Return a list of one warning, which names the options that Darknet does not have; an empty
     list where the sections have no such options."""
     unknown = [f"{key!r} of [{section.kind}] (line {option.line})"
                + _do_you_mean(key, KEYS[section.kind]) for section in sections
@@ -167,14 +174,16 @@ def unknown_keys(sections: Sequence[Section]) -> list[str]:
 
 
 def _do_you_mean(key: str, keys: Iterable[str]) -> str:
-    """Returns the question whether another key is meant; empty where no key is similar."""
+    """Return the question whether another key is meant; empty where no key is similar."""
     close = closest(key, keys, 1, 0.8)
     return f", do you mean {close[0]!r}?" if close else ""
 
 
 def _section(path: Path, line: str, number: int, index: int) -> Section:
-    """Returns a section without options. Raises UnsupportedError for a section of unknown name, and
-    ModelError for a second [net]."""
+    """Return a section without options.
+
+    Raises UnsupportedError for a section of unknown name, and ModelError for a second [net].
+    """
     name = line[1:].split("]")[0].strip()
     kind = SHORT_NAMES.get(name, name)
     if line.endswith("]") and name in NOT_COMPUTED:
@@ -188,3 +197,86 @@ def _section(path: Path, line: str, number: int, index: int) -> Section:
     if kind == "net" and index >= 0:
         raise ModelError(f"{path}: line {number}: a second section [net]")
     return Section(path, kind, number, index)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+SHORT_NAMES = {"network": "net", "conv": "convolutional", "conn": "connected", "max": "maxpool",
+               "avg": "avgpool", "local_avg": "local_avgpool", "soft": "softmax"}
+"""Alternative names of sections, each with the usual name of the section."""
+
+NOT_COMPUTED = _words("""
+    contrastive conv_lstm crnn deconv deconvolutional detection Gaussian_yolo gru history implicit
+    iseg l2norm local logistic lrn lstm normalization rnn""")
+"""Sections of Darknet that gossamer does not compute."""
+
+COMMON = _words("""
+    burnin_update clip dont_update dontload dontloadscales dynamic_minibatch keep_delta_gpu
+    learning_rate learning_scale numload onlyforward smooth stopbackward stream train_only_bn truth
+    wait_stream""")
+"""Options of every section."""
+
+_CONVOLUTION = """
+    activation angle antialiasing assisted_excitation batch_normalize bin_output binary cbn
+    coordconv dilation dot filters flipped grad_centr groups pad padding reverse rotate
+    share_index size stretch stretch_sway stride stride_x stride_y sway xnor"""
+_WINDOW = """
+    antialiasing maxpool_depth maxpool_zero_nonmax out_channels padding size stride stride_x
+    stride_y"""
+_BOXES = """
+    absolute anchors bias_match classes coords focal_loss jitter log map max max_boxes num random
+    rescore resize sqrt thresh"""
+
+KEYS: dict[str, frozenset[str]] = {kind: _words(keys) for kind, keys in {
+    "net": """
+        B1 B2 adam adversarial_lr angle aspect attention augment_speed
+        badlabels_reject_threshold badlabels_rejection_percentage batch batches_cycle_mult
+        batches_per_cycle blur burn_in center channels clip contrastive contrastive_color
+        contrastive_jit_flip cutmix decay ema_alpha eps equidistant_point exposure flip gamma
+        gaussian_noise height hue init_sequential_subdivisions inputs label_smooth_eps
+        learning_rate learning_rate_min letter_box loss_scale max_batches max_chart_loss
+        max_crop min_crop mixup momentum mosaic mosaic_bound notruth num_sigmas_reject_badlabels
+        optimized_memory policy power random resize_step saturation scale scales seq_scales
+        sequential_subdivisions sgdr_cycle sgdr_mult show_receptive_field step steps
+        subdivisions time_steps track try_fix_nan unsupervised use_cuda_graph
+        weights_reject_freq width workspace_size_limit_MB""",
+    "convolutional": _CONVOLUTION,
+    "connected": "activation batch_normalize output",
+    "maxpool": _WINDOW,
+    "local_avgpool": _WINDOW,
+    "avgpool": "",
+    "upsample": "reverse scale stride",
+    "reorg": "extra flatten reverse stride",
+    "reorg3d": "reverse stride",
+    "route": "group_id groups layers",
+    "shortcut": "activation alpha beta from weights_normalization weights_normalizion weights_type",
+    "scale_channels": "activation from scale_wh",
+    "sam": "activation from",
+    "dropout": "dropblock dropblock_size_abs dropblock_size_rel probability",
+    "softmax": "groups noloss spatial temperature tree",
+    "empty": "",
+    "silence": "",
+    "activation": "activation",
+    "batchnorm": "",
+    "cost": "ratio scale type",
+    "crop": "angle crop_height crop_width exposure flip noadjust saturation shift",
+    "region": f"""{_BOXES}
+        background class_scale classfix coord_scale extra mask_scale noobject_scale object_scale
+        softmax tree""",
+    "yolo": f"""{_BOXES}
+        beta_nms cls_normalizer counters_per_class delta_normalizer dets_for_show dets_for_track
+        embedding_layer ignore_thresh iou_loss iou_normalizer iou_thresh iou_thresh_kind
+        label_smooth_eps mask max_delta new_coords nms_kind obj_normalizer objectness_smooth
+        scale_x_y show_details sim_thresh track_ciou_norm track_history_size truth_thresh
+        uc_normalizer""",
+}.items()}
+"""The options of each section, in addition to those in COMMON."""
+
+ALEXEYAB_ONLY = _words("""
+    antialiasing beta_nms cls_normalizer counters_per_class cutmix group_id iou_loss
+    iou_normalizer iou_thresh_kind label_smooth_eps letter_box max_delta mixup mosaic new_coords
+    nms_kind obj_normalizer objectness_smooth optimized_memory scale_x_y stride_x stride_y
+    workspace_size_limit_MB""")
+"""Options that only AlexeyAB's fork has, by which a network for this fork is recognised."""

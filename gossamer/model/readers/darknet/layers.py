@@ -1,14 +1,15 @@
-"""Converters of Darknet's sections with weights, and of sections that pool or normalise."""
+"""Functions that append the layers of Darknet's sections to a graph, and their activations."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from gossamer.model.compose import Composer
-from gossamer.model.readers.darknet.activations import activate
+from gossamer.expression import apply
+from gossamer.model.compose import Composer, Value
 from gossamer.model.readers.darknet.cfg import Section
 from gossamer.model.readers.darknet.network import DarknetNetwork, Layer
 
@@ -18,7 +19,7 @@ versions."""
 
 
 def convolutional(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends a convolution with its batch norm or bias, and its activation.
+    """Append a convolution with its batch norm or bias, and its activation.
 
     The .weights file has the biases first, then scales, means and variances of the batch norm, then
     the weights.
@@ -57,8 +58,10 @@ def convolutional(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def connected(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends a fully connected layer. In the .weights file its batch norm comes after the
-    weights."""
+    """Append a fully connected layer.
+
+    In the .weights file its batch norm comes after the weights.
+    """
     section.refuse("dontload", "dontloadscales", "numload")
     x = network.as_matrix(section, network.before(section))
     outputs = section.integer("output", 1)
@@ -78,7 +81,7 @@ def connected(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def maxpool(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends a max pool or, for [local_avgpool], an average pool, whose means leave padding out.
+    """Append a max pool or, for [local_avgpool], an average pool, whose means leave padding out.
 
     The padding of both sides together is size - 1 by default. The smaller half of it lies above
     and to the left of the picture.
@@ -102,14 +105,14 @@ def maxpool(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def avgpool(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends the mean over the whole picture."""
+    """Append the mean over the whole picture."""
     x = network.image_before(section)
     return Layer(network.build.reduce(x.value, "mean", (2, 3), **network.names(section)),
                  x.channels)
 
 
 def softmax(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends a softmax; where the section asks for several groups, a softmax for each group of
+    """Append a softmax; where the section asks for several groups, a softmax for each group of
     numbers."""
     section.refuse("spatial")
     if "tree" in section.options:
@@ -124,9 +127,8 @@ def softmax(network: DarknetNetwork, section: Section) -> Layer:
                             "temperature")
     value = x.value
     if temperature != 1:
-        composer = Composer()
-        scaled = composer.apply("div", composer.operand(value), composer.constant(temperature))
-        value = network.elementwise(section, "temperature", *composer.build(scaled))
+        value = network.elementwise(section, "temperature",
+                                    Composer().operand(value) / temperature)
     if groups == 1:
         return Layer(network.build.softmax(value, 1, **network.names(section)), x.channels,
                      flat=True)
@@ -137,8 +139,10 @@ def softmax(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def crop(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends the centre of the picture. Unless noadjust is set, numbers from 0 to 1 are scaled to
-    -1 to 1."""
+    """Append the centre of the picture.
+
+    Unless noadjust is set, numbers from 0 to 1 are scaled to -1 to 1.
+    """
     x = network.image_before(section)
     height, width = section.integer("crop_height", 1), section.integer("crop_width", 1)
     if height > x.height or width > x.width:
@@ -148,16 +152,16 @@ def crop(network: DarknetNetwork, section: Section) -> Layer:
                               ends=(top + height, left + width), axes=(2, 3), steps=(1, 1),
                               **network.names(section))
     if not section.flag("noadjust"):
-        composer = Composer()
-        doubled = composer.apply("mul", composer.operand(value), composer.constant(2))
-        adjusted = composer.apply("sub", doubled, composer.constant(1))
-        value = network.elementwise(section, "adjusted", *composer.build(adjusted))
+        value = network.elementwise(section, "adjusted", Composer().operand(value) * 2 - 1)
     return Layer(value, x.channels, height, width)
 
 
 def batchnorm(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends the batch norm of a [batchnorm] section. AlexeyAB's fork writes the biases of the
-    batch norm to the file; the original Darknet does not, and computes with biases of 0."""
+    """Append the batch norm of a [batchnorm] section.
+
+    AlexeyAB's fork writes the biases of the batch norm to the file; the original Darknet does not,
+    and computes with biases of 0.
+    """
     x = network.image_before(section)
     biases = (network.weights.take(section, x.channels) if network.weights.revision
               else np.zeros(x.channels, np.float32))
@@ -166,25 +170,25 @@ def batchnorm(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def activation(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends the activation of an [activation] section."""
+    """Append the activation of an [activation] section."""
     x = network.before(section)
     return replace(x, value=activate(network, section, x.value, "linear"))
 
 
 def unchanged(network: DarknetNetwork, section: Section) -> Layer:
-    """Returns the layer before the section: without training, dropout, cost and empty layers return
+    """Return the layer before the section: without training, dropout, cost and empty layers return
     their input unchanged."""
     return network.before(section)
 
 
 def _strides(section: Section) -> tuple[int, int]:
-    """Returns the strides (vertical, horizontal)."""
+    """Return the strides (vertical, horizontal)."""
     stride = section.integer("stride", 1)
     return section.integer("stride_y", stride), section.integer("stride_x", stride)
 
 
 def _window(section: Section, x: Layer, axis: int, size: int, padding: int, stride: int) -> int:
-    """Returns the height (axis 0) or width (axis 1) of the result of a window that moves over the
+    """Return the height (axis 0) or width (axis 1) of the result of a window that moves over the
     picture. Raises ModelError where the window does not fit."""
     room = x.image[axis] + padding - size
     if room < 0:
@@ -193,7 +197,7 @@ def _window(section: Section, x: Layer, axis: int, size: int, padding: int, stri
 
 
 def _norm(network: DarknetNetwork, section: Section, channels: int) -> list[np.ndarray]:
-    """Returns scales, means and variances; an empty list where the section has no batch norm."""
+    """Return scales, means and variances; an empty list where the section has no batch norm."""
     if not section.flag("batch_normalize"):
         return []
     return [network.weights.take(section, channels) for _ in range(3)]
@@ -201,7 +205,7 @@ def _norm(network: DarknetNetwork, section: Section, channels: int) -> list[np.n
 
 def _normalised(network: DarknetNetwork, section: Section, value: str, biases: np.ndarray,
                 norm: list[np.ndarray]) -> str:
-    """Appends a layer's batch norm, and returns its result; returns `value` where the layer has no
+    """Append a layer's batch norm, and return its result; returns `value` where the layer has no
     batch norm."""
     if not norm:
         return value
@@ -212,3 +216,208 @@ def _normalised(network: DarknetNetwork, section: Section, value: str, biases: n
                                      ("variances", variances))]
     gamma, beta, mean, variance = constants
     return network.build.batch_norm(value, gamma, beta, mean, variance, epsilon=_EPSILON, **names)
+
+
+def route(network: DarknetNetwork, section: Section) -> Layer:
+    """Append the concatenation of layers, or of one group of channels of each layer."""
+    indices = section.integers("layers")
+    if not indices:
+        raise section.error("lacks layers=..., the layers that it joins")
+    groups = section.integer("groups", 1)
+    group = section.integer("group_id", 0, least=0)
+    if group >= groups:
+        raise section.error(f"group_id={group} is none of {groups} groups", "group_id")
+    parts = []
+    for position, index in enumerate(indices):
+        layer = network.layer(section, index, "layers")
+        if layer.channels % groups:
+            raise section.error(f"the {layer.channels} channels of layer {index} do not divide "
+                                f"into {groups} groups", "groups")
+        count = layer.channels // groups
+        parts.append(network.channels(section, layer, group * count, (group + 1) * count,
+                                      f"group_{position}"))
+    if any(part.image != parts[0].image for part in parts):
+        sizes = ", ".join(f"{index}: {part.height}x{part.width}"
+                          for index, part in zip(indices, parts, strict=True))
+        raise section.error(f"joins layers of different sizes ({sizes})", "layers")
+    if len(parts) == 1:
+        return parts[0]
+    value = network.build.concat([part.value for part in parts], **network.names(section))
+    return replace(parts[0], value=value, channels=sum(part.channels for part in parts))
+
+
+def shortcut(network: DarknetNetwork, section: Section) -> Layer:
+    """Append the sum of other layers and the layer before this section.
+
+    The sum has the channels and the picture size of the layer before this section. A layer with
+    fewer channels is added to the first channels only. Of a layer with more channels, only the
+    first channels are added. Where another layer has a larger picture, every n-th pixel of every
+    n-th row of this picture is added.
+    """
+    if section.text("weights_type", "none") != "none":
+        raise section.unsupported(f"weights_type={section.text('weights_type')} is not computed, "
+                                  "only none", "weights_type")
+    for key in ("alpha", "beta"):
+        if section.number(key, 1) != 1:
+            raise section.unsupported(f"{key}={section.text(key)} is not computed, only 1", key)
+    indices = section.integers("from")
+    if not indices:
+        raise section.error("lacks from=..., the layers that it adds")
+    total = network.image_before(section)
+    value = total.value
+    for position, index in enumerate(indices):
+        layer = network.layer(section, index, "from")
+        layer = _of_size(network, section, layer, total, position)
+        layer = network.channels(section, layer, 0, min(layer.channels, total.channels),
+                                 f"channels_{position}")
+        other = layer.value
+        if layer.channels < total.channels:
+            pads = (0, 0, 0, 0, 0, total.channels - layer.channels, 0, 0)
+            other = network.build.add("pad", [other], pads=pads, mode="constant", value=0.0,
+                                      **network.names(section, f"padded_{position}"))
+        value = network.build.apply("add", value, other, **network.names(section, f"{position}"))
+    return replace(total, value=activate(network, section, value, "linear"))
+
+
+def scaled(network: DarknetNetwork, section: Section) -> Layer:
+    """Append the product of another layer and the layer before this section.
+
+    The layer before has one number for each channel, or with scale_wh one number for each pixel;
+    for [sam] it has the other layer's shape.
+    """
+    x = network.image_before(section)
+    layer = network.layer(section, section.integer("from", least=-section.index), "from")
+    expected = {"sam": layer.shape_text,
+                "scale_channels": f"{layer.channels}x1x1"}[section.kind]
+    if section.kind == "scale_channels" and section.flag("scale_wh"):
+        expected = f"1x{layer.height}x{layer.width}"
+    if x.shape_text != expected:
+        raise section.error(f"the layer before it has {x.shape_text}, expected {expected} for "
+                            f"layer {section.text('from')} of {layer.shape_text}", "from")
+    value = network.build.elementwise(apply("mul"), layer.value, x.value, **network.names(section))
+    return replace(layer, value=activate(network, section, value, "linear"))
+
+
+def upsample(network: DarknetNetwork, section: Section) -> Layer:
+    """Append the picture with every pixel repeated in both directions and multiplied by
+    `scale`."""
+    section.refuse("reverse")
+    x = network.image_before(section)
+    stride, scale = section.integer("stride", 2), section.number("scale", 1.0)
+    value = network.build.resize(x.value, (1, 1, stride, stride), **network.names(section))
+    if scale != 1:
+        value = network.elementwise(section, "scale", Composer().operand(value) * scale)
+    return Layer(value, x.channels, x.height * stride, x.width * stride)
+
+
+def reorg(network: DarknetNetwork, section: Section) -> Layer:
+    """Append the input with blocks of pixels moved to channels, or back (reverse).
+
+    [reorg] without `reverse` has an odd order: Darknet reads the memory of the input as a picture
+    of fewer channels, `stride` times as high and as wide, and moves the blocks of this picture.
+    [reorg3d] moves the blocks of the input itself.
+    """
+    section.refuse("extra", "flatten")
+    x = network.image_before(section)
+    stride = section.integer("stride", 1)
+    c, h, w = x.channels, x.height, x.width
+    area = stride * stride
+    if section.flag("reverse") and section.kind == "reorg3d":
+        raise section.unsupported("reverse=1 is not computed", "reverse")
+    if section.flag("reverse"):
+        if c % area:
+            raise section.error(f"{c} channels are no multiple of {stride}x{stride}", "stride")
+        split = (0, stride, stride, c // area, h, w)
+        order = (0, 3, 4, 1, 5, 2)
+        result = (c // area, h * stride, w * stride)
+    else:
+        if h % stride or w % stride:
+            raise section.error(f"an input of {h}x{w} is no multiple of stride={stride}", "stride")
+        if section.kind == "reorg3d":
+            split = (0, c, h // stride, stride, w // stride, stride)
+        elif c % area:
+            raise section.error(f"{c} channels are no multiple of {stride}x{stride}", "stride")
+        else:
+            split = (0, c // area, h, stride, w, stride)
+        order = (0, 3, 5, 1, 2, 4)
+        result = (c * area, h // stride, w // stride)
+    value = network.build.reshape(x.value, split, **network.names(section, "blocks"))
+    value = network.build.add("transpose", [value], permutation=order,
+                              **network.names(section, "moved"))
+    return Layer(network.build.reshape(value, (0, *result), **network.names(section)), *result)
+
+
+def _of_size(network: DarknetNetwork, section: Section, layer: Layer, total: Layer,
+             position: int) -> Layer:
+    """Return every n-th pixel of a layer in both directions, so that the result has the size of
+    the layer `total`. Raises UnsupportedError where no n gives this size."""
+    if layer.image == total.image:
+        return layer
+    step = layer.height // total.height
+    if step < 2 or (total.height * step, total.width * step) != layer.image:
+        raise section.unsupported(f"adds a layer of {layer.height}x{layer.width} to one of "
+                                  f"{total.height}x{total.width}; the first must be the same or a "
+                                  "multiple", "from")
+    value = network.build.add("slice", [layer.value], starts=(0, 0), ends=layer.image,
+                              axes=(2, 3), steps=(step, step),
+                              **network.names(section, f"pixels_{position}"))
+    return replace(layer, value=value, height=total.height, width=total.width)
+
+
+def activate(network: DarknetNetwork, section: Section, value: str, default: str) -> str:
+    """Append a section's activation, and return its result.
+
+    default: the activation where the section names none. Raises UnsupportedError for an activation
+    that is not in the table.
+    """
+    name = section.text("activation", default)
+    if name == "linear":
+        return value
+    if name not in _FORMULAS:
+        raise section.unsupported(f"activation={name} is not computed; gossamer computes "
+                                  f"{', '.join(('linear', *_FORMULAS))}", "activation")
+    return network.elementwise(section, name, _FORMULAS[name](Composer().operand(value)))
+
+
+def _mish(x: Value) -> Value:
+    """Return x * tanh(log(1 + exp(x))), written so that exp takes no positive number, and cannot
+    overflow."""
+    small = (-x.apply("abs")).apply("exp")
+    softplus = x.apply("relu") + (small + 1).apply("log")
+    return x * softplus.apply("tanh")
+
+
+def _elu(x: Value) -> Value:
+    below = x.apply("min", 0).apply("exp") - 1
+    return x.apply("relu") + below
+
+
+def _selu(x: Value) -> Value:
+    below = x.apply("min", 0).apply("exp") - 1
+    return x.apply("relu") * 1.0507 + below * (1.0507 * 1.6732)
+
+
+def _gelu(x: Value) -> Value:
+    """Return GELU by Darknet's approximation with tanh."""
+    cube = x * x * x
+    inner = x * 0.797885 + cube * 0.035677
+    gate = inner.apply("tanh") + 1
+    return x * gate * 0.5
+
+
+_FORMULAS: dict[str, Callable[[Value], Value]] = {
+    "leaky": lambda x: x.apply("leaky_relu", constants=(0.1,)),
+    "mish": _mish,
+    "swish": lambda x: x * x.apply("sigmoid"),
+    "relu": lambda x: x.apply("relu"),
+    "logistic": lambda x: x.apply("sigmoid"),
+    "relu6": lambda x: x.apply("clip", constants=(0, 6)),
+    "tanh": lambda x: x.apply("tanh"),
+    "hard_mish": lambda x: x * (x + 2).apply("clip", constants=(0, 2)) * 0.5,
+    "elu": _elu,
+    "selu": _selu,
+    "gelu": _gelu,
+    "ramp": lambda x: x.apply("relu") + x * 0.1,
+    "loggy": lambda x: x.apply("sigmoid") * 2 - 1,
+}
+"""The formula of each activation; "linear" has none."""

@@ -1,37 +1,29 @@
-"""Reads Darknet's .cfg and .weights files into graphs."""
+"""Reads Darknet's .cfg and .weights files into graphs.
+
+Detecting layers end the graph, and say how boxes are decoded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gossamer.errors import ModelError
 from gossamer.io.images import LONGEST, Preprocessing
 from gossamer.io.labels.reader import without_blanks
 from gossamer.model.builder import GraphBuilder
-from gossamer.model.graph import Graph
-from gossamer.model.metadata import ModelMetadata
-from gossamer.model.readers.darknet import heads, layers, routing
-from gossamer.model.readers.darknet.cfg import Section, read_sections, unknown_keys
-from gossamer.model.readers.darknet.keys import ALEXEYAB_ONLY
-from gossamer.model.readers.darknet.network import DarknetNetwork, Layer
-from gossamer.model.readers.darknet.weights import WeightsFile
-from gossamer.model.readers.numbers import warn_of_broken_weights
+from gossamer.model.graph import Graph, warn_of_broken_weights
+from gossamer.model.metadata import NMS_KINDS, DetectionHead, DetectorMetadata, ModelMetadata
+from gossamer.model.readers.darknet import layers
+from gossamer.model.readers.darknet.cfg import ALEXEYAB_ONLY, Section, read_sections, unknown_keys
+from gossamer.model.readers.darknet.network import DarknetNetwork, Head, Layer, WeightsFile
 
-_CONVERTERS: dict[str, Callable[[DarknetNetwork, Section], Layer]] = {
-    "convolutional": layers.convolutional, "connected": layers.connected,
-    "maxpool": layers.maxpool, "local_avgpool": layers.maxpool, "avgpool": layers.avgpool,
-    "softmax": layers.softmax, "crop": layers.crop, "dropout": layers.unchanged,
-    "cost": layers.unchanged, "empty": layers.unchanged, "silence": layers.unchanged,
-    "activation": layers.activation, "batchnorm": layers.batchnorm,
-    "route": routing.route, "shortcut": routing.shortcut,
-    "scale_channels": routing.scaled, "sam": routing.scaled, "upsample": routing.upsample,
-    "reorg": routing.reorg, "reorg3d": routing.reorg, "yolo": heads.yolo, "region": heads.region,
-}
+Anchors = tuple[tuple[float, float], ...]
 
 
 def load_darknet(cfg: Path, weights: Path, names: Path | None = None) -> Graph:
-    """Returns the graph of a .cfg file with the numbers of a .weights file.
+    """Return the graph of a .cfg file with the numbers of a .weights file.
 
     The outputs of a network with [yolo] or [region] layers are the inputs of these layers, and its
     metadata say how boxes are decoded. The output of another network is its last layer.
@@ -65,7 +57,7 @@ def load_darknet(cfg: Path, weights: Path, names: Path | None = None) -> Graph:
 
 
 def _input(build: GraphBuilder, net: Section) -> Layer:
-    """Adds the input, a picture or a row of numbers, and returns it."""
+    """Add the input, a picture or a row of numbers, and return it."""
     if "inputs" in net.options and "height" not in net.options:
         count = net.integer("inputs")
         return Layer(build.input("numbers", (None, count)), count, flat=True)
@@ -75,10 +67,10 @@ def _input(build: GraphBuilder, net: Section) -> Layer:
 
 def _metadata(graph: Graph, network: DarknetNetwork, sections: list[Section],
               names_path: Path) -> ModelMetadata:
-    """Returns the meaning of the network's numbers, and warns of class names that do not fit."""
+    """Return the meaning of the network's numbers, and warn of class names that do not fit."""
     preprocessing = _preprocessing(network)
     if network.heads:
-        detector, anchors = heads.detector_of(network.heads, _letterboxes(network, sections))
+        detector, anchors = _detector_of(network.heads, _letterboxes(network, sections))
         names = _names(graph, names_path, detector.classes)
         return ModelMetadata(names, preprocessing=preprocessing, anchors=anchors,
                              detector=detector)
@@ -91,7 +83,7 @@ def _metadata(graph: Graph, network: DarknetNetwork, sections: list[Section],
 
 
 def _preprocessing(network: DarknetNetwork) -> Preprocessing | None:
-    """Returns how photos become inputs: as RGB or grey with numbers from 0 to 1, stretched for a
+    """Return how photos become inputs: as RGB or grey with numbers from 0 to 1, stretched for a
     detector and cropped for other networks. Returns None where the input takes no photos."""
     net_input = network.input
     if net_input.flat or net_input.channels not in (1, 3) or max(net_input.image) > LONGEST:
@@ -101,9 +93,11 @@ def _preprocessing(network: DarknetNetwork) -> Preprocessing | None:
 
 
 def _letterboxes(network: DarknetNetwork, sections: list[Section]) -> bool:
-    """Returns whether photos keep their proportions. The option letter_box of [net] decides whether
-    they do. Without the option, photos keep their proportions unless the files show that the
-    network was made for AlexeyAB's fork."""
+    """Return whether photos keep their proportions.
+
+    The option letter_box of [net] decides whether they do. Without the option, photos keep their
+    proportions unless the files show that the network was made for AlexeyAB's fork.
+    """
     if "letter_box" in sections[0].options:
         return sections[0].flag("letter_box")
     return network.weights.revision == 0 and not any(
@@ -111,7 +105,7 @@ def _letterboxes(network: DarknetNetwork, sections: list[Section]) -> bool:
 
 
 def _names(graph: Graph, path: Path, classes: int) -> tuple[str, ...]:
-    """Returns the lines of a .names file; empty where the file does not exist, or, with a warning,
+    """Return the lines of a .names file; empty where the file does not exist, or, with a warning,
     where the number of its lines is not `classes`."""
     if not path.is_file():
         return ()
@@ -122,3 +116,98 @@ def _names(graph: Graph, path: Path, classes: int) -> tuple[str, ...]:
                               f"{classes} classes; they are not used")
         return ()
     return tuple(lines)
+
+
+def _yolo(network: DarknetNetwork, section: Section) -> Layer:
+    """Note the input of a [yolo] layer as an output of the network."""
+    x = network.image_before(section)
+    count = section.integer("num", 1)
+    mask = section.integers("mask") or list(range(count))
+    anchors = _anchors(section, count)
+    if not all(0 <= index < len(anchors) for index in mask):
+        raise section.error(f"mask is {section.text('mask')!r}, expected numbers from 0 to "
+                            f"{len(anchors) - 1}", "mask")
+    head = DetectionHead("yolo", tuple(mask), section.number("scale_x_y", 1.0, 0, 100),
+                         section.flag("new_coords"))
+    return _noted(network, section, x, head, anchors)
+
+
+def _region(network: DarknetNetwork, section: Section) -> Layer:
+    """Note the input of a [region] layer as an output of the network. The anchors of the file are
+    in units of cells."""
+    x = network.image_before(section)
+    section.refuse("background")
+    if "tree" in section.options:
+        raise section.unsupported("tree=... is not computed: the classes form one group", "tree")
+    if section.integer("coords", 4) != 4:
+        raise section.unsupported(f"coords={section.text('coords')} is not computed, only 4",
+                                  "coords")
+    count = section.integer("num", 1)
+    cell = network.input.width / x.width, network.input.height / x.height
+    anchors = tuple((width * cell[0], height * cell[1])
+                    for width, height in _anchors(section, count)[:count])
+    head = DetectionHead("region", tuple(range(count)), softmax=section.flag("softmax"))
+    return _noted(network, section, x, head, anchors)
+
+
+def _detector_of(heads: Sequence[Head], letterbox: bool) -> tuple[DetectorMetadata, Anchors]:
+    """Return how the network's outputs are decoded, with the anchors of all heads in one list.
+    Raises ModelError where heads have different numbers of classes."""
+    anchors: list[tuple[float, float]] = []
+    shifted = []
+    for head in heads:
+        if head.classes != heads[0].classes:
+            raise head.section.error(f"classes={head.classes} differs from the "
+                                     f"{heads[0].classes} of line {heads[0].section.line}",
+                                     "classes")
+        start = 0
+        if tuple(anchors[:len(head.anchors)]) != head.anchors:
+            start = len(anchors)
+            anchors += head.anchors
+        shifted.append(replace(head.head, mask=tuple(start + index for index in head.head.mask)))
+    first = heads[0].section
+    kind = first.text("nms_kind", "default")
+    detector = DetectorMetadata(
+        tuple(shifted), heads[0].classes, "letterbox" if letterbox else "stretch",
+        nms_kind=kind if kind in NMS_KINDS else "greedynms",
+        beta_nms=first.number("beta_nms", 0.6, 0, 100))
+    return detector, tuple(anchors)
+
+
+def _anchors(section: Section, count: int) -> Anchors:
+    """Return the anchors of a section; where it lists none, anchors of half a pixel or cell."""
+    numbers = section.numbers("anchors") or [0.5] * (2 * count)
+    if len(numbers) % 2 or len(numbers) < 2 * count:
+        raise section.error(f"anchors has {len(numbers)} numbers, expected {2 * count} for "
+                            f"num={count}", "anchors")
+    return tuple(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def _noted(network: DarknetNetwork, section: Section, x: Layer, head: DetectionHead,
+           anchors: Anchors) -> Layer:
+    """Add a head to the network.
+
+    Raises ModelError where the head's input does not have the number of channels that the head
+    reads.
+    """
+    classes = section.integer("classes", 20)
+    channels = len(head.mask) * (5 + classes)
+    if x.channels != channels:
+        raise section.error(f"reads {x.channels} channels, expected {channels}: {len(head.mask)} "
+                            f"anchors of 4 numbers, 1 objectness and {classes} classes; set "
+                            "filters of the layer before")
+    network.heads.append(Head(x, head, anchors, classes, section))
+    return replace(x, is_head=True)
+
+
+_CONVERTERS: dict[str, Callable[[DarknetNetwork, Section], Layer]] = {
+    "convolutional": layers.convolutional, "connected": layers.connected,
+    "maxpool": layers.maxpool, "local_avgpool": layers.maxpool, "avgpool": layers.avgpool,
+    "softmax": layers.softmax, "crop": layers.crop, "dropout": layers.unchanged,
+    "cost": layers.unchanged, "empty": layers.unchanged, "silence": layers.unchanged,
+    "activation": layers.activation, "batchnorm": layers.batchnorm,
+    "route": layers.route, "shortcut": layers.shortcut,
+    "scale_channels": layers.scaled, "sam": layers.scaled, "upsample": layers.upsample,
+    "reorg": layers.reorg, "reorg3d": layers.reorg, "yolo": _yolo, "region": _region,
+}
+"""The function that appends the layer of each kind of section."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +17,10 @@ from onnx.external_data_helper import (
     uses_external_data,
 )
 
-from gossamer.errors import first_line, quoted
+from gossamer.errors import ModelError, first_line, quoted
 from gossamer.io.limits import check_unpacked, most_value_bytes
 from gossamer.model.graph import Graph
-from gossamer.model.opset.onnx_reference import FOLDED, as_float32, computed, most_bytes
+from gossamer.model.opset.onnx_nodes import FOLDED, as_float32, computed, most_bytes
 from gossamer.tensor import of_bfloat16_bits
 
 _MOST_RANK = 32
@@ -28,7 +28,7 @@ _MOST_RANK = 32
 
 
 def to_array(tensor: onnx.TensorProto) -> np.ndarray:
-    """Returns the values of a tensor. Raises ValueError with the reason for a damaged tensor."""
+    """Return the values of a tensor. Raises ValueError with the reason for a damaged tensor."""
     dims = list(tensor.dims)
     if min(dims, default=0) < 0 or len(dims) > _MOST_RANK:
         raise ValueError(f"its shape is {quoted(dims)}, expected at most {_MOST_RANK} sizes of 0 "
@@ -47,7 +47,7 @@ def to_array(tensor: onnx.TensorProto) -> np.ndarray:
 
 
 def with_dense_constants(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
-    """Returns a model in which sparse initializers and sparse values of Constant nodes are dense:
+    """Return a model in which sparse initializers and sparse values of Constant nodes are dense:
     the model itself where it has none, else a copy. Raises ValueError for a damaged sparse tensor,
     and InputError where the dense tensors are too large. file: name of the file, for messages."""
     sparse = list(_sparse_tensors(model.graph))
@@ -76,8 +76,11 @@ def _sparse_tensors(graph: onnx.GraphProto) -> Iterator[onnx.SparseTensorProto]:
 
 
 def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
-    """Returns a sparse tensor as a dense one. Its indices are positions in the flattened tensor, or
-    one row for each value with one number for each dimension."""
+    """Return a sparse tensor as a dense one.
+
+    Its indices are positions in the flattened tensor, or one row for each value with one number for
+    each dimension.
+    """
     name = sparse.values.name
     try:
         values, indices = to_array(sparse.values), to_array(sparse.indices)
@@ -94,9 +97,11 @@ def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
 
 
 def load_external_data(model: onnx.ModelProto, path: Path) -> None:
-    """Loads the tensors that lie in files beside the model. As many bytes are read for a tensor as
-    its shape needs. Raises ValueError for a damaged tensor, and InputError where the tensors are
-    too large."""
+    """Load the tensors that lie in files beside the model.
+
+    As many bytes are read for a tensor as its shape needs. Raises ValueError for a damaged tensor,
+    and InputError where the tensors are too large.
+    """
     tensors = filter(uses_external_data, _tensors(model.graph))
     files: dict[str, int] = {}
     total = 0
@@ -124,14 +129,14 @@ def load_external_data(model: onnx.ModelProto, path: Path) -> None:
 
 
 def external_file(model: onnx.ModelProto) -> str | None:
-    """Returns the name of a file that holds some of a model's data; None where the model itself
+    """Return the name of a file that holds some of a model's data; None where the model itself
     holds all data."""
     return next((ExternalDataInfo(tensor).location for tensor in _tensors(model.graph)
                  if uses_external_data(tensor)), None)
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yields the tensors of a graph: its initializers, and the constants that its nodes hold."""
+    """Yield the tensors of a graph: its initializers, and the constants that its nodes hold."""
     for each in _graphs(graph):
         yield from each.initializer
         for attribute in _attributes(each):
@@ -141,7 +146,7 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yields a graph and the graphs within its nodes."""
+    """Yield a graph and the graphs within its nodes."""
     yield graph
     for attribute in _attributes(graph):
         # an absent graph that is changed would become present
@@ -150,18 +155,47 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _attributes(graph: onnx.GraphProto) -> Iterator[onnx.AttributeProto]:
-    """Yields the attributes of a graph's own nodes."""
+    """Yield the attributes of a graph's own nodes."""
     return (attribute for node in graph.node for attribute in node.attribute)
 
 
 def _item_bits(tensor: onnx.TensorProto) -> int:
-    """Returns the bits of a tensor's element. Raises ValueError for elements without a fixed
-    size."""
+    """Return the bits of a tensor's element.
+
+    Raises ValueError for elements without a fixed size.
+    """
     if tensor.data_type in (TensorProto.STRING, TensorProto.UNDEFINED):
         raise ValueError(f"tensor {quoted(tensor.name)} holds no numbers")
     if tensor.data_type in (TensorProto.INT4, TensorProto.UINT4):
         return 4
     return 8 * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+
+
+def add_constants(tensors: Iterable[onnx.TensorProto], graph: Graph, keeps: bool,
+                   exact: dict[str, np.ndarray]) -> None:
+    """Add tensors to the constants of a graph, floating-point ones as float32.
+
+    keeps: whether float64 stays in parts for ONNX Runtime, and in outputs.
+    exact: takes the float64 values of constants where float64 is kept.
+    """
+    narrowed = []
+    for tensor in tensors:
+        if tensor.name in graph.constants:
+            raise ModelError(f"{graph.file}: two initializers are named {quoted(tensor.name)}")
+        try:
+            array = to_array(tensor)
+        except ValueError as error:
+            raise ModelError(f"{graph.file}: initializer {quoted(tensor.name)} is damaged: {error}"
+                             ) from None
+        graph.constants[tensor.name] = as_float32(array)
+        if array.dtype == np.float64 and keeps:
+            exact[tensor.name] = array
+        elif array.dtype == np.float64:
+            narrowed.append((tensor.name, array.dtype))
+    if narrowed:
+        name, dtype = narrowed[0]
+        graph.warnings.append(f"{graph.file}: {len(narrowed)} weights are {dtype} (first: "
+                              f"{quoted(name)}); gossamer computes with them as float32")
 
 
 class ConstantFolder:
@@ -187,7 +221,7 @@ class ConstantFolder:
         self.too_large: dict[str, int] = {}
 
     def fold(self, node: onnx.NodeProto, constants: dict[str, np.ndarray]) -> bool:
-        """Adds the results of a node to the constants where they can be computed, and drops earlier
+        """Add the results of a node to the constants where they can be computed, and drop earlier
         results that no further node reads. Returns whether the node was computed."""
         results = self._results(node, constants)
         if results is None:
@@ -209,7 +243,7 @@ class ConstantFolder:
 
     def _results(self, node: onnx.NodeProto,
                  constants: dict[str, np.ndarray]) -> list[np.ndarray] | None:
-        """Returns the results of a node; None where the results are not constant, are too large, or
+        """Return the results of a node; None where the results are not constant, are too large, or
         cannot be computed. The node's converter then raises the error."""
         inputs = [name for name in node.input if name]
         if node.op_type not in FOLDED or node.domain not in ("", "ai.onnx"):
@@ -236,19 +270,20 @@ class ConstantFolder:
         self._bytes_left -= sum(array.nbytes for array in results)
         return results
 
-    def fold_last(self, graph: Graph) -> None:
-        """Computes the last node of a graph where this node is element-wise and its inputs are
-        constants. A converter has just added the node. A node with too large a result stays."""
+    def fold_last(self, graph: Graph) -> bool:
+        """Compute the last node of a graph, which is element-wise and reads constants.
+
+        Returns whether the node was computed: its result may be too large.
+        """
         node = graph.nodes[-1]
-        if node.op != "elementwise" or any(name not in graph.constants for name in node.inputs):
-            return
         arrays = [graph.constants[name].astype(np.float32) for name in node.inputs]
         try:
             shape = np.broadcast_shapes(*[array.shape for array in arrays])
         except ValueError:
-            return
-        if 4 * math.prod(shape) <= self._bytes_left:
-            (result,) = node.attributes["expression"].evaluate(*arrays)
-            self._bytes_left -= result.nbytes
-            graph.constants[node.outputs[0]] = result
-            del graph.nodes[-1]
+            return False
+        if 4 * math.prod(shape) > self._bytes_left:
+            return False
+        (result,) = node.attributes["expression"].evaluate(*arrays)
+        self._bytes_left -= result.nbytes
+        graph.constants[node.outputs[0]] = result
+        return True

@@ -9,22 +9,23 @@ import numpy as np
 
 from gossamer.expression import apply
 from gossamer.model.opset.state import Shape
-from gossamer.model.readers.onnx.integers import Integers
-from gossamer.model.readers.onnx.node import OnnxNode
-from gossamer.model.readers.onnx.probe import OTHER_SIZES, Probe
-from gossamer.model.readers.onnx.quantised_products import IntegerConverter
+from gossamer.model.readers.onnx.node import Converter, OnnxNode
+from gossamer.model.readers.onnx.value_types import OTHER_SIZES, Probe
 
 Term = str
 """The dimensions of a value, one letter for each."""
 
 
-def _einsum(node: OnnxNode, integers: Integers) -> None:
-    """Converts Einsum. Its inputs are multiplied one after another; the sum over a dimension is
-    taken as soon as neither the result nor a later input has the dimension."""
+def _einsum(node: OnnxNode) -> None:
+    """Convert Einsum.
+
+    Its inputs are multiplied one after another; the sum over a dimension is taken as soon as
+    neither the result nor a later input has the dimension.
+    """
     values = [node.required(index) for index in range(len(node.inputs))]
-    shapes = [integers.probe.shape(value) for value in values]
+    shapes = [node.integers.probe.shape(value) for value in values]
     terms, result = _parsed(node, shapes)
-    for index, letters in enumerate(_broadcast(node, integers.probe, values, terms, shapes)):
+    for index, letters in enumerate(_broadcast(node, node.integers.probe, values, terms, shapes)):
         if letters:
             axes = tuple(map(terms[index].index, letters))
             values[index] = _without(node, values[index], axes, f"squeezed_{index}")
@@ -38,8 +39,11 @@ def _einsum(node: OnnxNode, integers: Integers) -> None:
 
 
 def _parsed(node: OnnxNode, shapes: Sequence[Shape | None]) -> tuple[list[Term], Term]:
-    """Returns the dimensions of each input, and of the result. Raises UnsupportedError for an
-    equation that gossamer does not compute. shapes: those of the inputs, where they are known."""
+    """Return the dimensions of each input, and of the result.
+
+    Raises UnsupportedError for an equation that gossamer does not compute. shapes: those of the
+    inputs, where they are known.
+    """
     equation = node.attribute("equation")
     if not equation:
         raise node.error("attribute equation is missing")
@@ -66,7 +70,7 @@ def _parsed(node: OnnxNode, shapes: Sequence[Shape | None]) -> tuple[list[Term],
 
 def _spelled_out(node: OnnxNode, terms: Sequence[Term], result: Term,
                  shapes: Sequence[Shape | None]) -> tuple[list[Term], Term]:
-    """Returns terms with letters in the place of ellipses, which stand for the last of the same
+    """Return terms with letters in the place of ellipses, which stand for the last of the same
     dimensions in all terms. Raises UnsupportedError where the number of dimensions is not known, or
     the result has none of them."""
     counts = []
@@ -87,7 +91,7 @@ def _spelled_out(node: OnnxNode, terms: Sequence[Term], result: Term,
 
 def _broadcast(node: OnnxNode, probe: Probe, values: Sequence[str], terms: Sequence[Term],
                shapes: Sequence[Shape | None]) -> list[Term]:
-    """Returns for each input the letters of dimensions that are broadcast: they have size 1 in
+    """Return for each input the letters of dimensions that are broadcast: they have size 1 in
     this input at all sizes of the network, and another size in another input."""
     sizes = [dict(zip(term, shape or (), strict=False))
              for term, shape in zip(terms, shapes, strict=True)]
@@ -111,7 +115,7 @@ def _broadcast(node: OnnxNode, probe: Probe, values: Sequence[str], terms: Seque
 
 
 def _without(node: OnnxNode, value: str, axes: tuple[int, ...], role: str) -> str:
-    """Emits a value without some dimensions of size 1. A constant stays a constant."""
+    """Emit a value without some dimensions of size 1. A constant stays a constant."""
     if value in node.graph.constants:
         return node.add_constant(np.squeeze(node.graph.constants[value], axes), role)
     return node.emit("squeeze", [value], role, axes=axes)
@@ -131,8 +135,10 @@ class _Product:
         self._later = frozenset(later)
 
     def of(self, a: tuple[str, Term], b: tuple[str, Term]) -> tuple[str, Term]:
-        """Emits the product of two values, each given with its dimensions. Returns the name of the
-        product, and its dimensions."""
+        """Emit the product of two values, each given with its dimensions.
+
+        Returns the name of the product, and its dimensions.
+        """
         a, b = ((name, *_summed(self._node, name, term, self._later.union(other),
                                 self._role(f"sum{side}")))[1:]
                 for side, ((name, term), other) in enumerate(((a, b[1]), (b, a[1]))))
@@ -150,7 +156,7 @@ class _Product:
 
     def _matrices(self, a: tuple[str, Term], b: tuple[str, Term], kept: Term, left: Term,
                   summed: Term, right: Term) -> str:
-        """Emits a product of matrices (left, summed) and (summed, right) for each index along the
+        """Emit a product of matrices (left, summed) and (summed, right) for each index along the
         dimensions `kept`. Where `left`, `summed` or `right` has several letters, their dimensions
         are merged into one dimension of the matrix."""
         node = self._node
@@ -171,22 +177,22 @@ class _Product:
 
     def _elements(self, a: tuple[str, Term], b: tuple[str, Term], kept: Term, left: Term,
                   right: Term) -> str:
-        """Emits the products of elements, without sums."""
+        """Emit the products of elements, without sums."""
         node = self._node
         x = _moved(node, *a, kept + left, self._role("a"))
         y = _moved(node, *b, kept + right, self._role("b"))
         if right:
-            places = range(len(kept + left), len(kept + left + right))
-            x = node.emit("unsqueeze", [x], self._role("rows"), axes=tuple(places))
+            axes = range(len(kept + left), len(kept + left + right))
+            x = node.emit("unsqueeze", [x], self._role("rows"), axes=tuple(axes))
         if left:
-            places = range(len(kept), len(kept + left))
-            y = node.emit("unsqueeze", [y], self._role("columns"), axes=tuple(places))
+            axes = range(len(kept), len(kept + left))
+            y = node.emit("unsqueeze", [y], self._role("columns"), axes=tuple(axes))
         return node.emit("elementwise", [x, y], self._role("product"), expression=apply("mul"))
 
 
 def _summed(node: OnnxNode, value: str, term: Term, kept: Iterable[str], role: str
             ) -> tuple[str, Term]:
-    """Emits the sum of a value over the dimensions that are not in `kept`. Returns the name of the
+    """Emit the sum of a value over the dimensions that are not in `kept`. Returns the name of the
     sum, and its dimensions."""
     axes = tuple(axis for axis, letter in enumerate(term) if letter not in kept)
     if not axes:
@@ -196,7 +202,7 @@ def _summed(node: OnnxNode, value: str, term: Term, kept: Iterable[str], role: s
 
 
 def _moved(node: OnnxNode, value: str, term: Term, wanted: Term, role: str | None) -> str:
-    """Emits a value with its dimensions in the order `wanted`, and returns the name of the result.
+    """Emit a value with its dimensions in the order `wanted`, and return the name of the result.
     role: role of the result in its name; None for the node's own output."""
     if term == wanted:
         return value if role is not None else node.emit("identity", [value])
@@ -206,7 +212,7 @@ def _moved(node: OnnxNode, value: str, term: Term, wanted: Term, role: str | Non
 
 def _regrouped(node: OnnxNode, values: list[str], terms: list[Term], groups: list[str],
                role: str) -> str:
-    """Emits a reshape of the first value to one dimension for each group of letters. The size of a
+    """Emit a reshape of the first value to one dimension for each group of letters. The size of a
     group is the product of the sizes of its letters, each taken from the first value whose term has
     the letter."""
     sizes = tuple(tuple(next((index, term.index(letter)) for index, term in enumerate(terms)
@@ -214,4 +220,4 @@ def _regrouped(node: OnnxNode, values: list[str], terms: list[Term], groups: lis
     return node.emit("reshape_by", values, role, sizes=sizes)
 
 
-EINSUM: dict[str, IntegerConverter] = {"Einsum": _einsum}
+EINSUM: dict[str, Converter] = {"Einsum": _einsum}

@@ -10,18 +10,10 @@ import numpy as np
 from onnx import TensorProto
 
 from gossamer.expression import apply
-from gossamer.model.compose import Composer
-from gossamer.model.readers.onnx.node import OnnxNode
+from gossamer.model.compose import Composer, Value
+from gossamer.model.readers.onnx.node import Converter, OnnxNode
+from gossamer.model.readers.onnx.value_types import TYPES
 
-Converter = Callable[[OnnxNode], None]
-
-TYPES: dict[int, str] = {
-    **{TensorProto.DataType.Value(name.upper()): name for name in (
-        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")},
-    **{kind: "float32" for kind in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE,
-                                    TensorProto.BFLOAT16)},
-}
-"""The dtype that a tensor of each ONNX type has in a graph."""
 _ROUNDING = {TensorProto.FLOAT16: "to_float16", TensorProto.BFLOAT16: "to_bfloat16"}
 """The function by which a cast rounds the float32 that stands for a shorter float."""
 FLOAT8_ATTRIBUTES = ("saturate", "round_mode")
@@ -29,7 +21,7 @@ FLOAT8_ATTRIBUTES = ("saturate", "round_mode")
 
 
 def _function(node: OnnxNode, name: str) -> None:
-    """Converts an op that is one function of gossamer.expression."""
+    """Convert an op that is one function of gossamer.expression."""
     inputs = [node.required(index) for index in range(len(node.inputs))]
     expression = apply(name)
     if len(inputs) != expression.inputs:
@@ -37,37 +29,38 @@ def _function(node: OnnxNode, name: str) -> None:
     node.emit_elementwise(expression, inputs)
 
 
-def _composed(node: OnnxNode, formula: Callable[[Composer, list[int], OnnxNode], int]) -> None:
-    """Converts an op that is a formula of several functions of gossamer.expression."""
+def _composed(node: OnnxNode, formula: Callable[..., Value]) -> None:
+    """Convert an op that is a formula of several functions of gossamer.expression.
+
+    formula: function of the node and the values of its inputs.
+    """
     composer = Composer()
     values = [composer.operand(node.required(index)) for index in range(len(node.inputs))]
-    node.emit_expression(composer, formula(composer, values, node))
+    node.emit_expression(formula(node, *values))
 
 
-def _variadic(c: Composer, values: list[int], node: OnnxNode, function: str) -> int:
-    """Returns the formula of an op with any number of inputs, such as Sum."""
+def _variadic(node: OnnxNode, *values: Value, function: str) -> Value:
+    """Return the formula of an op with any number of inputs, such as Sum."""
     total = values[0]
     for value in values[1:]:
-        total = c.apply(function, total, value)
+        total = total.apply(function, value)
     if node.op == "Mean":
-        return c.apply("div", total, c.constant(len(values)))
-    if len(values) == 1:
-        return c.apply(function, total, c.constant(0)) if function == "add" else total
-    return total
+        return total / len(values)
+    return total + 0 if len(values) == 1 and function == "add" else total
 
 
 def _pow(node: OnnxNode) -> None:
-    """Converts Pow. Its result has the dtype of the base, whatever the exponent's dtype is."""
+    """Convert Pow. Its result has the dtype of the base, whatever the exponent's dtype is."""
     c = Composer()
     x, exponent = c.operand(node.required(0)), node.optional_constant(1)
     if exponent is not None and exponent.shape == () and exponent == 2:
-        node.emit_expression(c, c.apply("mul", x, x))
+        node.emit_expression(x * x)
         return
     if exponent is not None and exponent.shape == () and exponent == 0.5:
-        value = c.apply("sqrt", x)
+        value = x.apply("sqrt")
     else:
-        value = c.apply("pow", x, c.operand(node.required(1)))
-    power = node.emit_expression(c, value, "power")
+        value = x.apply("pow", c.operand(node.required(1)))
+    power = node.emit_expression(value, "power")
     node.emit("cast_like", [power, node.required(0)])
 
 
@@ -76,93 +69,48 @@ def _mod(node: OnnxNode) -> None:
               of_dividend=bool(node.attribute("fmod", 0)))
 
 
-def _elu(c: Composer, values: list[int], node: OnnxNode) -> int:
-    alpha = c.constant(node.attribute("alpha", 1.0))
-    return _exponential_below_zero(c, values[0], alpha)
+def _selu(node: OnnxNode, x: Value) -> Value:
+    gamma = x.composer.constant(node.attribute("gamma", 1.050701))
+    return gamma * _exponential_below_zero(x, node.attribute("alpha", 1.6732632))
 
 
-def _celu(c: Composer, values: list[int], node: OnnxNode) -> int:
-    alpha = c.constant(node.attribute("alpha", 1.0))
-    return _exponential_below_zero(c, values[0], alpha, divided=True)
-
-
-def _selu(c: Composer, values: list[int], node: OnnxNode) -> int:
-    alpha = c.constant(node.attribute("alpha", 1.6732632))
-    gamma = c.constant(node.attribute("gamma", 1.050701))
-    return c.apply("mul", gamma, _exponential_below_zero(c, values[0], alpha))
-
-
-def _exponential_below_zero(c: Composer, x: int, alpha: int, *, divided: bool = False) -> int:
-    """Returns alpha * (exp(x) - 1) for x below 0, and x itself for other x. divided: whether the
+def _exponential_below_zero(x: Value, alpha: float, *, divided: bool = False) -> Value:
+    """Return alpha * (exp(x) - 1) for x below 0, and x itself for other x. divided: whether the
     exponent is x / alpha."""
-    zero = c.constant(0)
-    exponent = c.apply("min", x, zero)
+    exponent = x.apply("min", 0)
     if divided:
-        exponent = c.apply("div", exponent, alpha)
-    grown = c.apply("sub", c.apply("exp", exponent), c.constant(1))
-    return c.apply("where", c.apply("greater", x, zero), x, c.apply("mul", grown, alpha))
+        exponent = exponent / alpha
+    grown = exponent.apply("exp") - 1
+    return x.apply("greater", 0).apply("where", x, grown * alpha)
 
 
-def _softsign(c: Composer, values: list[int], node: OnnxNode) -> int:
-    return c.apply("div", values[0], c.apply("add", c.apply("abs", values[0]), c.constant(1)))
-
-
-def _gelu(c: Composer, values: list[int], node: OnnxNode) -> int:
-    (x,) = values
+def _gelu(node: OnnxNode, x: Value) -> Value:
     if node.only("approximate", "none", "tanh") == "none":
-        gate = c.apply("erf", c.apply("mul", x, c.constant(math.sqrt(0.5))))
+        gate = (x * math.sqrt(0.5)).apply("erf")
     else:
-        cube = c.apply("mul", c.apply("mul", x, x), x)
-        inner = c.apply("add", x, c.apply("mul", cube, c.constant(0.044715)))
-        gate = c.apply("tanh", c.apply("mul", inner, c.constant(math.sqrt(2 / math.pi))))
-    half = c.apply("mul", x, c.constant(0.5))
-    return c.apply("mul", half, c.apply("add", gate, c.constant(1)))
+        cube = x * x * x
+        inner = x + cube * 0.044715
+        gate = (inner * math.sqrt(2 / math.pi)).apply("tanh")
+    half = x * 0.5
+    return half * (gate + 1)
 
 
-def _softplus(c: Composer, values: list[int], node: OnnxNode) -> int:
+def _softplus(x: Value) -> Value:
     # exp takes no positive number, so that it cannot overflow. log(1 + small) has the relative
     # error of small: W. Kahan's form, in which the rounding of the sum cancels.
-    small = c.apply("exp", c.apply("neg", c.apply("abs", values[0])))
-    total = c.apply("add", small, c.constant(1))
-    share = c.apply("div", small, c.apply("sub", total, c.constant(1)))
-    logarithm = c.apply("where", c.apply("equal", total, c.constant(1)), small,
-                        c.apply("mul", c.apply("log", total), share))
-    return c.apply("add", c.apply("relu", values[0]), logarithm)
+    small = (-x.apply("abs")).apply("exp")
+    total = small + 1
+    logarithm = total.apply("log") * (small / (total - 1))
+    return x.apply("relu") + total.apply("equal", 1).apply("where", small, logarithm)
 
 
-def _mish(c: Composer, values: list[int], node: OnnxNode) -> int:
-    return c.apply("mul", values[0], c.apply("tanh", _softplus(c, values, node)))
-
-
-def _hard_swish(c: Composer, values: list[int], node: OnnxNode) -> int:
-    gate = c.apply("hard_sigmoid", values[0], constants=(1 / 6, 0.5))
-    return c.apply("mul", values[0], gate)
-
-
-def _reciprocal(c: Composer, values: list[int], node: OnnxNode) -> int:
-    return c.apply("div", c.constant(1), values[0])
-
-
-def _ceil(c: Composer, values: list[int], node: OnnxNode) -> int:
-    return c.apply("neg", c.apply("floor", c.apply("neg", values[0])))
-
-
-def _xor(c: Composer, values: list[int], node: OnnxNode) -> int:
-    return c.apply("not", c.apply("equal", *[c.apply("not", value) for value in values]))
-
-
-def _is_nan(c: Composer, values: list[int], node: OnnxNode) -> int:
-    # only NaN differs from itself
-    return c.apply("not", c.apply("equal", values[0], values[0]))
-
-
-def _is_infinite(c: Composer, values: list[int], node: OnnxNode) -> int:
+def _is_infinite(node: OnnxNode, x: Value) -> Value:
     signs = [sign for sign, name in ((1, "detect_positive"), (-1, "detect_negative"))
              if node.attribute(name, 1)]
     if not signs:
         raise node.unsupported("looks for neither of the infinities")
-    found = [c.apply("equal", values[0], c.constant(sign * math.inf)) for sign in signs]
-    return found[0] if len(found) == 1 else c.apply("or", *found)
+    found = [x.apply("equal", sign * math.inf) for sign in signs]
+    return found[0] if len(found) == 1 else found[0].apply("or", found[1])
 
 
 def _leaky_relu(node: OnnxNode) -> None:
@@ -175,7 +123,7 @@ def _hard_sigmoid(node: OnnxNode) -> None:
 
 
 def _clip(node: OnnxNode) -> None:
-    """Converts Clip, whose bounds are attributes before opset 11, and optional inputs since. The
+    """Convert Clip, whose bounds are attributes before opset 11, and optional inputs since. The
     defaults of the attributes are the greatest finite numbers."""
     composer = Composer()
     value = composer.operand(node.required(0))
@@ -193,20 +141,15 @@ def _clip(node: OnnxNode) -> None:
             bounds.append((function, node.input(index)))
     if len(bounds) == 2 and not any(isinstance(bound, str) for _, bound in bounds):
         low, high = (bound for _, bound in bounds)
-        value = composer.apply("clip", value, constants=(low, high))  # type: ignore[arg-type]
+        value = value.apply("clip", constants=(low, high))  # type: ignore[arg-type]
     else:
         for function, bound in bounds:
-            limit = (composer.operand(bound) if isinstance(bound, str)
-                     else composer.constant(bound))
-            value = composer.apply(function, value, limit)
+            limit = composer.operand(bound) if isinstance(bound, str) else bound
+            value = value.apply(function, limit)
     if bounds:
-        node.emit_expression(composer, value)
+        node.emit_expression(value)
     else:
         node.emit("identity", [node.required(0)])
-
-
-def _prelu(node: OnnxNode) -> None:
-    node.emit_elementwise(apply("prelu"), [node.required(0), node.required(1)])
 
 
 def _cast(node: OnnxNode) -> None:
@@ -215,8 +158,8 @@ def _cast(node: OnnxNode) -> None:
     x = node.required(0)
     if target == TensorProto.BOOL:
         composer = Composer()
-        is_zero = composer.apply("equal", composer.operand(x), composer.constant(0))
-        node.emit_expression(composer, composer.apply("not", is_zero))
+        is_zero = composer.operand(x).apply("equal", 0)
+        node.emit_expression(is_zero.apply("not"))
         return
     if target not in TYPES:
         raise node.unsupported(f"casts to ONNX type {target}; gossamer knows "
@@ -233,6 +176,21 @@ def _cast_like(node: OnnxNode) -> None:
     node.emit("cast_like", [node.required(0), node.required(1)])
 
 
+_FORMULAS: dict[str, Callable[..., Value]] = {
+    "Elu": lambda node, x: _exponential_below_zero(x, node.attribute("alpha", 1.0)),
+    "Celu": lambda node, x: _exponential_below_zero(x, node.attribute("alpha", 1.0), divided=True),
+    "Selu": _selu, "Gelu": _gelu, "IsInf": _is_infinite,
+    "Softsign": lambda node, x: x / (x.apply("abs") + 1),
+    "Softplus": lambda node, x: _softplus(x),
+    "Mish": lambda node, x: x * _softplus(x).apply("tanh"),
+    "HardSwish": lambda node, x: x * x.apply("hard_sigmoid", constants=(1 / 6, 0.5)),
+    "Reciprocal": lambda node, x: 1 / x,
+    "Ceil": lambda node, x: -(-x).apply("floor"),
+    "Xor": lambda node, x, y: x.apply("not").apply("equal", y.apply("not")).apply("not"),
+    # only NaN differs from itself
+    "IsNaN": lambda node, x: x.apply("equal", x).apply("not"),
+}
+"""The formulas of the node and its inputs, by the name of the op."""
 ELEMENTWISE: dict[str, Converter] = {
     **{op: partial(_function, name=name) for op, name in {
         "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Less": "less",
@@ -241,16 +199,11 @@ ELEMENTWISE: dict[str, Converter] = {
         "Neg": "neg", "Abs": "abs", "Exp": "exp", "Log": "log", "Sqrt": "sqrt",
         "Tanh": "tanh", "Sin": "sin", "Cos": "cos", "Tan": "tan", "Atan": "atan",
         "Erf": "erf", "Floor": "floor", "Round": "round", "Sigmoid": "sigmoid",
-        "Sign": "sign", "Relu": "relu",
+        "Sign": "sign", "Relu": "relu", "PRelu": "prelu",
     }.items()},
     **{op: partial(_composed, formula=partial(_variadic, function=function))
        for op, function in {"Sum": "add", "Mean": "add", "Min": "min", "Max": "max"}.items()},
-    **{op: partial(_composed, formula=formula) for op, formula in {
-        "Elu": _elu, "Celu": _celu, "Selu": _selu, "Gelu": _gelu,
-        "Softsign": _softsign, "Softplus": _softplus, "Mish": _mish, "HardSwish": _hard_swish,
-        "Reciprocal": _reciprocal, "Ceil": _ceil, "Xor": _xor, "IsNaN": _is_nan,
-        "IsInf": _is_infinite,
-    }.items()},
-    "LeakyRelu": _leaky_relu, "HardSigmoid": _hard_sigmoid, "Clip": _clip, "PRelu": _prelu,
+    **{op: partial(_composed, formula=formula) for op, formula in _FORMULAS.items()},
+    "LeakyRelu": _leaky_relu, "HardSigmoid": _hard_sigmoid, "Clip": _clip,
     "Mod": _mod, "Pow": _pow, "Cast": _cast, "CastLike": _cast_like,
 }

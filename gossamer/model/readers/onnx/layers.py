@@ -1,9 +1,12 @@
-"""Converters of ONNX's layers: convolutions, matrix products, pools, batch norm, softmax and
-reductions."""
+"""Converters of ONNX's layers: convolutions, matrix products, pools, softmax, reductions and
+normalisations.
+
+A layer norm or RMS norm with a constant scale and bias becomes one node; all other normalisations
+of images become reductions and element-wise nodes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,14 +14,12 @@ import numpy as np
 
 from gossamer.errors import quoted
 from gossamer.expression import apply, identity
-from gossamer.model.compose import Composer
-from gossamer.model.readers.onnx.node import OnnxNode
-
-Converter = Callable[[OnnxNode], None]
+from gossamer.model.compose import Composer, Value
+from gossamer.model.readers.onnx.node import Converter, OnnxNode
 
 
 def _spatial_rank(node: OnnxNode, rank: int) -> bool:
-    """Returns whether a window op is 1-D, so that it becomes a 2-D op. Raises UnsupportedError for
+    """Return whether a window op is 1-D, so that it becomes a 2-D op. Raises UnsupportedError for
     ranks other than 1 and 2."""
     if rank not in (1, 2):
         raise node.unsupported(f"has {rank} spatial dimensions; gossamer computes 1 or 2")
@@ -26,7 +27,7 @@ def _spatial_rank(node: OnnxNode, rank: int) -> bool:
 
 
 def _window(node: OnnxNode, rank: int) -> dict[str, Any]:
-    """Returns strides, dilations, pads and auto_pad of a window op for two spatial dimensions.
+    """Return strides, dilations, pads and auto_pad of a window op for two spatial dimensions.
     rank: number of spatial dimensions in the file."""
     attributes = {name: node.attribute(name) or (1,) * rank for name in ("strides", "dilations")}
     pads = node.attribute("pads") or (0,) * (2 * rank)
@@ -52,7 +53,7 @@ def _window(node: OnnxNode, rank: int) -> dict[str, Any]:
 
 
 def _emit_2d(node: OnnxNode, is_1d: bool, op: str, inputs: list[str], **attributes: Any) -> None:
-    """Emits a 2-D op; for a 1-D op of the file, a dimension of 1 is inserted before it and removed
+    """Emit a 2-D op; for a 1-D op of the file, a dimension of 1 is inserted before it and removed
     after it."""
     if not is_1d:
         node.emit(op, inputs, **attributes)
@@ -63,7 +64,7 @@ def _emit_2d(node: OnnxNode, is_1d: bool, op: str, inputs: list[str], **attribut
 
 
 def _weight(node: OnnxNode) -> tuple[np.ndarray, bool]:
-    """Returns the weight of a convolution, and whether the convolution is 1-D."""
+    """Return the weight of a convolution, and whether the convolution is 1-D."""
     weight = node.constant(1, "the weight")
     is_1d = _spatial_rank(node, weight.ndim - 2)
     _check_kernel(node, weight)
@@ -71,14 +72,14 @@ def _weight(node: OnnxNode) -> tuple[np.ndarray, bool]:
 
 
 def _check_kernel(node: OnnxNode, weight: np.ndarray) -> None:
-    """Raises ModelError where a convolution states another window than its weight has."""
+    """Raise ModelError where a convolution states another window than its weight has."""
     kernel = node.attribute("kernel_shape", weight.shape[2:])
     if tuple(kernel) != weight.shape[2:]:
         raise node.error(f"kernel_shape is {list(kernel)} but the weight is {list(weight.shape)}")
 
 
 def convolution_attributes(node: OnnxNode, weight: np.ndarray) -> dict[str, Any]:
-    """Returns the attributes of conv2d, except the epilogue, for a file's convolution with this
+    """Return the attributes of conv2d, except the epilogue, for a file's convolution with this
     weight."""
     _check_kernel(node, weight)
     groups = node.attribute("group", 1)
@@ -88,7 +89,7 @@ def convolution_attributes(node: OnnxNode, weight: np.ndarray) -> dict[str, Any]
 
 
 def bias_of(node: OnnxNode, index: int, channels: int) -> str:
-    """Returns the name of the bias, which must have one value for each channel."""
+    """Return the name of the bias, which must have one value for each channel."""
     bias = node.constant(index, "the bias")
     if bias.shape != (channels,):
         raise node.error(f"bias {quoted(node.input(index))} has shape {list(bias.shape)}, expected "
@@ -148,7 +149,7 @@ def _global_pool(node: OnnxNode, kind: str) -> None:
 
 
 def _axes(node: OnnxNode) -> tuple[list[str], dict[str, Any], bool]:
-    """Returns three things: the inputs of a reduction; the axes as attributes where the axes are no
+    """Return three things: the inputs of a reduction; the axes as attributes where the axes are no
     input; and whether the reduction is the identity because it has no axes. Axes are an attribute
     before opset 18 (ReduceSum: 13), and an input since; an empty list of axes is as no list."""
     inputs, attributes = [node.required(0)], {"axes": node.attribute("axes") or None}
@@ -165,7 +166,7 @@ def _axes(node: OnnxNode) -> tuple[list[str], dict[str, Any], bool]:
 
 
 def _reduce(node: OnnxNode, kind: str, before: str = "", after: str = "") -> None:
-    """Converts a reduction.
+    """Convert a reduction.
 
     before: name of the function that is applied to each element before the reduction; "mul" squares
     the element.
@@ -179,10 +180,9 @@ def _reduce(node: OnnxNode, kind: str, before: str = "", after: str = "") -> Non
         node.emit("identity", inputs)
         return
     if before:
-        composer = Composer()
-        value = composer.operand(inputs[0])
-        value = composer.apply(before, *[value] * (2 if before == "mul" else 1))
-        inputs[0] = node.emit_expression(composer, value, "terms")
+        value = Composer().operand(inputs[0])
+        value = value * value if before == "mul" else value.apply(before)
+        inputs[0] = node.emit_expression(value, "terms")
     reduced = node.emit("reduce", inputs, "reduced" if after else None, kind=kind,
                         keepdims=keepdims, **attributes)
     if after:
@@ -190,34 +190,34 @@ def _reduce(node: OnnxNode, kind: str, before: str = "", after: str = "") -> Non
 
 
 def _log_sum_exp(node: OnnxNode) -> None:
-    """Converts ReduceLogSumExp. The greatest element is subtracted before the exponential, which
-    then cannot overflow, and is added again at the end."""
+    """Convert ReduceLogSumExp.
+
+    The greatest element is subtracted before the exponential, which then cannot overflow, and is
+    added again at the end.
+    """
     inputs, attributes, is_identity = _axes(node)
     if is_identity:
         raise node.unsupported("has no axes and noop_with_empty_axes 1; export it with axes")
     keepdims = bool(node.attribute("keepdims", 1))
     most = node.emit("reduce", inputs, "most", kind="max", keepdims=True, **attributes)
-    composer = Composer()
-    value = composer.operand(most)
-    is_finite = composer.apply("equal", composer.apply("sub", value, value), composer.constant(0))
-    shift = node.emit_expression(
-        composer, composer.apply("where", is_finite, value, composer.constant(0)), "shift")
-    composer = Composer()
-    value = composer.apply("sub", composer.operand(inputs[0]), composer.operand(shift))
-    powers = node.emit_expression(composer, composer.apply("exp", value), "powers")
+    value = Composer().operand(most)
+    is_finite = (value - value).apply("equal", 0)
+    shift = node.emit_expression(is_finite.apply("where", value, 0), "shift")
+    value = Composer().operand(inputs[0]) - shift
+    powers = node.emit_expression(value.apply("exp"), "powers")
     sums, shifts = (node.emit("reduce", [name, *inputs[1:]], role, kind="sum", keepdims=keepdims,
                               **attributes)
                     for name, role in ((powers, "sums"), (shift, "shifts")))
-    composer = Composer()
-    value = composer.apply("log", composer.operand(sums))
-    node.emit_expression(composer, composer.apply("add", value, composer.operand(shifts)))
+    node.emit_expression(Composer().operand(sums).apply("log") + shifts)
 
 
 def _gemm(node: OnnxNode) -> None:
-    """Converts Gemm. The attribute alpha is multiplied into b where b is constant, else it goes
-    into the epilogue. The attribute beta is multiplied into c where c is constant. A constant c
-    with one value for each column becomes the bias. Any other c is multiplied by beta and added in
-    a separate node."""
+    """Convert Gemm.
+
+    The attribute alpha is multiplied into b where b is constant, else it goes into the epilogue.
+    The attribute beta is multiplied into c where c is constant. A constant c with one value for
+    each column becomes the bias. Any other c is multiplied by beta and added in a separate node.
+    """
     alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
     trans_a, trans_b = bool(node.attribute("transA", 0)), bool(node.attribute("transB", 0))
     inputs = [node.required(0), node.required(1)]
@@ -227,7 +227,7 @@ def _gemm(node: OnnxNode) -> None:
         inputs[1] = node.add_constant((b.astype(np.float64) * alpha).astype(b.dtype), "b")
     elif alpha != 1:
         composer = Composer()
-        scaled = composer.apply("mul", composer.operand(""), composer.constant(alpha))
+        scaled = composer.operand("") * alpha
         epilogue = composer.build(scaled, first="")[1]
     addend = node.input(2) if beta != 0 else ""
     if c is not None and beta not in (0, 1):
@@ -245,8 +245,8 @@ def _gemm(node: OnnxNode) -> None:
         composer = Composer()
         value = composer.operand(addend)
         if c is None and beta != 1:
-            value = composer.apply("mul", value, composer.constant(beta))
-        node.emit_expression(composer, composer.apply("add", composer.operand(product), value))
+            value = value * beta
+        node.emit_expression(composer.operand(product) + value)
 
 
 def _matmul(node: OnnxNode) -> None:
@@ -254,9 +254,11 @@ def _matmul(node: OnnxNode) -> None:
 
 
 def _batch_norm(node: OnnxNode) -> None:
-    """Converts BatchNormalization. With training_mode the op normalises by the statistics of its
-    input; its further outputs are weighted means of these statistics and of the stored
-    statistics."""
+    """Convert BatchNormalization.
+
+    With training_mode the op normalises by the statistics of its input; its further outputs are
+    weighted means of these statistics and of the stored statistics.
+    """
     node.only("spatial", 1)
     training = bool(node.only("training_mode", 0, 1))
     momentum = node.attribute("momentum", 0.9)
@@ -280,11 +282,113 @@ def _batch_norm(node: OnnxNode) -> None:
 
 
 def _softmax(node: OnnxNode, log: bool) -> None:
-    """Converts Softmax and LogSoftmax. Before opset 13, both ops treat all dimensions from the axis
-    on as one dimension."""
+    """Convert Softmax and LogSoftmax.
+
+    Before opset 13, both ops treat all dimensions from the axis on as one dimension.
+    """
     old = node.opset < 13
     node.emit("softmax", [node.required(0)], axis=node.attribute("axis", 1 if old else -1),
               log=log, flatten=old)
+
+
+def _standardised(node: OnnxNode, x: str, axes: int | str) -> Value:
+    """Emit the mean and the variance of x, and return (x - mean) / sqrt(variance + epsilon).
+
+    axes: "spatial", or the number of an axis, which stands for this axis and all axes after it.
+    """
+    mean = node.emit("reduce", [x], "mean", kind="mean", axes=axes, keepdims=True)
+    centred = node.emit("elementwise", [x, mean], "centred", expression=apply("sub"))
+    value = Composer().operand(centred)
+    squares = node.emit_expression(value * value, "squares")
+    variance = node.emit("reduce", [squares], "variance", kind="mean", axes=axes, keepdims=True)
+    composer = Composer()
+    epsilon = composer.constant(node.attribute("epsilon", 1e-5))
+    deviation = (composer.operand(variance) + epsilon).apply("sqrt")
+    return composer.operand(centred) / deviation
+
+
+def _emitted_as_one(node: OnnxNode, *, centred: bool) -> bool:
+    """Emit a layer norm or RMS norm as one node and return True. Emits nothing and returns False
+    where the data decide the scale or the bias, or where axis 0 is normalised, since the scale is
+    then broadcast along the batch."""
+    x, scale, axis = node.required(0), node.optional_constant(1), node.attribute("axis", -1)
+    if axis == 0 or scale is None or (node.input(2) and node.optional_constant(2) is None):
+        return False
+    bias = node.input(2) or node.add_constant(np.zeros_like(scale), "bias_0")
+    node.emit("layer_norm", [x, node.required(1), bias], axes=axis,
+              epsilon=node.attribute("epsilon", 1e-5), centred=centred)
+    return True
+
+
+def _layer_norm(node: OnnxNode) -> None:
+    node.only("stash_type", 1)
+    node.only_first_output()
+    if _emitted_as_one(node, centred=True):
+        return
+    value = _standardised(node, node.required(0), node.attribute("axis", -1))
+    value = value * node.required(1)
+    if node.input(2):
+        value = value + node.input(2)
+    node.emit_expression(value)
+
+
+def _rms_norm(node: OnnxNode) -> None:
+    """Convert RMSNormalization: x divided by the square root of the mean of its squares, times a
+    scale."""
+    node.only("stash_type", 1)
+    if _emitted_as_one(node, centred=False):
+        return
+    x = node.required(0)
+    value = Composer().operand(x)
+    squares = node.emit_expression(value * value, "squares")
+    mean = node.emit("reduce", [squares], "mean", kind="mean", axes=node.attribute("axis", -1),
+                     keepdims=True)
+    composer = Composer()
+    epsilon = composer.constant(node.attribute("epsilon", 1e-5))
+    root = (composer.operand(mean) + epsilon).apply("sqrt")
+    node.emit_expression(composer.operand(x) / root * node.required(1))
+
+
+def _scaled(node: OnnxNode, x: str, outputs: str | None) -> str:
+    """Emit x times a scale plus a bias.
+
+    Scale and bias have a number for each channel, and are the node's inputs 1 and 2. The new node
+    is a batch norm with a mean of 0 and a variance of 1, which takes x of any rank.
+    """
+    scale, bias = node.constant(1, "scale"), node.constant(2, "bias")
+    if scale.ndim != 1 or scale.shape != bias.shape:
+        raise node.error(f"scale has shape {list(scale.shape)} and bias {list(bias.shape)}, "
+                         "expected one value a channel each")
+    mean = node.add_constant(np.zeros_like(scale), "mean_0")
+    variance = node.add_constant(np.ones_like(scale), "variance_1")
+    return node.emit("batch_norm", [x, *node.inputs[1:3], mean, variance], outputs, epsilon=0.0)
+
+
+def _instance_norm(node: OnnxNode) -> None:
+    value = _standardised(node, node.required(0), "spatial")
+    _scaled(node, node.emit_expression(value, "standardised"), None)
+
+
+def _group_norm(node: OnnxNode) -> None:
+    """Convert GroupNormalization, whose scale and bias have a number for each group in opset 18,
+    and a number for each channel from opset 21 on."""
+    node.only("stash_type", 1)
+    x, groups = node.required(0), node.attribute("num_groups")
+    if not groups or groups < 1:
+        raise node.error("attribute num_groups is missing or less than 1")
+    of_groups = node.opset < 21
+    if not of_groups and (channels := node.constant(1, "scale").size) % groups:
+        raise node.error(f"num_groups is {groups}, which does not divide the {channels} channels "
+                         "of its scale")
+    grouped = node.emit("reshape", [x], "grouped", shape=(0, groups, -1))
+    value = _standardised(node, grouped, "spatial")
+    result = node.emit_expression(value, "standardised")
+    if of_groups:
+        result = _scaled(node, result, "scaled")
+    shape = node.emit("shape", [x], "shape", start=0, end=None)
+    result = node.emit("reshape", [result, shape], None if of_groups else "ungrouped")
+    if not of_groups:
+        _scaled(node, result, None)
 
 
 LAYERS: dict[str, Converter] = {
@@ -301,4 +405,6 @@ LAYERS: dict[str, Converter] = {
     "ReduceLogSum": partial(_reduce, kind="sum", after="log"), "ReduceLogSumExp": _log_sum_exp,
     "ReduceMin": partial(_reduce, kind="max", before="neg", after="neg"),
     "Softmax": partial(_softmax, log=False), "LogSoftmax": partial(_softmax, log=True),
+    "LayerNormalization": _layer_norm, "InstanceNormalization": _instance_norm,
+    "GroupNormalization": _group_norm, "RMSNormalization": _rms_norm,
 }

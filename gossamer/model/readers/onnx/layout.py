@@ -1,15 +1,12 @@
-"""Converters of ONNX's ops that move data or compute shapes."""
+"""Converters of ONNX's ops that move, repeat, choose or order data, or compute shapes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gossamer.model.readers.onnx.node import OnnxNode
-
-Converter = Callable[[OnnxNode], None]
+from gossamer.model.readers.onnx.node import Converter, OnnxNode
 
 
 def _concat(node: OnnxNode) -> None:
@@ -29,7 +26,7 @@ def _split(node: OnnxNode) -> None:
 
 
 def _slice(node: OnnxNode) -> None:
-    """Converts Slice, whose bounds are attributes before opset 10, and inputs since."""
+    """Convert Slice, whose bounds are attributes before opset 10, and inputs since."""
     if node.opset < 10:
         bounds = {name: node.attribute(name) for name in ("starts", "ends", "axes")}
         if bounds["starts"] is None or bounds["ends"] is None:
@@ -45,12 +42,8 @@ def _reshape(node: OnnxNode) -> None:
     node.emit("reshape", [node.required(0), node.required(1)], **attributes)
 
 
-def _transpose(node: OnnxNode) -> None:
-    node.emit("transpose", [node.required(0)], permutation=node.attribute("perm"))
-
-
 def _blocks(node: OnnxNode) -> None:
-    """Converts DepthToSpace and SpaceToDepth."""
+    """Convert DepthToSpace and SpaceToDepth."""
     attributes: dict[str, Any] = {"block": node.attribute("blocksize")}
     if attributes["block"] is None:
         raise node.error("attribute blocksize is missing")
@@ -62,12 +55,8 @@ def _blocks(node: OnnxNode) -> None:
         node.emit("space_to_depth", [node.required(0)], **attributes)
 
 
-def _flatten(node: OnnxNode) -> None:
-    node.emit("flatten", [node.required(0)], axis=node.attribute("axis", 1))
-
-
 def _squeeze(node: OnnxNode) -> None:
-    """Converts Squeeze and Unsqueeze, whose axes are an attribute before opset 13. A Squeeze with
+    """Convert Squeeze and Unsqueeze, whose axes are an attribute before opset 13. A Squeeze with
     an empty attribute removes all dimensions of size 1, as one without the attribute."""
     inputs = [node.required(0), *([node.input(1)] if node.input(1) else [])]
     axes = node.attribute("axes")
@@ -79,12 +68,8 @@ def _squeeze(node: OnnxNode) -> None:
     node.emit(node.op.lower(), inputs, **attributes)
 
 
-def _expand(node: OnnxNode) -> None:
-    node.emit("expand", [node.required(0), node.required(1)])
-
-
 def _pad(node: OnnxNode) -> None:
-    """Converts Pad. From opset 11 on, its parameters other than the mode are inputs."""
+    """Convert Pad. From opset 11 on, its parameters other than the mode are inputs."""
     attributes = {"mode": node.only("mode", "constant", "reflect", "edge")}
     inputs = [node.required(0)]
     if node.opset < 11:
@@ -98,10 +83,12 @@ def _pad(node: OnnxNode) -> None:
 
 
 def _resize(node: OnnxNode) -> None:
-    """Converts Resize and Upsample. Upsample and the Resize of opset 10 take scales only, and
-    measure coordinates from the image's corner. The scales of Upsample are an attribute before
-    opset 9. The Resize of opset 10 rounds coordinates down when it enlarges, and up when it
-    shrinks."""
+    """Convert Resize and Upsample.
+
+    Upsample and the Resize of opset 10 take scales only, and measure coordinates from the image's
+    corner. The scales of Upsample are an attribute before opset 9. The Resize of opset 10 rounds
+    coordinates down when it enlarges, and up when it shrinks.
+    """
     is_old = node.op == "Upsample" or node.opset < 11
     mode = node.only("mode", "nearest", "linear", "bilinear", *(() if is_old else ("cubic",)))
     attributes = {"mode": "linear" if mode == "bilinear" else mode}
@@ -141,10 +128,6 @@ def _resize(node: OnnxNode) -> None:
         node.emit("resize", [node.required(0), *inputs], **attributes)
 
 
-def _identity(node: OnnxNode) -> None:
-    node.emit("identity", [node.required(0)])
-
-
 def _dropout(node: OnnxNode) -> None:
     node.attribute("ratio")
     node.attribute("seed")
@@ -160,14 +143,6 @@ def _shape(node: OnnxNode) -> None:
               end=node.attribute("end"))
 
 
-def _size(node: OnnxNode) -> None:
-    node.emit("size", [node.required(0)])
-
-
-def _gather(node: OnnxNode) -> None:
-    node.emit("gather", [node.required(0), node.required(1)], axis=node.attribute("axis", 0))
-
-
 def _constant_of_shape(node: OnnxNode) -> None:
     value = node.attribute("value", np.zeros(1, np.float32))
     node.emit("constant_of_shape", [node.required(0)], value=value.reshape(()))
@@ -179,11 +154,85 @@ def _range(node: OnnxNode) -> None:
     node.emit("range", [node.required(i) for i in range(3)])
 
 
+def _trilu(node: OnnxNode) -> None:
+    node.emit("triangle", [node.required(0), *filter(None, [node.input(1)])],
+              upper=bool(node.attribute("upper", 1)))
+
+
+def _scatter_nd(node: OnnxNode) -> None:
+    node.only("reduction", "none")
+    node.emit("scatter_nd", [node.required(i) for i in range(3)])
+
+
+def _scatter_elements(node: OnnxNode) -> None:
+    """Convert ScatterElements, which was named Scatter before opset 11."""
+    node.only("reduction", "none")
+    node.emit("scatter_elements", [node.required(i) for i in range(3)],
+              axis=node.attribute("axis", 0))
+
+
+def _arg_first(node: OnnxNode) -> None:
+    """Convert ArgMax and ArgMin, which give the index of the greatest or least element, or of the
+    first NaN."""
+    axis = node.attribute("axis", 0)
+    keeps = bool(node.attribute("keepdims", 1))
+    output = node.outputs[0]
+    indices = output if keeps else f"{output}.place"
+    node.emit("top_k", [node.required(0)], [f"{output}.first", indices], axis=axis, count=(1,),
+              largest=node.op == "ArgMax", nan_first=True,
+              last=bool(node.attribute("select_last_index", 0)))
+    if not keeps:
+        node.emit("squeeze", [indices], axes=(axis,))
+
+
+def _top_k(node: OnnxNode) -> None:
+    """Convert TopK, whose number of elements is an attribute before opset 10."""
+    inputs, attributes = [node.required(0)], {}
+    if node.opset < 10:
+        count = node.attribute("k")
+        if count is None:
+            raise node.error("attribute k is missing")
+        attributes["count"] = (count,)
+    else:
+        inputs.append(node.required(1))
+    node.attribute("sorted")  # where the file allows any order, sorted elements are right too
+    outputs = [name or f"{node.outputs[index - 1]}.{index}"
+               for index, name in enumerate([*node.outputs, ""][:2])]
+    node.emit("top_k", inputs, outputs, axis=node.attribute("axis", -1),
+              largest=bool(node.attribute("largest", 1)), **attributes)
+
+
+def _cum_sum(node: OnnxNode) -> None:
+    axis = node.constant(1, "the axis")
+    node.emit("sums_up_to", [node.required(0)], axis=int(axis.item()),
+              exclusive=bool(node.attribute("exclusive", 0)),
+              reverse=bool(node.attribute("reverse", 0)))
+
+
+def _same(op: str, inputs: int, **attributes: tuple[str, Any]) -> Converter:
+    """Return the converter of an op that differs from gossamer's in names alone.
+
+    attributes: for each attribute of gossamer's op its name in ONNX, and its default.
+    """
+    def convert(node: OnnxNode) -> None:
+        node.emit(op, [node.required(index) for index in range(inputs)], **{
+            ours: node.attribute(*theirs) for ours, theirs in attributes.items()})
+
+    return convert
+
+
 LAYOUT: dict[str, Converter] = {
     "Concat": _concat, "Split": _split, "Slice": _slice, "Reshape": _reshape,
-    "Transpose": _transpose, "DepthToSpace": _blocks, "SpaceToDepth": _blocks,
-    "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _squeeze,
-    "Expand": _expand, "Pad": _pad, "Resize": _resize, "Upsample": _resize,
-    "Identity": _identity, "Dropout": _dropout, "Shape": _shape, "Size": _size, "Gather": _gather,
-    "ConstantOfShape": _constant_of_shape, "Range": _range,
+    "Transpose": _same("transpose", 1, permutation=("perm", None)),
+    "DepthToSpace": _blocks, "SpaceToDepth": _blocks,
+    "Flatten": _same("flatten", 1, axis=("axis", 1)), "Squeeze": _squeeze, "Unsqueeze": _squeeze,
+    "Expand": _same("expand", 2), "Pad": _pad, "Resize": _resize, "Upsample": _resize,
+    "Identity": _same("identity", 1), "Dropout": _dropout, "Shape": _shape,
+    "Size": _same("size", 1), "ConstantOfShape": _constant_of_shape, "Range": _range,
+    "Gather": _same("gather", 2, axis=("axis", 0)),
+    "GatherND": _same("gather_nd", 2, batch_dims=("batch_dims", 0)),
+    "GatherElements": _same("gather_elements", 2, axis=("axis", 0)),
+    "ScatterND": _scatter_nd, "ScatterElements": _scatter_elements, "Scatter": _scatter_elements,
+    "Tile": _same("tile", 2), "Trilu": _trilu, "ArgMax": _arg_first, "ArgMin": _arg_first,
+    "TopK": _top_k, "CumSum": _cum_sum,
 }

@@ -8,7 +8,7 @@ picture: JSON object of the grey picture that a row of the input holds: height, 
 preprocessing: JSON object of the fields of a `Preprocessing` of gossamer.io.images, which says how
 photos are prepared.
 anchors: JSON list of [width, height], in pixels of the input.
-detector: JSON object of the fields of a `DetectorMetadata` of gossamer.model.detector_metadata,
+detector: JSON object of the fields of a `DetectorMetadata` of gossamer.model.metadata,
 which says how boxes are decoded from the outputs.
 columns: JSON list with an object for each column of the table that the network was trained on: its
 name, the number that fills an empty cell, and the texts (values) that its cells may hold.
@@ -27,11 +27,11 @@ from typing import Any, TypeVar
 
 import onnx
 
-from gossamer.model.detector_metadata import detector_of
 from gossamer.model.metadata import (
     ModelMetadata,
     anchors_of,
     columns_of,
+    detector_of,
     is_number,
     preprocessing_of,
 )
@@ -44,8 +44,11 @@ _Value = TypeVar("_Value")
 
 
 def read(model: onnx.ModelProto) -> ModelMetadata:
-    """Returns the metadata that a file's texts state. A text that is not in the format of entries()
-    is ignored, since other programs use the same keys for other things."""
+    """Return the metadata that a file's texts state.
+
+    A text that is not in the format of entries() is ignored, since other programs use the same keys
+    for other things.
+    """
     texts = {entry.key: entry.value for entry in model.metadata_props}
     classes, picture = _parsed(texts.get(CLASSES)), _parsed(texts.get(PICTURE))
     names = classes if isinstance(classes, list) and all(
@@ -61,7 +64,7 @@ def read(model: onnx.ModelProto) -> ModelMetadata:
 
 
 def entries(metadata: ModelMetadata) -> Mapping[str, str]:
-    """Returns the text for each key of an ONNX file's metadata."""
+    """Return the text for each key of an ONNX file's metadata."""
     texts: dict[str, str] = {}
     if metadata.classes:
         texts[CLASSES] = json.dumps(metadata.classes)
@@ -87,7 +90,7 @@ def entries(metadata: ModelMetadata) -> Mapping[str, str]:
 
 
 def _shape(picture: Any) -> tuple[int, int] | None:
-    """Returns height and width of a grey picture; None where the value describes no grey
+    """Return height and width of a grey picture; None where the value describes no grey
     picture."""
     if not isinstance(picture, dict) or picture.get("channels") != "grey":
         return None
@@ -98,7 +101,7 @@ def _shape(picture: Any) -> tuple[int, int] | None:
 
 
 def _exported_names(text: str | None) -> list[str]:
-    """Returns the names of a dict like {0: 'person', 1: 'bicycle'} or a list like ['person',
+    """Return the names of a dict like {0: 'person', 1: 'bicycle'} or a list like ['person',
     'bicycle']; an empty list where the text is neither."""
     try:
         names = ast.literal_eval(text or "")
@@ -120,7 +123,7 @@ def _parsed(text: str | None) -> Any:
 
 
 def _valid(convert: Callable[[Any], _Value], text: str | None) -> _Value | None:
-    """Returns the result of a function for the value of a JSON text; None where the function raises
+    """Return the result of a function for the value of a JSON text; None where the function raises
     ValueError."""
     try:
         return convert(_parsed(text))

@@ -1,11 +1,19 @@
 """OnnxNode: gives a converter a node of an ONNX file, and adds to the graph the nodes that replace
-this node."""
+this node. Integers: the quantised values of the file, while it is read.
+
+A quantised value holds integers q of few bits that stand for the numbers (q - zero point) * scale.
+In gossamer's graph the value is q - zero point in float32. Floats hold these integers exactly,
+images are padded with zeros, since 0 stands for the zero point, and integers are rounded by
+element-wise arithmetic in the epilogue of the layer before. Where a node reads the integers q of
+the file, they are computed from the float32 value.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,12 +24,13 @@ from gossamer.errors import ModelError, UnsupportedError, quoted
 from gossamer.expression import Expression
 from gossamer.io.limits import most_value_bytes, raised
 from gossamer.io.text import bytes_text
-from gossamer.model.compose import Composer
+from gossamer.model.compose import Value
 from gossamer.model.graph import Graph, Node
-from gossamer.model.opset.onnx_reference import as_float32
+from gossamer.model.opset.onnx_nodes import as_float32
 from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.readers.onnx.constants import to_array
 from gossamer.model.readers.onnx.order import layer_name, source
+from gossamer.model.readers.onnx.value_types import Probe
 
 _FIELDS = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s",
            AttributeProto.TENSOR: "t", AttributeProto.GRAPH: "g", AttributeProto.FLOATS: "floats",
@@ -32,11 +41,18 @@ _FIELDS = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.ST
            AttributeProto.TYPE_PROTOS: "type_protos"}
 """For each type of attribute, the field that holds the attribute's value."""
 _NEWEST_OPSET = onnx.defs.onnx_opset_version()
+RANGES = {kind: (float(np.iinfo(kind).min), float(np.iinfo(kind).max))
+          for kind in ("int8", "uint8", "int16", "uint16")}
+"""The least and the greatest value of the dtypes that files are quantised to."""
+_ANY = (-128.0, 255.0)
+"""Bounds of 8-bit values that may be signed or unsigned."""
+_MOST_INT32 = 2.0**31
+"""Bound of the magnitudes of int32 values."""
 
 
 @functools.cache
 def _definition(op: str, opset: int) -> onnx.defs.OpSchema | None:
-    """Returns ONNX's definition of an op in an opset, or in the newest opset that has the op; None
+    """Return ONNX's definition of an op in an opset, or in the newest opset that has the op; None
     where no opset has the op."""
     for version in (opset, _NEWEST_OPSET):
         if onnx.defs.has(op, version):
@@ -50,13 +66,117 @@ def _type_name(kind: int) -> str:
 
 
 def _value(attribute: onnx.AttributeProto) -> Any:
-    """Returns an attribute's value: an array, a string, a number, or a tuple of these."""
+    """Return an attribute's value: an array, a string, a number, or a tuple of these."""
     value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, onnx.TensorProto):
         return as_float32(to_array(value))
     if isinstance(value, bytes):
         return value.decode()
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+@dataclass(frozen=True)
+class Centred:
+    """The integers of a quantised value less its zero point.
+
+    name: the float32 value or constant in gossamer's graph.
+    zero_point: the subtracted zero point, as an array that broadcasts to the value, or the name of
+    a scalar that the data decide.
+    dtype: the dtype of the integers in the file.
+    """
+
+    name: str
+    zero_point: np.ndarray | str
+    dtype: str
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest possible value."""
+        low, high = RANGES.get(self.dtype, _ANY if "8" in self.dtype else (
+            -_MOST_INT32, _MOST_INT32))
+        if isinstance(self.zero_point, str):
+            return low - high, high - low
+        return low - float(self.zero_point.max()), high - float(self.zero_point.min())
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A float value that is integers times a scale.
+
+    integers: the integers before scaling, less their zero point.
+    scale: float32, an array that broadcasts to the value.
+    array: the integers where they are constant, else None.
+    """
+
+    integers: Centred
+    scale: np.ndarray
+    array: np.ndarray | None = None
+
+
+Requantise = Callable[["OnnxNode", np.ndarray, np.ndarray, str], Centred]
+"""A function that is called for a QuantizeLinear of a float value. The function adds the node that
+rounds the value to integers, and returns the integers. Its arguments are the QuantizeLinear, the
+scale and the zero point (one number each), and the dtype of the integers. ONNX Runtime fuses a
+layer, the nodes that dequantise its inputs and the node that quantises its result into one operator
+on integers; the function rounds as this operator does."""
+
+
+class Integers:
+    """The quantised values of a file while it is read.
+
+    centred: for each value of integers in the file, by name, the float32 value that stands for it.
+    scaled: for each float value that is integers times a scale, by name, the integers and the
+    scale.
+    layers: for each float value that a layer computes from integers, by name, the function that
+    rounds it to integers.
+    probe: the shapes and dtypes of values.
+    """
+
+    def __init__(self, probe: Probe) -> None:
+        self.centred: dict[str, Centred] = {}
+        self.scaled: dict[str, Scaled] = {}
+        self.layers: dict[str, Requantise] = {}
+        self.probe = probe
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Drop all that was noted about some values.
+
+        The reader calls this method when it finds that gossamer does not compute the node that
+        makes these values.
+        """
+        for name in names:
+            self.centred.pop(name, None)
+            self.scaled.pop(name, None)
+            self.layers.pop(name, None)
+
+    def rank(self, name: str) -> int | None:
+        """Return the number of dimensions of a value; None where the number is not known."""
+        shape = self.probe.shape(name)
+        return None if shape is None else len(shape)
+
+    def learn_constant(self, entry: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> None:
+        """Note the integers and the scale of a constant that a DequantizeLinear makes.
+
+        entry: the DequantizeLinear.
+        values: the inputs of the node by name, all constants.
+        """
+        inputs = [*entry.input, ""]
+        q, scale = values[inputs[0]], values[inputs[1]]
+        attributes = {attribute.name: attribute.i for attribute in entry.attribute}
+        if q.dtype.kind not in "iu" or attributes.get("block_size") or scale.ndim > 1:
+            return
+        zero = values[inputs[2]] if inputs[2] else np.zeros((), q.dtype)
+        if zero.size > 1 and zero.shape != scale.shape:
+            return
+        axis = attributes.get("axis", 1) % max(q.ndim, 1)
+        if scale.size != 1 and (q.ndim == 0 or scale.shape != (q.shape[axis],)):
+            return
+        shape = [-1 if index == axis else 1 for index in range(q.ndim)] if scale.size > 1 else ()
+        centred = q.astype(np.float32) - zero.astype(np.float32).reshape(
+            shape if zero.size > 1 else ())
+        self.scaled[entry.output[0]] = Scaled(
+            Centred("", np.zeros(()), str(q.dtype)), scale.astype(np.float32).reshape(shape),
+            centred)
 
 
 class OnnxNode:
@@ -69,14 +189,17 @@ class OnnxNode:
     used: how often each value is read by a node or is an output of the graph.
     too_large: constants that are not computed because of the limit on their size; see
     ConstantFolder.
+    integers: the quantised values of the file.
     """
 
     def __init__(self, proto: onnx.NodeProto, opset: int, graph: Graph,
-                 used: Counter[str], too_large: Mapping[str, int]) -> None:
+                 used: Counter[str], too_large: Mapping[str, int], integers: Integers) -> None:
+        self.proto = proto
         self.op = proto.op_type
         self.inputs = list(proto.input)
         self.outputs = list(proto.output)
         self.opset = opset
+        self.integers = integers
         self.graph = graph
         first_output = next(iter(self.outputs), "")
         self.source = source(proto)
@@ -94,7 +217,7 @@ class OnnxNode:
         self._asked: set[str] = set()
 
     def _check_form(self, proto: onnx.NodeProto) -> None:
-        """Raises ModelError where the node does not have the number of inputs or outputs, or the
+        """Raise ModelError where the node does not have the number of inputs or outputs, or the
         types of attributes, that ONNX's definition of the op demands."""
         schema = _definition(self.op, self.opset) if proto.domain in ("", "ai.onnx") else None
         types: dict[str, int] = {}
@@ -120,7 +243,7 @@ class OnnxNode:
                                  f"expected {_type_name(kind)}")
 
     def error(self, text: str) -> ModelError:
-        """Returns an error whose message names the file and the node."""
+        """Return an error whose message names the file and the node."""
         return ModelError(f"{self.graph.file}: {self.source}: {text}")
 
     def unsupported(self, text: str) -> UnsupportedError:
@@ -131,11 +254,11 @@ class OnnxNode:
         return self._attributes.get(name, default)
 
     def allow(self, *names: str) -> None:
-        """Accepts attributes that do not change what gossamer computes of the node."""
+        """Accept attributes that do not change what gossamer computes of the node."""
         self._asked.update(names)
 
     def only(self, name: str, *allowed: Any) -> Any:
-        """Returns an attribute that must have one of the values `allowed`; the first value is the
+        """Return an attribute that must have one of the values `allowed`; the first value is the
         default."""
         value = self.attribute(name, allowed[0])
         if value not in allowed:
@@ -145,7 +268,7 @@ class OnnxNode:
         return value
 
     def finish(self) -> None:
-        """Raises UnsupportedError where the node has an attribute that the converter did not ask
+        """Raise UnsupportedError where the node has an attribute that the converter did not ask
         for."""
         for name in self._attributes:
             if name not in self._asked:
@@ -153,18 +276,21 @@ class OnnxNode:
                                        "supported; export the model without it")
 
     def input(self, index: int) -> str:
-        """Returns the name of an input; "" where it is absent."""
+        """Return the name of an input; "" where it is absent."""
         return self.inputs[index] if index < len(self.inputs) else ""
 
     def required(self, index: int) -> str:
-        """Returns the name of an input. Raises ModelError where it is absent."""
+        """Return the name of an input. Raises ModelError where it is absent."""
         if not self.input(index):
             raise self.error(f"input {index} is missing")
         return self.inputs[index]
 
     def constant(self, index: int, what: str) -> np.ndarray:
-        """Returns the value of an input that must be a constant. what: name of the input's role in
-        messages. Raises UnsupportedError where the data decide the value."""
+        """Return the value of an input that must be a constant.
+
+        what: name of the input's role in messages. Raises UnsupportedError where the data decide
+        the value.
+        """
         name = self.required(index)
         if name in self._too_large:
             needed = self._too_large[name]
@@ -180,8 +306,16 @@ class OnnxNode:
     def optional_constant(self, index: int) -> np.ndarray | None:
         return self.graph.constants.get(self.input(index))
 
+    def dtype(self, name: str) -> str | None:
+        """Return the dtype of a value in the file; None where the dtype is not known."""
+        if name in self.integers.centred:
+            return self.integers.centred[name].dtype
+        if name in self.graph.constants:
+            return str(self.graph.constants[name].dtype)
+        return self.integers.probe.dtype(name)
+
     def only_first_output(self) -> None:
-        """Drops all outputs but the first. Raises UnsupportedError where another output is used."""
+        """Drop all outputs but the first. Raises UnsupportedError where another output is used."""
         for name in self.outputs[1:]:
             if name in self._used:
                 raise self.unsupported(f"its output {quoted(name)} is used; gossamer computes the "
@@ -189,12 +323,12 @@ class OnnxNode:
         del self.outputs[1:]
 
     def is_only_reader_of(self, name: str) -> bool:
-        """Returns whether this node is the only reader of a value, and the value is no output of
+        """Return whether this node is the only reader of a value, and the value is no output of
         the graph."""
         return self._used[name] == 1
 
     def add_constant(self, array: np.ndarray, role: str) -> str:
-        """Adds a constant to the graph and returns its name, which ends in `role`."""
+        """Add a constant to the graph and return its name, which ends in `role`."""
         name = f"{self.outputs[0]}.{role}"
         while name in self.graph.constants:
             name += "_"
@@ -203,8 +337,9 @@ class OnnxNode:
 
     def emit(self, op: str, inputs: Sequence[str], outputs: Sequence[str] | str | None = None,
              **attributes: Any) -> str:
-        """Appends a node to the graph and returns its first output. Parameters that are constants
-        become attributes.
+        """Append a node to the graph and return its first output.
+
+        Parameters that are constants become attributes.
 
         outputs: names of the outputs; a string is the end of a new name; None takes the outputs
         of the file's node.
@@ -219,10 +354,14 @@ class OnnxNode:
         self.graph.nodes.append(node)
         return outputs[0]
 
-    def emit_expression(self, composer: Composer, value: int,
+    def emit_expression(self, value: Value,
                         outputs: Sequence[str] | str | None = None) -> str:
-        operands, expression = composer.build(value)
+        operands, expression = value.composer.build(value)
         return self.emit("elementwise", operands, outputs, expression=expression)
 
     def emit_elementwise(self, expression: Expression, inputs: Sequence[str]) -> str:
         return self.emit("elementwise", inputs, expression=expression)
+
+
+Converter = Callable[[OnnxNode], None]
+"""A function that adds to the graph the nodes that replace a node of the file."""

@@ -1,5 +1,4 @@
-"""Lists the nodes on which the outputs of an ONNX graph depend, in an order in which the nodes can
-be computed."""
+"""The order in which nodes of an ONNX graph are computed, and groups of nodes computed together."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ _QUOTED = re.compile(r"'([^']*)'")
 
 
 def in_order(graph: onnx.GraphProto, outputs: Iterable[str], file: str) -> list[onnx.NodeProto]:
-    """Returns the nodes on which the outputs depend, each after the nodes whose results it reads.
+    """Return the nodes on which the outputs depend, each after the nodes whose results it reads.
     The nodes keep the file's order where it fulfils this condition.
 
     Raises ModelError where two nodes make one value, or where nodes form a cycle.
@@ -46,7 +45,7 @@ def in_order(graph: onnx.GraphProto, outputs: Iterable[str], file: str) -> list[
 
 
 def stable_order(before: Sequence[Collection[int]], needed: Iterable[int]) -> list[int]:
-    """Returns numbers of nodes in an order in which they can be computed; of nodes that can be
+    """Return numbers of nodes in an order in which they can be computed; of nodes that can be
     computed next, the smallest number comes first. Nodes of a cycle, and nodes that depend on a
     cycle, are left out.
 
@@ -72,7 +71,7 @@ def stable_order(before: Sequence[Collection[int]], needed: Iterable[int]) -> li
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yields the values that a node reads, and the values from outside that graphs in its
+    """Yield the values that a node reads, and the values from outside that graphs in its
     attributes read."""
     yield from filter(None, node.input)
     for attribute in node.attribute:
@@ -89,7 +88,7 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def layer_name(node: onnx.NodeProto) -> str:
-    """Returns the name of a node, or the path of the module of PyTorch that it was exported from,
+    """Return the name of a node, or the path of the module of PyTorch that it was exported from,
     with its op, such as "layer1.0.conv1/Conv"; "" where it has neither."""
     scopes = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), "")
     # "['', 'layer1', 'layer1.0', 'conv2d_2']": the modules, each by its path, and the call
@@ -98,6 +97,104 @@ def layer_name(node: onnx.NodeProto) -> str:
 
 
 def source(node: onnx.NodeProto) -> str:
-    """Returns op and name of a node, for messages."""
+    """Return op and name of a node, for messages."""
     name = layer_name(node) or next(iter(node.output), "")
     return f"{quoted(node.op_type)[1:-1]} {quoted(name)}"
+
+
+class Clusters:
+    """Groups of steps; each group can be computed as one step.
+
+    A step is the computation of one node: it reads some values and makes others. Steps are added in
+    an order in which they can be computed. A group is connected, and no path leads from a group
+    through steps outside of it back into the group.
+    """
+
+    def __init__(self) -> None:
+        self._reads: list[Sequence[str]] = []
+        self._makers: dict[str, int] = {}
+        self._group: dict[int, int] = {}
+        self._members: dict[int, list[int]] = {}
+
+    def add(self, reads: Iterable[str], makes: Iterable[str]) -> int:
+        """Add a step, and return its number."""
+        number = len(self._reads)
+        self._reads.append(tuple(dict.fromkeys(reads)))
+        self._makers.update(dict.fromkeys(makes, number))
+        return number
+
+    def join(self, step: int) -> None:
+        """Make a group of the last step that was added, and join to it each group whose values
+        the step reads. A group is not joined where a path through steps outside of both groups
+        leads from one of them to the other."""
+        group = step
+        self._group[step], self._members[step] = step, [step]
+        for other in dict.fromkeys(self._group_of(name) for name in self._reads[step]):
+            if other is not None and not self._leads(other, group) and not self._leads(
+                    group, other):
+                for member in self._members.pop(other):
+                    self._group[member] = group
+                    self._members[group].append(member)
+        self._members[group].sort()
+
+    def group_of(self, step: int) -> int:
+        """Return the group of a step that was joined."""
+        return self._group[step]
+
+    def groups(self) -> list[list[int]]:
+        """Return the steps of each group, in order."""
+        return sorted(self._members.values())
+
+    def independent(self, groups: Sequence[Collection[int]]) -> list[list[int]]:
+        """Return the numbers of the groups that can be computed together in one step: as many of
+        them as no path leads from one to another.
+
+        groups: some of the groups; steps of other groups are computed alone.
+        """
+        first_step = list(range(len(self._reads)))
+        for group in groups:
+            for step in group:
+                first_step[step] = min(group)
+        before: list[set[int]] = [set() for _ in first_step]
+        for step, of in enumerate(first_step):
+            before[of].update({first_step[maker] for maker in self._before(step)} - {of})
+        number = {min(group): index for index, group in enumerate(groups)}
+        depth: dict[int, int] = {}
+        found: dict[int, list[int]] = {}
+        for of in stable_order(before, set(first_step)):
+            depth[of] = max((depth[other] for other in before[of]), default=0)
+            if of in number:
+                found.setdefault(depth[of], []).append(number[of])
+                depth[of] += 1
+        return [sorted(together) for together in found.values()]
+
+    def maker(self, name: str) -> int | None:
+        """Return the step that makes a value; None where no step makes it."""
+        return self._makers.get(name)
+
+    def _group_of(self, name: str) -> int | None:
+        maker = self._makers.get(name)
+        return None if maker is None else self._group.get(maker)
+
+    def _leads(self, first: int, second: int) -> bool:
+        """Return whether a path leads from the group `first` through steps outside of both groups
+        to the group `second`."""
+        inside = {*self._members[first], *self._members[second]}
+        waiting = [maker for member in self._members[second] for maker in self._before(member)
+                   if maker not in inside]
+        seen: set[int] = set()
+        while waiting:
+            step = waiting.pop()
+            if step in seen:
+                continue
+            seen.add(step)
+            for other in self._members.get(self._group.get(step, -1), [step]):
+                for maker in self._before(other):
+                    if maker in self._members[first]:
+                        return True
+                    if maker not in inside:
+                        waiting.append(maker)
+        return False
+
+    def _before(self, step: int) -> list[int]:
+        return [self._makers[name] for name in self._reads[step] if name in self._makers]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -13,13 +13,16 @@ from onnx import TensorProto, helper
 
 from gossamer.errors import UnsupportedError, quoted
 from gossamer.model.graph import Graph, Node, Tail, ValueInfo, names_of, unused_name
-from gossamer.model.opset.onnx_part import NODES
-from gossamer.model.opset.onnx_reference import FOLDED
-from gossamer.model.readers.onnx.clusters import Clusters
-from gossamer.model.readers.onnx.elementwise import TYPES
-from gossamer.model.readers.onnx.file_types import MOST_PARAMETERS, FileTypes, known_shape
-from gossamer.model.readers.onnx.order import reads, source, stable_order
-from gossamer.model.readers.onnx.probe import OTHER_SIZES, Probe
+from gossamer.model.opset.onnx_nodes import FOLDED, NODES
+from gossamer.onnx_model import MOST_PARAMETERS
+from gossamer.model.readers.onnx.order import Clusters, reads, source, stable_order
+from gossamer.model.readers.onnx.value_types import (
+    OTHER_SIZES,
+    TYPES,
+    FileTypes,
+    Probe,
+    known_shape,
+)
 
 _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
 """The domains whose operators ONNX Runtime knows."""
@@ -31,6 +34,19 @@ _FLOAT64 = ("which is float64; give a precision, such as fp32, to have it comput
 _REFUSED = frozenset(("EPContext", "ImageDecoder"))
 """Operators that no file may ask for: EPContext names another file, ImageDecoder decodes
 pictures."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a node of the file.
+
+    nodes: the nodes of gossamer's graph that take its place.
+    reason: why it is left to ONNX Runtime instead; "" where it is not.
+    """
+
+    proto: onnx.NodeProto
+    nodes: Sequence[Node]
+    reason: str
 
 
 class Parts:
@@ -47,16 +63,14 @@ class Parts:
         self._keeps = keeps_float64
         self.probe = Probe(graph)
         self._clusters = Clusters()
-        self._nodes: list[onnx.NodeProto] = []
-        self._converted: dict[int, list[Node]] = {}
-        self._left: dict[int, str] = {}
+        self._outcomes: Sequence[Outcome] = ()
         self._inner: dict[str, onnx.TypeProto] = {}
         self._functions = {(function.domain, function.name)
                            for function in types.model.functions}
 
     def reason(self, node: onnx.NodeProto) -> str:
-        """Returns the reason why a node has to be left to ONNX Runtime because of the values that
-        it reads or makes; "" where there is no such reason."""
+        """Return the reason why a node has to be left to ONNX Runtime because of the values that
+        it reads or make; "" where there is no such reason."""
         for name in reads(node):
             if name in self._inner:
                 is_float64 = self._inner[name].tensor_type.elem_type == TensorProto.DOUBLE
@@ -69,7 +83,7 @@ class Parts:
         return ""
 
     def is_known(self, node: onnx.NodeProto) -> bool:
-        """Returns whether the results of a node follow from shapes and constants, and none is a
+        """Return whether the results of a node follow from shapes and constants, and none is a
         float64 output of the network: these results are float32."""
         outputs = {info.name for info in self._graph.outputs}
         return node.op_type in FOLDED and node.domain in ("", "ai.onnx") and all(
@@ -77,7 +91,7 @@ class Parts:
             name in outputs and self._is_kept(name) for name in node.output)
 
     def truth(self, name: str) -> bool | None:
-        """Returns the value of a condition if it follows from shapes and constants, and is the same
+        """Return the value of a condition if it follows from shapes and constants, and is the same
         at two sizes of the open dimensions; None for other conditions."""
         value = self.probe.known(name)
         if value is None or value.size != 1:
@@ -90,21 +104,12 @@ class Parts:
                 return None
         return bool(value.any())
 
-    def branch(self, nodes: Sequence[onnx.NodeProto], initializers: Sequence[onnx.TensorProto]
-               ) -> None:
-        """Notes the nodes of a branch that take the place of an If."""
-        self._types.add(nodes, initializers)
-
     def _is_kept(self, name: str) -> bool:
-        """Returns whether a value is float64 and stays float64."""
+        """Return whether a value is float64 and stays float64."""
         return self._keeps and self._types.elem_type(name) == TensorProto.DOUBLE
 
-    def computed(self, node: onnx.NodeProto, nodes: Sequence[Node]) -> None:
-        """Notes the nodes in gossamer's graph that a node of the file has become."""
-        self._converted[self._add(node)] = list(nodes)
-
     def takes(self, node: onnx.NodeProto) -> bool:
-        """Returns whether ONNX Runtime knows the domains of a node and of the nodes within it, and
+        """Return whether ONNX Runtime knows the domains of a node and of the nodes within it, and
         none of these nodes is in _REFUSED."""
         if node.op_type in _REFUSED or (
                 node.domain not in _DOMAINS and (node.domain, node.op_type) not in self._functions):
@@ -112,11 +117,8 @@ class Parts:
         return all(self.takes(inner) for attribute in node.attribute
                    for graph in (attribute.g, *attribute.graphs) for inner in graph.node)
 
-    def leave(self, node: onnx.NodeProto, reason: str) -> None:
-        """Leaves a node to ONNX Runtime."""
-        step = self._add(node)
-        self._left[step] = reason
-        self._clusters.join(step)
+    def leave(self, node: onnx.NodeProto) -> None:
+        """Note what is known of the results of a node that ONNX Runtime computes."""
         kinds: dict[str, onnx.TypeProto] = {}
         known: dict[str, np.ndarray] = {}
         for name in reads(node):
@@ -136,48 +138,53 @@ class Parts:
                 self.probe.add_value(name, shape, TYPES[kind.tensor_type.elem_type])
 
     def add_input(self, info: onnx.ValueInfoProto) -> None:
-        """Adds an input of the network that is no tensor of numbers."""
+        """Add an input of the network that is no tensor of numbers."""
         self._inner[info.name] = info.type
 
-    def _add(self, node: onnx.NodeProto) -> int:
-        self._nodes.append(node)
-        return self._clusters.add(reads(node), filter(None, node.output))
+    def join(self, outcomes: Sequence[Outcome], inputs: Sequence[ValueInfo]) -> None:
+        """Join the nodes that are left to ONNX Runtime to parts, and add the parts to the graph.
 
-    def finish(self, inputs: Sequence[ValueInfo]) -> None:
-        """Adds the parts to the graph. The parts consist of the nodes that are left to ONNX
-        Runtime. Nodes that depend on values which cannot leave their part become the graph's tail.
-
-        inputs: all inputs of the network. Raises UnsupportedError for a node in the tail that ONNX
-        Runtime does not know.
+        Nodes that depend on values which cannot leave their part become the graph's tail. outcomes:
+        those of all nodes, in order. inputs: all inputs of the network. Raises UnsupportedError for
+        a node in the tail that ONNX Runtime does not know.
         """
-        if not self._left and len(inputs) == len(self._graph.inputs):
+        is_any_left = any(outcome.reason for outcome in outcomes)
+        if not is_any_left and len(inputs) == len(self._graph.inputs):
             return
+        self._outcomes = outcomes
+        for outcome in outcomes:
+            step = self._clusters.add(reads(outcome.proto), filter(None, outcome.proto.output))
+            if outcome.reason:
+                self._clusters.join(step)
         in_tail = self._steps_of_tail()
         names = names_of(self._graph)
-        nodes = [node for step, nodes in self._converted.items() if step not in in_tail
-                 for node in nodes]
+        nodes = [node for step, outcome in enumerate(outcomes) if step not in in_tail
+                 for node in outcome.nodes]
         outputs = [info.name for info in self._graph.outputs]
         groups = list(filter(None, ([step for step in steps if step not in in_tail]
                                     for steps in self._clusters.groups())))
         for number, together in enumerate(self._clusters.independent(groups)):
             steps = sorted(step for index in together for step in groups[index])
-            read = {name for step in range(len(self._nodes)) if step not in steps
+            read = {name for step in range(len(outcomes)) if step not in steps
                     for name in self._reads_of(step, step in in_tail)}.union(outputs)
-            members = [(self._nodes[step], self._left[step]) for step in steps]
+            members = [(outcomes[step].proto, outcomes[step].reason) for step in steps]
             nodes.append(self._part(f"part_{number}", members, read, names))
         self._graph.nodes = in_reading_order(nodes)
         if in_tail or len(inputs) > len(self._graph.inputs):
             self._graph.tail = self._tail(sorted(in_tail), inputs)
 
     def _steps_of_tail(self) -> set[int]:
-        """Returns the steps that become the tail. A step is in the tail if it depends on another
-        step of the tail, or on an input that is no tensor of numbers. A step that makes a value
-        which cannot leave its part is in the tail, too, if the value is an output of the network,
-        or if a step of the tail or outside of the part reads the value."""
+        """Return the steps that become the tail.
+
+        A step is in the tail if it depends on another step of the tail, or on an input that is no
+        tensor of numbers. A step that makes a value which cannot leave its part is in the tail,
+        too, if the value is an output of the network, or if a step of the tail or outside of the
+        part reads the value.
+        """
         outputs = {info.name for info in self._graph.outputs}
         readers: dict[str, list[int]] = {}
-        for step, node in enumerate(self._nodes):
-            for name in reads(node):
+        for step, outcome in enumerate(self._outcomes):
+            for name in reads(outcome.proto):
                 readers.setdefault(name, []).append(step)
         waiting: list[int] = []
         for name in self._inner:
@@ -194,37 +201,40 @@ class Parts:
             if step in found:
                 continue
             found.add(step)
-            for name in self._nodes[step].output:
+            for name in self._outcomes[step].proto.output:
                 waiting += readers.get(name, ())
-            for name in reads(self._nodes[step]):
+            for name in reads(self._outcomes[step].proto):
                 maker = self._clusters.maker(name)
                 if name in self._inner and maker is not None:
                     waiting.append(maker)
         return found
 
     def _group_of(self, step: int) -> int | None:
-        return self._clusters.group_of(step) if step in self._left else None
+        return self._clusters.group_of(step) if self._outcomes[step].reason else None
 
     def _reads_of(self, step: int, as_in_file: bool) -> Iterable[str]:
-        """Returns the values that a step reads: the inputs of the file's node, or the inputs of the
+        """Return the values that a step reads: the inputs of the file's node, or the inputs of the
         nodes that took its place in gossamer's graph."""
-        if as_in_file or step in self._left:
-            return reads(self._nodes[step])
-        return (name for node in self._converted[step] for name in node.inputs)
+        outcome = self._outcomes[step]
+        if as_in_file or outcome.reason:
+            return reads(outcome.proto)
+        return (name for node in outcome.nodes for name in node.inputs)
 
     def _tail(self, steps: Sequence[int], inputs: Sequence[ValueInfo]) -> Tail:
-        """Returns the tail that consists of these steps. The values that the tail reads become
-        outputs of the graph."""
+        """Return the tail that consists of these steps.
+
+        The values that the tail reads become outputs of the graph.
+        """
         graph = self._graph
         members = []
         for step in steps:
-            node = self._nodes[step]
+            node = self._outcomes[step].proto
             if not self.takes(node):
                 raise UnsupportedError(
                     f"{graph.file}: {source(node)}: reads what only ONNX Runtime computes, which "
                     f"does not know domain {quoted(node.domain)}")
-            members.append((node, self._left.get(step, "depends on values whose shape or type the "
-                                                       "data decide")))
+            members.append((node, self._outcomes[step].reason
+                            or "depends on values whose shape or type the data decide"))
         made = {name for node, _ in members for name in node.output if name}
         outputs = [info for info in graph.outputs
                    if info.name in made or info.name in self._inner]
@@ -251,8 +261,10 @@ class Parts:
         return tail
 
     def _typed(self, info: ValueInfo, as_in_file: Container[str]) -> ValueInfo:
-        """Returns an input or output of the network. The value has the file's dtype where only the
-        tail reads or makes it."""
+        """Return an input or output of the network.
+
+        The value has the file's dtype where only the tail reads or makes it.
+        """
         kind = self._types.elem_type(info.name)
         if info.name not in as_in_file or kind not in TYPES:
             return info
@@ -260,7 +272,7 @@ class Parts:
                        returned_dtype="")
 
     def _elem_type(self, name: str) -> int:
-        """Returns ONNX's type of a value in the file; where this type is not known, the type of the
+        """Return ONNX's type of a value in the file; where this type is not known, the type of the
         value in gossamer's graph."""
         if kind := self._types.elem_type(name):
             return kind
@@ -269,8 +281,10 @@ class Parts:
 
     def _part(self, name: str, members: Sequence[tuple[onnx.NodeProto, str]],
               read: Container[str], names: set[str]) -> Node:
-        """Returns the graph's node that stands for nodes of the file. read: the values that other
-        nodes read, and the graph's outputs."""
+        """Return the graph's node that stands for nodes of the file.
+
+        read: the values that other nodes read, and the graph's outputs.
+        """
         crossing = [value for node, _ in members for value in node.output
                     if value and value in read]
         model, inputs = self._model(name, members, crossing, names)
@@ -281,7 +295,7 @@ class Parts:
     def _model(self, name: str, members: Sequence[tuple[onnx.NodeProto, str]],
                crossing: Sequence[str], names: set[str],
                as_in_file: Container[str] = ()) -> tuple[np.ndarray, list[str]]:
-        """Returns the bytes of a model that consists of some nodes and has the outputs `crossing`,
+        """Return the bytes of a model that consists of some nodes and has the outputs `crossing`,
         and the names of the model's inputs. as_in_file: inputs and outputs that have their type in
         the file, not their type in gossamer's graph."""
         graph = helper.make_graph([], name, [], [])
@@ -317,7 +331,7 @@ class Parts:
 
     def _enter(self, graph: onnx.GraphProto, value: str, taken: set[str],
                names: set[str], as_in_file: bool) -> list[str]:
-        """Adds to the model of a part a value that the part's nodes read from outside. A small
+        """Add to the model of a part a value that the part's nodes read from outside. A small
         constant is copied from the file; any other value becomes an input. Returns the names of the
         inputs."""
         if value in self._inner:
@@ -360,7 +374,7 @@ class Parts:
 
 
 def in_reading_order(nodes: Sequence[Node]) -> list[Node]:
-    """Returns the nodes, each after the nodes whose results it reads."""
+    """Return the nodes, each after the nodes whose results it reads."""
     makers = {name: index for index, node in enumerate(nodes) for name in node.outputs}
     before = [{makers[name] for name in node.inputs if name in makers} for node in nodes]
     return [nodes[index] for index in stable_order(before, range(len(nodes)))]

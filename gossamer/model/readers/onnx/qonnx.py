@@ -7,29 +7,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from gossamer.model.compose import Composer
-from gossamer.model.readers.onnx.node import OnnxNode
-
-Converter = Callable[[OnnxNode], None]
+from gossamer.model.compose import Composer, Value
+from gossamer.model.readers.onnx.node import Converter, OnnxNode
 
 DOMAINS = ("qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")
 """The domains of QONNX's ops."""
 
 
 def _bipolar(node: OnnxNode) -> None:
-    """Converts BipolarQuant, whose inputs are x and a scale. The result is the scale where x is 0
-    or more, else minus the scale."""
+    """Convert BipolarQuant, whose inputs are x and a scale.
+
+    The result is the scale where x is 0 or more, else minus the scale.
+    """
     if len(node.inputs) != 2:
         raise node.error(f"has {len(node.inputs)} inputs, expected 2: x and its scale")
     c = Composer()
     x, scale = (c.operand(node.required(index)) for index in range(2))
-    sign = c.apply("where", c.apply("greater_equal", x, c.constant(0)), c.constant(1),
-                   c.constant(-1))
-    node.emit_expression(c, c.apply("mul", sign, scale))
+    sign = x.apply("greater_equal", 0).apply("where", 1, -1)
+    node.emit_expression(sign * scale)
 
 
 def _quant(node: OnnxNode) -> None:
-    """Converts Quant, whose inputs are x, a scale, a zero point and a number of bits:
+    """Convert Quant, whose inputs are x, a scale, a zero point and a number of bits:
     (round(clip(x / scale + zero point)) - zero point) * scale."""
     if len(node.inputs) != 4:
         raise node.error(f"has {len(node.inputs)} inputs, expected 4: x, its scale, its zero point "
@@ -39,17 +38,17 @@ def _quant(node: OnnxNode) -> None:
     x, scale, zero_point = (c.operand(node.required(index)) for index in range(3))
     known = node.optional_constant(2)
     shifted = known is None or bool(known.any())
-    value = c.apply("div", x, scale)
+    value = x / scale
     if shifted:
-        value = c.apply("add", value, zero_point)
-    value = _ROUNDING[_rounding(node)](c, c.apply("clip", value, constants=(low, high)))
+        value = value + zero_point
+    value = _ROUNDING[_rounding(node)](value.apply("clip", constants=(low, high)))
     if shifted:
-        value = c.apply("sub", value, zero_point)
-    node.emit_expression(c, c.apply("mul", value, scale))
+        value = value - zero_point
+    node.emit_expression(value * scale)
 
 
 def _bounds(node: OnnxNode) -> tuple[float, float]:
-    """Returns the lowest and the highest integer of Quant's number of bits."""
+    """Return the lowest and the highest integer of Quant's number of bits."""
     bits = node.constant(3, "the number of bits")
     if bits.size != 1 or not 1 <= (count := float(bits.reshape(-1)[0])) <= 32:
         raise node.unsupported(f"quantises to {bits.reshape(-1)[:4].tolist()} bits, expected one "
@@ -69,31 +68,19 @@ def _rounding(node: OnnxNode) -> str:
     return mode.upper()
 
 
-def _nearest(c: Composer, x: int) -> int:
-    return c.apply("round", x)
+def _magnitudes(x: Value, rounding: str) -> Value:
+    """Return x with its magnitudes rounded by a function, and with its signs."""
+    return x.apply("sign") * _ROUNDING[rounding](x.apply("abs"))
 
 
-def _floor(c: Composer, x: int) -> int:
-    return c.apply("floor", x)
-
-
-def _ceil(c: Composer, x: int) -> int:
-    return c.apply("neg", c.apply("floor", c.apply("neg", x)))
-
-
-def _magnitudes(c: Composer, x: int, rounding: Callable[[Composer, int], int]) -> int:
-    """Adds steps to the expression `c` that round the magnitudes of x and keep its signs. Returns
-    the result's number in `c`."""
-    return c.apply("mul", c.apply("sign", x), rounding(c, c.apply("abs", x)))
-
-
-_ROUNDING: dict[str, Callable[[Composer, int], int]] = {
-    "ROUND": _nearest, "HALF_EVEN": _nearest, "FLOOR": _floor, "CEIL": _ceil,
-    "DOWN": partial(_magnitudes, rounding=_floor), "ROUND_TO_ZERO": partial(
-        _magnitudes, rounding=_floor), "UP": partial(_magnitudes, rounding=_ceil)}
+_ROUNDING: dict[str, Callable[[Value], Value]] = {
+    **dict.fromkeys(("ROUND", "HALF_EVEN"), lambda x: x.apply("round")),
+    "FLOOR": lambda x: x.apply("floor"), "CEIL": lambda x: -(-x).apply("floor"),
+    **dict.fromkeys(("DOWN", "ROUND_TO_ZERO"), partial(_magnitudes, rounding="FLOOR")),
+    "UP": partial(_magnitudes, rounding="CEIL")}
 """The rounding functions of Quant by the value of its attribute rounding_mode."""
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
+QONNX: dict[tuple[str, str], Converter] = {
     (domain, op): converter for domain in DOMAINS
     for op, converter in (("BipolarQuant", _bipolar), ("Quant", _quant))}
 """The converters by domain and name of the op."""

@@ -1,5 +1,6 @@
 """Converters of ONNX's operators on quantised values, and of layers of floats between
-DequantizeLinear and QuantizeLinear.
+DequantizeLinear and QuantizeLinear. The quantiser of ONNX Runtime writes further operators, of the
+domain com.microsoft.
 
 Sums are computed from integers, without rounding. All arithmetic on these sums is in float32, in
 the order of ONNX Runtime, so that the results are the same integers as in ONNX Runtime.
@@ -7,19 +8,14 @@ the order of ONNX Runtime, so that the results are the same integers as in ONNX 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 from onnx import TensorProto
 
-from gossamer.model.compose import Composer
-from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, FLOAT8_ATTRIBUTES, TYPES
+from gossamer.model.compose import Composer, Value
+from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, FLOAT8_ATTRIBUTES
 from gossamer.model.readers.onnx.integers import (
-    RANGES,
-    Centred,
-    Integers,
-    Scaled,
     are_same,
     centre,
     constant,
@@ -31,106 +27,110 @@ from gossamer.model.readers.onnx.integers import (
 )
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
-from gossamer.model.readers.onnx.node import OnnxNode
-from gossamer.model.readers.onnx.quantised_products import NO_ZERO, PRODUCTS, IntegerConverter
+from gossamer.model.readers.onnx.node import RANGES, Centred, Converter, OnnxNode, Scaled
+from gossamer.model.readers.onnx.quantised_products import (
+    NO_ZERO,
+    PRODUCTS,
+    bias_of_integers,
+    of_columns,
+    product,
+    scaled_sums,
+)
+from gossamer.model.readers.onnx.value_types import TYPES
 
 
-def _quantise(node: OnnxNode, integers: Integers) -> None:
-    """Converts QuantizeLinear: clip(round(x / scale) + zero point)."""
+def _quantise(node: OnnxNode) -> None:
+    """Convert QuantizeLinear: clip(round(x / scale) + zero point)."""
     # `saturate` changes only floats of 8 bits, and x is divided in float32 whatever `precision` is
     node.allow("saturate", "precision")
     if node.attribute("block_size", 0):
         raise node.unsupported("has scales of blocks; gossamer computes one scale, or one a "
                                "channel")
     x = node.required(0)
-    scale, zero, dtype = quantisation(node, integers, (1, 2), x, node.attribute("axis", 1))
+    scale, zero, dtype = quantisation(node, (1, 2), x, node.attribute("axis", 1))
     wanted = node.attribute("output_dtype", 0)
     dtype = dtype or (TYPES.get(wanted, "another type") if wanted else "uint8")
     if dtype not in RANGES:
         raise node.unsupported(f"quantises to {dtype}; gossamer computes {', '.join(RANGES)}")
-    c = Composer()
-    known = integers.scaled.get(x)
+    known = node.integers.scaled.get(x)
     if known is not None and known.array is None and are_same(known.scale, scale):
         # integers that were multiplied by a scale and are divided by the same scale stay the same
         if known.integers.dtype == dtype and are_same(known.integers.zero_point, zero):
-            give(node, integers, known.integers, node.outputs[0])
+            give(node, known.integers, node.outputs[0])
             return
-        value = c.operand(known.integers.name)
-    elif x in integers.layers and scale.size == zero.size == 1 and node.is_only_reader_of(x):
-        give(node, integers, integers.layers[x](node, scale, zero, dtype), node.outputs[0])
+        value = Composer().operand(known.integers.name)
+    elif x in node.integers.layers and scale.size == zero.size == 1 and node.is_only_reader_of(x):
+        give(node, node.integers.layers[x](node, scale, zero, dtype), node.outputs[0])
         return
     else:
-        if integers.dtype(node, x) != "float32":
+        if node.dtype(x) != "float32":
             x = node.emit("cast", [x], "floats", dtype="float32")
-        value = c.apply("div", c.operand(x), constant(node, c, scale, "scale"))
-    give(node, integers, requantise(node, c, value, zero, dtype), node.outputs[0])
+        value = Composer().operand(x) / constant(node, scale, "scale")
+    give(node, requantise(node, value, zero, dtype), node.outputs[0])
 
 
-def _dequantise(node: OnnxNode, integers: Integers) -> None:
-    """Converts DequantizeLinear: (q - zero point) * scale."""
+def _dequantise(node: OnnxNode) -> None:
+    """Convert DequantizeLinear: (q - zero point) * scale."""
     if node.attribute("block_size", 0):
         raise node.unsupported("has scales of blocks; gossamer computes one scale, or one a "
                                "channel")
     if TYPES.get(node.attribute("output_dtype", 0) or TensorProto.FLOAT) != "float32":
         raise node.error("gives another type than floats")
     q = node.required(0)
-    scale, zero, dtype = quantisation(node, integers, (1, 2), q, node.attribute("axis", 1))
-    given = integers.dtype(node, q)
+    scale, zero, dtype = quantisation(node, (1, 2), q, node.attribute("axis", 1))
+    given = node.dtype(q)
     if dtype and given and dtype != given:
         raise node.error(f"its zero point is {dtype} and its input {given}, expected the same type")
-    centred = centre(node, integers, 0, zero, "centred")
-    with_scale(node, integers, Scaled(centred, scale), node.outputs[0])
+    centred = centre(node, 0, zero, "centred")
+    with_scale(node, Scaled(centred, scale), node.outputs[0])
 
 
-def _quantise_dynamically(node: OnnxNode, integers: Integers) -> None:
-    """Converts DynamicQuantizeLinear. Its scale and zero point follow from the least and the
-    greatest value of the input, with 0 counted among the values."""
+def _quantise_dynamically(node: OnnxNode) -> None:
+    """Convert DynamicQuantizeLinear.
+
+    Its scale and zero point follow from the least and the greatest value of the input, with 0
+    counted among the values.
+    """
     x, (output, scale_name, zero_name) = node.required(0), node.outputs
-    negated = Composer()
     greatest = node.emit("reduce", [x], "greatest", kind="max", axes=None, keepdims=False)
-    opposite = node.emit_expression(negated, negated.apply("neg", negated.operand(x)), "negated")
+    opposite = node.emit_expression(-Composer().operand(x), "negated")
     least = node.emit("reduce", [opposite], "least", kind="max", axes=None, keepdims=False)
     c = Composer()
-    low = c.apply("neg", c.apply("max", c.operand(least), c.constant(0)))
-    range_ = c.apply("sub", c.apply("max", c.operand(greatest), c.constant(0)), low)
-    scale = c.apply("where", c.apply("equal", range_, c.constant(0)), c.constant(1),
-                    c.apply("div", range_, c.constant(255)))
-    node.emit_expression(c, scale, [scale_name])
-    zero = Composer()
-    low = zero.apply("neg", zero.apply("max", zero.operand(least), zero.constant(0)))
-    first = zero.apply("sub", zero.constant(0),
-                       zero.apply("div", low, zero.operand(scale_name)))
-    zero_point = requantise(node, zero, first, NO_ZERO, "uint8", "zero")
-    give(node, integers, zero_point, zero_name)
-    q = Composer()
-    shifted = q.apply("add", q.apply("round", q.apply("div", q.operand(x),
-                                                      q.operand(scale_name))),
-                      q.operand(zero_point.name))
-    number = requantise(node, q, shifted, NO_ZERO, "uint8", "number")
+    low = -c.operand(least).apply("max", 0)
+    range_ = c.operand(greatest).apply("max", 0) - low
+    node.emit_expression(range_.apply("equal", 0).apply("where", 1, range_ / 255), [scale_name])
+    low = -Composer().operand(least).apply("max", 0)
+    zero_point = requantise(node, 0 - low / scale_name, NO_ZERO, "uint8", "zero")
+    give(node, zero_point, zero_name)
+    shifted = (Composer().operand(x) / scale_name).apply("round") + zero_point.name
+    number = requantise(node, shifted, NO_ZERO, "uint8", "number")
     node.emit("cast", [number.name], [output], dtype="uint8")
-    less = Composer()
-    centred = node.emit_expression(less, less.apply(
-        "sub", less.operand(number.name), less.operand(zero_point.name)), "centred")
-    integers.centred[output] = Centred(centred, zero_name, "uint8")
+    centred = node.emit_expression(Composer().operand(number.name) - zero_point.name, "centred")
+    node.integers.centred[output] = Centred(centred, zero_name, "uint8")
 
 
-def _cast(node: OnnxNode, integers: Integers) -> None:
-    """Converts Cast. A cast of quantised integers to float32 is computed from the float32 value
-    that stands for the integers."""
-    known = integers.centred.get(node.input(0))
+def _cast(node: OnnxNode) -> None:
+    """Convert Cast.
+
+    A cast of quantised integers to float32 is computed from the float32 value that stands for the
+    integers.
+    """
+    known = node.integers.centred.get(node.input(0))
     if known is None or node.attribute("to", 0) not in (TensorProto.FLOAT, TensorProto.DOUBLE):
         ELEMENTWISE["Cast"](node)
         return
     node.allow(*FLOAT8_ATTRIBUTES)
-    whole = centre(node, integers, 0, NO_ZERO, "number")
+    whole = centre(node, 0, NO_ZERO, "number")
     node.emit("identity", [whole.name])
 
 
-def _selecting(node: OnnxNode, integers: Integers, converter: Callable[[OnnxNode], None]) -> None:
-    """Converts an op whose outputs hold values of its input. Where the input is quantised, the op
-    takes the integers less their zero point."""
+def _selecting(node: OnnxNode, converter: Converter) -> None:
+    """Convert an op whose outputs hold values of its input.
+
+    Where the input is quantised, the op takes the integers less their zero point.
+    """
     source, outputs = node.input(0), list(node.outputs)
-    centred, scaled = integers.centred.get(source), integers.scaled.get(source)
+    centred, scaled = node.integers.centred.get(source), node.integers.scaled.get(source)
     known = scaled.integers if scaled is not None else centred
     is_one = known is not None and known.name and (
         isinstance(known.zero_point, str) or known.zero_point.size == 1) and (
@@ -145,35 +145,40 @@ def _selecting(node: OnnxNode, integers: Integers, converter: Callable[[OnnxNode
     for inner, name in zip(selected, outputs, strict=False):
         node.outputs = [name]
         if inner and scaled is not None:
-            with_scale(node, integers, renamed(scaled, inner), name)
+            with_scale(node, renamed(scaled, inner), name)
         elif inner:
-            give(node, integers, Centred(inner, known.zero_point, known.dtype), name)
+            give(node, Centred(inner, known.zero_point, known.dtype), name)
     node.outputs = outputs
 
 
-def _max_pool(node: OnnxNode, integers: Integers) -> None:
-    """Converts MaxPool; integers are computed as floats."""
+def _max_pool(node: OnnxNode) -> None:
+    """Convert MaxPool; integers are computed as floats."""
     node.only_first_output()
     x = node.input(0)
-    if x not in integers.centred and integers.dtype(node, x) in ("int8", "uint8"):
-        integers.centred[x] = centre(node, integers, 0, NO_ZERO, "x")
-    _selecting(node, integers, LAYERS["MaxPool"])
+    if x not in node.integers.centred and node.dtype(x) in ("int8", "uint8"):
+        node.integers.centred[x] = centre(node, 0, NO_ZERO, "x")
+    _selecting(node, LAYERS["MaxPool"])
 
 
-def _reduce_min(node: OnnxNode, integers: Integers) -> None:
-    """Converts ReduceMin of floats: the maximum of the negated numbers is negated. Some integers
-    have no negative."""
-    dtype = integers.dtype(node, node.required(0))
+def _reduce_min(node: OnnxNode) -> None:
+    """Convert ReduceMin of floats: the maximum of the negated numbers is negated.
+
+    Some integers have no negative.
+    """
+    dtype = node.dtype(node.required(0))
     if dtype not in (None, "float32", "bool"):
         raise node.unsupported(f"computes with {dtype}; gossamer computes it in float32")
     LAYERS["ReduceMin"](node)
 
 
-def _concat(node: OnnxNode, integers: Integers) -> None:
-    """Converts Concat. Integers are concatenated where all inputs are integers times the same
-    scale, or integers with the same zero point."""
-    scaled = [integers.scaled.get(name) for name in node.inputs]
-    centred = [integers.centred.get(name) for name in node.inputs]
+def _concat(node: OnnxNode) -> None:
+    """Convert Concat.
+
+    Integers are concatenated where all inputs are integers times the same scale, or integers with
+    the same zero point.
+    """
+    scaled = [node.integers.scaled.get(name) for name in node.inputs]
+    centred = [node.integers.centred.get(name) for name in node.inputs]
     first = scaled[0]
     if first is not None and first.scale.size == 1 and all(
             part is not None and part.integers.name and are_same(part.scale, first.scale)
@@ -182,7 +187,7 @@ def _concat(node: OnnxNode, integers: Integers) -> None:
         node.emit("concat", parts, "selected", axis=node.attribute("axis"))
         bounds = max((part.integers for part in scaled if part is not None),
                      key=lambda part: part.bounds[1] - part.bounds[0])
-        with_scale(node, integers, Scaled(Centred(f"{output}.selected", bounds.zero_point,
+        with_scale(node, Scaled(Centred(f"{output}.selected", bounds.zero_point,
                                                   bounds.dtype), first.scale), output)
         return
     zero = centred[0]
@@ -192,15 +197,18 @@ def _concat(node: OnnxNode, integers: Integers) -> None:
             and are_same(part.zero_point, zero.zero_point) for part in centred):
         name = node.emit("concat", [part.name for part in centred if part is not None], "selected",
                          axis=node.attribute("axis"))
-        give(node, integers, Centred(name, zero.zero_point, zero.dtype), node.outputs[0])
+        give(node, Centred(name, zero.zero_point, zero.dtype), node.outputs[0])
         return
     LAYOUT["Concat"](node)
 
 
-def _averaging(node: OnnxNode, integers: Integers, converter: Callable[[OnnxNode], None]) -> None:
-    """Converts an average. Where the input is integers times a scale, the result is the average of
-    the integers times the scale."""
-    scaled = integers.scaled.get(node.input(0))
+def _averaging(node: OnnxNode, converter: Converter) -> None:
+    """Convert an average.
+
+    Where the input is integers times a scale, the result is the average of the integers times the
+    scale.
+    """
+    scaled = node.integers.scaled.get(node.input(0))
     if scaled is None or not scaled.integers.name or scaled.scale.size != 1:
         converter(node)
         return
@@ -209,21 +217,19 @@ def _averaging(node: OnnxNode, integers: Integers, converter: Callable[[OnnxNode
     converter(node)
     node.outputs = [output]
 
-    def times(c: Composer, node: OnnxNode, scale: np.ndarray) -> int:
-        return c.apply("mul", c.operand(f"{output}.average"), constant(node, c, scale, "scale"))
+    def times(node: OnnxNode, scale: np.ndarray) -> Value:
+        return Composer().operand(f"{output}.average") * constant(node, scale, "scale")
 
     def requantised(quantiser: OnnxNode, to: np.ndarray, zero: np.ndarray, dtype: str) -> Centred:
-        c = Composer()
-        return requantise(quantiser, c, times(c, quantiser, scaled.scale / to), zero, dtype)
+        return requantise(quantiser, times(quantiser, scaled.scale / to), zero, dtype)
 
-    c = Composer()
-    node.emit_expression(c, times(c, node, scaled.scale))
-    integers.layers[output] = requantised
+    node.emit_expression(times(node, scaled.scale))
+    node.integers.layers[output] = requantised
 
 
 def sum_of_scaled(node: OnnxNode, a: Scaled, b: Scaled, scale: np.ndarray, zero: np.ndarray,
                   dtype: str) -> Centred:
-    """Returns the integers of the sum of two values that are integers times a scale, and adds the
+    """Return the integers of the sum of two values that are integers times a scale, and add the
     node that computes these integers. `scale`, `zero` and `dtype` are the scale, zero point and
     dtype of the sum. The node rounds as ONNX Runtime does, which adds all zero points as one
     number. The zero points of a and b are arrays."""
@@ -232,27 +238,127 @@ def sum_of_scaled(node: OnnxNode, a: Scaled, b: Scaled, scale: np.ndarray, zero:
     zeros = of_a.astype(np.float64) * a_zero + of_b * b_zero
     c = Composer()
     x, y = c.operand(a.integers.name), c.operand(b.integers.name)
-    value = constant(node, c, zero - zeros.astype(np.float32), "rest")
+    value = c.value(constant(node, zero - zeros.astype(np.float32), "rest"))
     for each, origin, ratio, role in ((y, b_zero, of_b, "b"), (x, a_zero, of_a, "a")):
-        value = c.apply("fma", c.apply("add", each, constant(node, c, origin, role)),
-                        constant(node, c, ratio, f"of_{role}"), value)
-    return requantise(node, c, value, zero, dtype, is_shifted=True)
+        value = (each + constant(node, origin, role)).apply(
+            "fma", constant(node, ratio, f"of_{role}"), value)
+    return requantise(node, value, zero, dtype, is_shifted=True)
 
 
-def _add(node: OnnxNode, integers: Integers) -> None:
-    """Converts Add. Where both operands are integers times a scale, also notes the function that
-    rounds their sum to integers for a QuantizeLinear."""
+def _add(node: OnnxNode) -> None:
+    """Convert Add.
+
+    Where both operands are integers times a scale, also notes the function that rounds their sum to
+    integers for a QuantizeLinear.
+    """
     ELEMENTWISE["Add"](node)
-    a, b = (integers.scaled.get(node.input(index)) for index in (0, 1))
+    a, b = (node.integers.scaled.get(node.input(index)) for index in (0, 1))
     if a is not None and b is not None and all(
             each.integers.name and each.scale.size == 1
             and isinstance(each.integers.zero_point, np.ndarray)
             and each.integers.zero_point.size == 1 for each in (a, b)):
-        integers.layers[node.outputs[0]] = lambda quantiser, *to: sum_of_scaled(
+        node.integers.layers[node.outputs[0]] = lambda quantiser, *to: sum_of_scaled(
             quantiser, a, b, *to)
 
 
-QUANTISED: dict[str, IntegerConverter] = {
+def _input(node: OnnxNode, first: int,
+           role: str) -> tuple[Centred, np.ndarray, np.ndarray]:
+    """Return three things: the integers of an input after subtraction of their zero point, the
+    scale, and the zero point. The integers are input `first` of the node; the next two inputs are
+    the scale and the zero point."""
+    scale, zero, _ = quantisation(node, (first + 1, first + 2), node.required(first))
+    return centre(node, first, zero, role), scale, zero
+
+
+def _output(node: OnnxNode, first: int) -> tuple[np.ndarray, np.ndarray, str]:
+    """Return scale, zero point and dtype of the output.
+
+    Input `first` holds the scale, and the next input the zero point. Without a zero point, the
+    dtype is the dtype of input 0.
+    """
+    scale, zero, dtype = quantisation(node, (first, first + 1), node.outputs[0])
+    return scale, zero, dtype or node.dtype(node.required(0)) or "uint8"
+
+
+def _arithmetic(node: OnnxNode, function: str) -> None:
+    """Convert QLinearAdd and QLinearMul."""
+    (a, a_scale, _), (b, b_scale, _) = (
+        _input(node, first, role) for first, role in ((0, "a"), (3, "b")))
+    scale, zero, dtype = _output(node, 6)
+    if function == "add":
+        result = sum_of_scaled(node, Scaled(a, a_scale), Scaled(b, b_scale), scale, zero, dtype)
+    else:
+        value = Composer().operand(a.name) * b.name
+        value = value * constant(node, a_scale * b_scale / scale, "scale")
+        value = value + constant(node, zero, "zero")
+        result = requantise(node, value, zero, dtype, is_shifted=True)
+    give(node, result, node.outputs[0])
+
+
+def _function(node: OnnxNode, function: str) -> None:
+    """Convert QLinearSigmoid and QLinearLeakyRelu."""
+    x, x_scale, _ = _input(node, 0, "x")
+    scale, zero, dtype = _output(node, 3)
+    constants = (node.attribute("alpha", 0.01),) if function == "leaky_relu" else ()
+    number = Composer().operand(x.name) * constant(node, x_scale, "of_x")
+    value = number.apply(function, constants=constants) / constant(node, scale, "scale")
+    give(node, requantise(node, value, zero, dtype), node.outputs[0])
+
+
+def _average(node: OnnxNode, of: str) -> None:
+    """Convert QLinearAveragePool and QLinearGlobalAveragePool."""
+    node.only("channels_last", 0)
+    x, x_scale, _ = _input(node, 0, "x")
+    scale, zero, dtype = _output(node, 3)
+    (output,), inputs = node.outputs, node.inputs
+    node.inputs, node.outputs = [x.name], [f"{output}.average"]
+    LAYERS[of](node)
+    node.inputs, node.outputs = inputs, [output]
+    value = Composer().operand(f"{output}.average") * constant(node, x_scale / scale, "scale")
+    give(node, requantise(node, value, zero, dtype), output)
+
+
+def _qlinear_concat(node: OnnxNode) -> None:
+    """Convert QLinearConcat, whose first two inputs are scale and zero point of the output."""
+    scale, zero, dtype = quantisation(node, (0, 1), node.outputs[0])
+    axis = node.attribute("axis")
+    if axis is None or len(node.inputs) % 3 != 2:
+        raise node.error("its axis or an input is missing")
+    parts = []
+    for number, first in enumerate(range(2, len(node.inputs), 3)):
+        x, x_scale, x_zero = _input(node, first, f"x{number}")
+        if (x_scale == scale).all() and x.dtype == dtype and np.array_equal(x_zero, zero):
+            parts.append(x.name)
+            continue
+        value = Composer().operand(x.name) * constant(node, x_scale / scale, "scale")
+        parts.append(requantise(node, value, zero, dtype, f"part{number}").name)
+    name = node.emit("concat", parts, "joined", axis=axis)
+    give(node, Centred(name, zero, dtype), node.outputs[0])
+
+
+def _qgemm(node: OnnxNode) -> None:
+    """Convert QGemm.
+
+    Its result is integers where the node has a scale of the output, else floats.
+    """
+    a, a_scale, _ = _input(node, 0, "a")
+    node.only("transA", 0)
+    matrix, transposed = node.constant(3, "the second matrix"), bool(node.attribute("transB", 0))
+    b_scale, b_zero, _ = quantisation(node, (4, 5), node.required(3),
+                                      0 if transposed else -1)
+    b = matrix.astype(np.float32) - b_zero
+    sums = product(node, a, b.T if transposed else b)
+    bias = bias_of_integers(node, 6, matrix.shape[0 if transposed else -1], 2)
+    factor = of_columns(np.float32(node.attribute("alpha", 1.0)) * a_scale * b_scale)
+    if not node.input(7):
+        node.emit_expression(scaled_sums(node, sums, bias, factor))
+        return
+    scale, zero, dtype = _output(node, 7)
+    value = scaled_sums(node, sums, bias, (factor / scale).astype(np.float32))
+    give(node, requantise(node, value, zero, dtype), node.outputs[0])
+
+
+QUANTISED: dict[str, Converter] = {
     "QuantizeLinear": _quantise, "DequantizeLinear": _dequantise,
     "DynamicQuantizeLinear": _quantise_dynamically, **PRODUCTS, "Cast": _cast, "Concat": _concat,
     **{op: partial(_selecting, converter=LAYOUT[op]) for op in (
@@ -263,3 +369,16 @@ QUANTISED: dict[str, IntegerConverter] = {
         "AveragePool", "GlobalAveragePool")},
 }
 """Converters of operators on quantised values, and of operators whose results stay quantised."""
+
+MICROSOFT: dict[str, Converter] = {
+    "QuantizeLinear": QUANTISED["QuantizeLinear"],
+    "DequantizeLinear": QUANTISED["DequantizeLinear"],
+    "QLinearAdd": partial(_arithmetic, function="add"),
+    "QLinearMul": partial(_arithmetic, function="mul"),
+    "QLinearSigmoid": partial(_function, function="sigmoid"),
+    "QLinearLeakyRelu": partial(_function, function="leaky_relu"),
+    "QLinearAveragePool": partial(_average, of="AveragePool"),
+    "QLinearGlobalAveragePool": partial(_average, of="GlobalAveragePool"),
+    "QLinearConcat": _qlinear_concat, "QGemm": _qgemm,
+}
+"""The converters by the name of the op."""

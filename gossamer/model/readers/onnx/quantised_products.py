@@ -1,8 +1,14 @@
-"""Converters of ONNX's convolutions and matrix products on quantised values, and of convolutions
-and matrix products of floats between DequantizeLinear and QuantizeLinear."""
+"""Converters of ONNX's convolutions and matrix products on quantised values, and of those of floats
+between DequantizeLinear and QuantizeLinear.
+
+Sums of products of integers are exact in float32: where one might be too large, it is computed in
+slices of channels.
+"""
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -10,18 +16,8 @@ import numpy as np
 
 from gossamer.errors import UnsupportedError, quoted
 from gossamer.expression import identity
-from gossamer.model.compose import Composer
-from gossamer.model.readers.onnx.integer_sums import (
-    check_depth,
-    give_int32,
-    sliced_sums,
-    slices,
-    total,
-)
+from gossamer.model.compose import Composer, Value
 from gossamer.model.readers.onnx.integers import (
-    Centred,
-    Integers,
-    Scaled,
     centre,
     constant,
     give,
@@ -29,43 +25,49 @@ from gossamer.model.readers.onnx.integers import (
     requantise,
 )
 from gossamer.model.readers.onnx.layers import LAYERS, bias_of, convolution_attributes
-from gossamer.model.readers.onnx.node import OnnxNode
-
-IntegerConverter = Callable[[OnnxNode, Integers], None]
-"""A converter that also reads and updates `Integers`, the quantised values of the file."""
+from gossamer.model.readers.onnx.node import Centred, Converter, OnnxNode, Scaled
 
 NO_ZERO = np.zeros((), np.float32)
 """The zero point of integers that have none."""
-_MOST_EXACT = 2**24
-"""The greatest number up to which float32 holds every integer."""
+_LARGEST = 2.0**24
+"""The largest magnitude up to which float32 holds all integers exactly."""
+_MULTIPLES = (64, 16, 8)
+"""Kernels prefer a number of input channels that is a multiple of one of these numbers; the best
+comes first."""
+_UNIT = 2.0**12
+"""The sums of more than two slices are added in two parts: their multiples of this unit, and their
+remainders. The total of each part is exact in float32."""
 
 
 def _is_one_a_row(scale: np.ndarray, weight: np.ndarray) -> bool:
-    """Returns whether a scale that broadcasts to weights is one number, or one for each row."""
+    """Return whether a scale that broadcasts to weights is one number, or one for each row."""
     return scale.size == 1 or (scale.size == weight.shape[0] == scale.shape[0]
                                and scale.ndim == weight.ndim)
 
 
 def _per_channel(array: np.ndarray, rank: int) -> np.ndarray:
-    """Returns an array of one number, or one number a channel, in a shape that broadcasts to images
+    """Return an array of one number, or one number a channel, in a shape that broadcasts to images
     of `rank` dimensions."""
     return array.reshape(-1, *[1] * (rank - 2)) if array.size > 1 else array.reshape(())
 
 
 def _sums_of_window(node: OnnxNode, x: Centred, weight: np.ndarray) -> list[str]:
-    """Adds a convolution of integers without its bias, in slices of channels. Returns the names of
-    the slices' results, whose sum is the convolution. weight: integers (M, C/groups, ...)."""
+    """Add a convolution of integers without its bias, in slices of channels.
+
+    Returns the names of the slices' results, whose sum is the convolution. weight: integers (M,
+    C/groups, ...).
+    """
     attributes = convolution_attributes(node, weight)
     parts = slices(node, weight, x.bounds)
     if len(parts) > 1 and attributes["groups"] > 1:
         raise node.unsupported("adds products in groups up to a sum that float32 does not hold")
     is_1d = weight.ndim == 3
 
-    def sums_of(piece: str, part: slice, role: str) -> str:
+    def sums_of(sliced: str, part: slice, role: str) -> str:
         own = np.ascontiguousarray(weight[:, part])
-        inputs = [piece, node.add_constant(own[:, :, None] if is_1d else own, f"{role}.weight")]
+        inputs = [sliced, node.add_constant(own[:, :, None] if is_1d else own, f"{role}.weight")]
         if is_1d:
-            inputs[0] = node.emit("unsqueeze", [piece], f"{role}.lifted", axes=(2,))
+            inputs[0] = node.emit("unsqueeze", [sliced], f"{role}.lifted", axes=(2,))
         result = node.emit("conv2d", inputs, f"{role}.lifted_result" if is_1d else role,
                            epilogue=identity(), **attributes)
         return node.emit("squeeze", [result], role, axes=(2,)) if is_1d else result
@@ -73,10 +75,12 @@ def _sums_of_window(node: OnnxNode, x: Centred, weight: np.ndarray) -> list[str]
     return sliced_sums(node, x.name, parts, 1, sums_of)
 
 
-def _conv(node: OnnxNode, integers: Integers) -> None:
-    """Converts Conv. Where input and weights are integers times a scale, the convolution multiplies
-    the integers."""
-    x, weight = (integers.scaled.get(node.input(index)) for index in (0, 1))
+def _conv(node: OnnxNode) -> None:
+    """Convert Conv.
+
+    Where input and weights are integers times a scale, the convolution multiplies the integers.
+    """
+    x, weight = (node.integers.scaled.get(node.input(index)) for index in (0, 1))
     if x is None or weight is None or weight.array is None or x.scale.size != 1 or (
             not x.integers.name or weight.array.ndim not in (3, 4)) or (
             not _is_one_a_row(weight.scale, weight.array)):
@@ -91,19 +95,21 @@ def _conv(node: OnnxNode, integers: Integers) -> None:
         LAYERS["Conv"](node)
         return
     scale = _for_each(x.scale * weight.scale.reshape(-1), rows)
-    _give_scaled(node, integers, sums, scale, bias, partial(_per_channel, rank=rank))
+    _give_scaled(node, sums, scale, bias, partial(_per_channel, rank=rank))
 
 
 def _for_each(scale: np.ndarray, channels: int) -> np.ndarray:
-    """Returns a vector with a scale for each channel. A single scale is repeated for all channels:
-    otherwise the scale would be a number in the kernel's code, and layers of one shape with
-    different scales could not share a kernel."""
+    """Return a vector with a scale for each channel.
+
+    A single scale is repeated for all channels: otherwise the scale would be a number in the
+    kernel's code, and layers of one shape with different scales could not share a kernel.
+    """
     return np.broadcast_to(scale.astype(np.float32).reshape(-1), channels)
 
 
-def _give_scaled(node: OnnxNode, integers: Integers, sums: Sequence[str], scale: np.ndarray,
+def _give_scaled(node: OnnxNode, sums: Sequence[str], scale: np.ndarray,
                  bias: str, shaped: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Adds the node that computes sums of integers times a scale, plus a bias. Also notes the
+    """Add the node that computes sums of integers times a scale, plus a bias. Also notes the
     function that rounds the node's output to integers for a QuantizeLinear. Where the bias is
     integers times the same scale, the noted function adds these integers to the sums before it
     scales the sums.
@@ -116,41 +122,41 @@ def _give_scaled(node: OnnxNode, integers: Integers, sums: Sequence[str], scale:
     numbers = node.graph.constants[bias] if bias else None
     if numbers is not None and not numbers.any():
         bias, numbers = "", None
-    units = _in_units(integers.scaled.get(bias), scale)
+    units = _in_units(node.integers.scaled.get(bias), scale)
 
-    def scaled(c: Composer, node: OnnxNode, scale: np.ndarray, addend: np.ndarray | None) -> int:
-        value = c.apply("mul", total(c, sums), constant(node, c, shaped(scale), "scale"))
-        return value if addend is None else c.apply(
-            "add", value, constant(node, c, shaped(addend), "bias"))
+    def scaled(node: OnnxNode, scale: np.ndarray, addend: np.ndarray | None) -> Value:
+        value = total(sums) * constant(node, shaped(scale), "scale")
+        return value if addend is None else value + constant(node, shaped(addend), "bias")
 
     def requantised(quantiser: OnnxNode, to: np.ndarray, zero: np.ndarray, dtype: str) -> Centred:
-        c = Composer()
         if units is None:
-            value = scaled(c, quantiser, scale / to, None if numbers is None else numbers / to)
+            value = scaled(quantiser, scale / to, None if numbers is None else numbers / to)
         else:
-            value = scaled_sums(quantiser, c, sums, shaped(units), shaped(scale / to))
-        return requantise(quantiser, c, value, zero, dtype)
+            value = scaled_sums(quantiser, sums, shaped(units), shaped(scale / to))
+        return requantise(quantiser, value, zero, dtype)
 
-    c = Composer()
-    node.emit_expression(c, scaled(c, node, scale, numbers))
-    integers.layers[node.outputs[0]] = requantised
+    node.emit_expression(scaled(node, scale, numbers))
+    node.integers.layers[node.outputs[0]] = requantised
 
 
 def _in_units(bias: Scaled | None, scale: np.ndarray) -> np.ndarray | None:
-    """Returns the integers whose products with `scale`, a number for each channel, are the bias.
+    """Return the integers whose products with `scale`, a number for each channel, are the bias.
     Returns None where the bias has another scale, or where float32 does not hold the integers."""
     if bias is None or bias.array is None or bias.array.ndim != 1 or not np.allclose(
             bias.scale.reshape(-1), scale, rtol=1e-5, atol=0) or (
-            np.abs(bias.array) > _MOST_EXACT).any():
+            np.abs(bias.array) > _LARGEST).any():
         return None
     return bias.array
 
 
-def _matrix_product(node: OnnxNode, integers: Integers) -> None:
-    """Converts Gemm and MatMul. Where the input and a constant matrix are integers times a scale,
-    the product multiplies the integers."""
+def _matrix_product(node: OnnxNode) -> None:
+    """Convert Gemm and MatMul.
+
+    Where the input and a constant matrix are integers times a scale, the product multiplies the
+    integers.
+    """
     converter = LAYERS[node.op]
-    a, b = (integers.scaled.get(node.input(index)) for index in (0, 1))
+    a, b = (node.integers.scaled.get(node.input(index)) for index in (0, 1))
     if a is None or b is None or b.array is None or b.array.ndim != 2 or a.scale.size != 1 or (
             not a.integers.name):
         converter(node)
@@ -171,43 +177,42 @@ def _matrix_product(node: OnnxNode, integers: Integers) -> None:
         return
     begin = len(node.graph.nodes)
     try:
-        sums = product(node, a.integers, matrix, integers)
+        sums = product(node, a.integers, matrix)
     except UnsupportedError:
         del node.graph.nodes[begin:]
         converter(node)
         return
-    _give_scaled(node, integers, sums, _for_each(a.scale * scale, columns), bias, of_columns)
+    _give_scaled(node, sums, _for_each(a.scale * scale, columns), bias, of_columns)
 
 
 def of_columns(array: np.ndarray) -> np.ndarray:
-    """Returns an array of one number, or one number a column, in a shape that broadcasts to the
+    """Return an array of one number, or one number a column, in a shape that broadcasts to the
     rows of a matrix."""
     return array.reshape(-1 if array.size > 1 else ())
 
 
-def _qlinear_conv(node: OnnxNode, integers: Integers) -> None:
-    """Converts QLinearConv, whose bias is in units of the product of the input's and the weight's
+def _qlinear_conv(node: OnnxNode) -> None:
+    """Convert QLinearConv, whose bias is in units of the product of the input's and the weight's
     scale."""
     weight = node.constant(3, "the weight")
     if weight.ndim not in (3, 4):
         raise node.unsupported(f"has {weight.ndim - 2} spatial dimensions; gossamer computes 1 or "
                                "2")
     rank = weight.ndim
-    x_scale, x_zero, _ = quantisation(node, integers, (1, 2), node.required(0))
-    w_scale, w_zero, _ = quantisation(node, integers, (4, 5), node.required(3), 0)
-    y_scale, y_zero, dtype = quantisation(node, integers, (6, 7), node.outputs[0])
+    x_scale, x_zero, _ = quantisation(node, (1, 2), node.required(0))
+    w_scale, w_zero, _ = quantisation(node, (4, 5), node.required(3), 0)
+    y_scale, y_zero, dtype = quantisation(node, (6, 7), node.outputs[0])
     _check_rows(node, w_scale, w_zero, weight.shape[0])
-    x = centre(node, integers, 0, x_zero, "x")
+    x = centre(node, 0, x_zero, "x")
     sums = _sums_of_window(node, x, weight.astype(np.float32) - w_zero)
     bias = bias_of_integers(node, 8, weight.shape[0], rank)
     factor = _for_each(x_scale * w_scale.reshape(-1) / y_scale, weight.shape[0])
-    c = Composer()
-    value = scaled_sums(node, c, sums, bias, _per_channel(factor, rank))
-    give(node, integers, requantise(node, c, value, y_zero, dtype), node.outputs[0])
+    value = scaled_sums(node, sums, bias, _per_channel(factor, rank))
+    give(node, requantise(node, value, y_zero, dtype), node.outputs[0])
 
 
 def _check_rows(node: OnnxNode, scale: np.ndarray, zero: np.ndarray, rows: int) -> None:
-    """Raises ModelError unless scale and zero point of the weights are each one number, or one
+    """Raise ModelError unless scale and zero point of the weights are each one number, or one
     number for each output channel."""
     for what, array in (("scale", scale), ("zero point", zero)):
         if array.size not in (1, rows):
@@ -215,22 +220,22 @@ def _check_rows(node: OnnxNode, scale: np.ndarray, zero: np.ndarray, rows: int) 
                              f"{rows}, one for each output channel")
 
 
-def scaled_sums(node: OnnxNode, c: Composer, sums: Sequence[str], bias: np.ndarray | None,
-                factor: np.ndarray) -> int:
-    """Adds (sums + bias) * factor to the expression `c`, and returns the result's number in `c`.
+def scaled_sums(node: OnnxNode, sums: Sequence[str], bias: np.ndarray | None,
+                factor: np.ndarray) -> Value:
+    """Return (sums + bias) * factor.
 
     sums: names of the values that are added first.
     bias: integers that broadcast to the sums, or None.
     factor: numbers that broadcast to the sums.
     """
-    value = total(c, sums)
+    value = total(sums)
     if bias is not None:
-        value = c.apply("add", value, constant(node, c, bias, "bias"))
-    return c.apply("mul", value, constant(node, c, factor, "scale"))
+        value = value + constant(node, bias, "bias")
+    return value * constant(node, factor, "scale")
 
 
 def bias_of_integers(node: OnnxNode, index: int, channels: int, rank: int) -> np.ndarray | None:
-    """Returns a bias of integers, one for each channel, in a shape that broadcasts to a value of
+    """Return a bias of integers, one for each channel, in a shape that broadcasts to a value of
     `rank` dimensions; None where the node has no bias."""
     if not node.input(index):
         return None
@@ -244,13 +249,14 @@ def bias_of_integers(node: OnnxNode, index: int, channels: int, rank: int) -> np
     return _per_channel(numbers, rank)
 
 
-def product(node: OnnxNode, a: Centred, b: Centred | np.ndarray,
-             integers: Integers) -> list[str]:
-    """Adds a matrix product of integers, in slices of the summed axis. Returns the names of the
-    slices' results, whose sum is the product. b: a constant matrix, or a value that the data
-    decide."""
+def product(node: OnnxNode, a: Centred, b: Centred | np.ndarray) -> list[str]:
+    """Add a matrix product of integers, in slices of the summed axis.
+
+    Returns the names of the slices' results, whose sum is the product. b: a constant matrix, or a
+    value that the data decide.
+    """
     if isinstance(b, Centred):
-        shape = integers.probe.shape(node.required(0))
+        shape = node.integers.probe.shape(node.required(0))
         check_depth(node, None if not shape else shape[-1],
                     *(max(map(abs, factor.bounds)) for factor in (a, b)))
         return [node.emit("matmul", [a.name, b.name], "sums")]
@@ -258,36 +264,37 @@ def product(node: OnnxNode, a: Centred, b: Centred | np.ndarray,
         raise node.unsupported(f"multiplies by a constant of {b.ndim} dimensions; gossamer "
                                "computes a matrix")
 
-    def sums_of(piece: str, part: slice, role: str) -> str:
-        return node.emit("matmul", [piece, node.add_constant(b[part], f"{role}.weight")], role)
+    def sums_of(sliced: str, part: slice, role: str) -> str:
+        return node.emit("matmul", [sliced, node.add_constant(b[part], f"{role}.weight")], role)
 
     return sliced_sums(node, a.name, slices(node, b.T, a.bounds), -1, sums_of)
 
 
-def _qlinear_matmul(node: OnnxNode, integers: Integers) -> None:
-    """Converts QLinearMatMul."""
-    a_scale, a_zero, _ = quantisation(node, integers, (1, 2), node.required(0))
-    b_scale, b_zero, _ = quantisation(node, integers, (4, 5), node.required(3), -1)
-    y_scale, y_zero, dtype = quantisation(node, integers, (6, 7), node.outputs[0])
-    a = centre(node, integers, 0, a_zero, "a")
+def _qlinear_matmul(node: OnnxNode) -> None:
+    """Convert QLinearMatMul."""
+    a_scale, a_zero, _ = quantisation(node, (1, 2), node.required(0))
+    b_scale, b_zero, _ = quantisation(node, (4, 5), node.required(3), -1)
+    y_scale, y_zero, dtype = quantisation(node, (6, 7), node.outputs[0])
+    a = centre(node, 0, a_zero, "a")
     constant_b = node.optional_constant(3)
-    b = centre(node, integers, 3, b_zero, "b") if constant_b is None else (
+    b = centre(node, 3, b_zero, "b") if constant_b is None else (
         constant_b.astype(np.float32) - b_zero)
     factor = (a_scale * b_scale / y_scale).astype(np.float32)
-    c = Composer()
-    value = scaled_sums(node, c, product(node, a, b, integers), None, factor)
-    give(node, integers, requantise(node, c, value, y_zero, dtype), node.outputs[0])
+    value = scaled_sums(node, product(node, a, b), None, factor)
+    give(node, requantise(node, value, y_zero, dtype), node.outputs[0])
 
 
-def _zero_point(node: OnnxNode, integers: Integers, index: int,
+def _zero_point(node: OnnxNode, index: int,
                 of_columns: bool) -> np.ndarray | str:
-    """Returns the zero point of one factor of a product of integers. The result is an array of one
-    number or, where `of_columns` is set, possibly of one number for each column. Where the data
-    decide the zero point, the result is the zero point's name."""
+    """Return the zero point of one factor of a product of integers.
+
+    The result is an array of one number or, where `of_columns` is set, possibly of one number for
+    each column. Where the data decide the zero point, the result is the zero point's name.
+    """
     name = node.input(index)
     if not name:
         return NO_ZERO
-    if name in integers.centred and integers.rank(name) == 0:
+    if name in node.integers.centred and node.integers.rank(name) == 0:
         return name
     zero = node.constant(index, "the zero point").astype(np.float32)
     if zero.size == 1:
@@ -297,34 +304,134 @@ def _zero_point(node: OnnxNode, integers: Integers, index: int,
     return zero
 
 
-def _matmul_integer(node: OnnxNode, integers: Integers) -> None:
-    """Converts MatMulInteger, whose result is int32."""
-    a = centre(node, integers, 0, _zero_point(node, integers, 2, False), "a")
-    b_zero, constant_b = _zero_point(node, integers, 3, True), node.optional_constant(1)
+def _matmul_integer(node: OnnxNode) -> None:
+    """Convert MatMulInteger, whose result is int32."""
+    a = centre(node, 0, _zero_point(node, 2, False), "a")
+    b_zero, constant_b = _zero_point(node, 3, True), node.optional_constant(1)
     b = constant_b.astype(np.float32) - b_zero if (
         constant_b is not None and isinstance(b_zero, np.ndarray)) else (
-        centre(node, integers, 1, b_zero, "b"))
-    _give_sums(node, integers, product(node, a, b, integers))
+        centre(node, 1, b_zero, "b"))
+    _give_sums(node, product(node, a, b))
 
 
-def _conv_integer(node: OnnxNode, integers: Integers) -> None:
-    """Converts ConvInteger, whose result is int32."""
-    weight, zero = node.constant(1, "the weight"), _zero_point(node, integers, 3, True)
+def _conv_integer(node: OnnxNode) -> None:
+    """Convert ConvInteger, whose result is int32."""
+    weight, zero = node.constant(1, "the weight"), _zero_point(node, 3, True)
     if weight.ndim not in (3, 4) or isinstance(zero, str):
         raise node.unsupported("has other weights than constants of 1 or 2 spatial dimensions")
     _check_rows(node, NO_ZERO, zero, weight.shape[0])
-    x = centre(node, integers, 0, _zero_point(node, integers, 2, False), "x")
+    x = centre(node, 0, _zero_point(node, 2, False), "x")
     rows = zero.reshape(-1, *[1] * (weight.ndim - 1)) if zero.size > 1 else zero
-    _give_sums(node, integers, _sums_of_window(node, x, weight.astype(np.float32) - rows))
+    _give_sums(node, _sums_of_window(node, x, weight.astype(np.float32) - rows))
 
 
-def _give_sums(node: OnnxNode, integers: Integers, sums: list[str]) -> None:
+def _give_sums(node: OnnxNode, sums: list[str]) -> None:
     exact = give_int32(node, sums, node.outputs[0])
     if exact is not None:
-        integers.centred[node.outputs[0]] = Centred(exact, NO_ZERO, "int32")
+        node.integers.centred[node.outputs[0]] = Centred(exact, NO_ZERO, "int32")
 
 
-PRODUCTS: dict[str, IntegerConverter] = {
+def slices(node: OnnxNode, weight: np.ndarray, bounds: tuple[float, float]
+           ) -> list[tuple[int, int]]:
+    """Return slices of the input channels, such that float32 holds the sum of each slice, and each
+    partial sum in any order, for all inputs within bounds. There are as few slices as possible.
+    Where possible, all slices but the last have the same number of channels, which is a multiple of
+    a number that kernels prefer.
+
+    weight: integers (rows, channels, ...), a row for each output channel.
+    bounds: the least and the greatest input; zeros of a padding may occur as well.
+    Raises UnsupportedError where the products of one channel have too large a sum.
+    """
+    low, high = min(bounds[0], 0.0), max(bounds[1], 0.0)
+    rows, channels = weight.shape[:2]
+    positive = np.maximum(weight, 0).reshape(rows, channels, -1).sum(axis=2, dtype=np.float64)
+    negative = positive - weight.reshape(rows, channels, -1).sum(axis=2, dtype=np.float64)
+    # the sum of all products that may be positive, and of all products that may be negative
+    reached = np.stack([positive * high - negative * low, negative * high - positive * low])
+    if not reached.size or reached.sum(axis=2).max() <= _LARGEST:
+        return [(0, channels)]
+    if reached.max() > _LARGEST:
+        raise node.unsupported("adds products up to a sum that float32 does not hold, of one input "
+                               "channel alone")
+    found = _greedy(reached)
+    for multiple in _MULTIPLES:
+        size = -(-channels // (len(found) * multiple)) * multiple
+        equal = [(begin, min(begin + size, channels)) for begin in range(0, channels, size)]
+        if all(reached[:, :, begin:end].sum(axis=2).max() <= _LARGEST for begin, end in equal):
+            return equal
+    return found
+
+
+def _greedy(reached: np.ndarray) -> list[tuple[int, int]]:
+    """Return the fewest slices, each as long as possible.
+
+    reached: the largest positive and negative sums (2, rows, channels) of each input channel, none
+    above _LARGEST.
+    """
+    found, begin = [], 0
+    while begin < reached.shape[2]:
+        most = np.cumsum(reached[:, :, begin:], axis=2).max(axis=(0, 1))
+        end = begin + int((most <= _LARGEST).sum())
+        found.append((begin, end))
+        begin = end
+    return found
+
+
+def sliced_sums(node: OnnxNode, x: str, parts: Sequence[tuple[int, int]], axis: int,
+                sums_of: Callable[[str, slice, str], str]) -> list[str]:
+    """Add nodes for the sums of each slice of channels, and return the names of the sums.
+
+    x: the value that is multiplied by the weights, with its channels along `axis`.
+    sums_of: function that adds the nodes for the sums of one slice, and returns their name. Its
+    arguments are the name of the slice of x, the slice, and the end of new names.
+    """
+    if len(parts) == 1:
+        return [sums_of(x, slice(*parts[0]), "sums")]
+    names = []
+    for number, (begin, end) in enumerate(parts):
+        sliced = node.emit("slice", [x], f"slice{number}", starts=(begin,), ends=(end,),
+                          axes=(axis,))
+        names.append(sums_of(sliced, slice(begin, end), f"sums{number}"))
+    return names
+
+
+def total(sums: Sequence[str]) -> Value:
+    """Return the sum of some values.
+
+    Where the sum of integers is larger than float32 holds exactly, it is rounded only once.
+    """
+    c = Composer()
+    values = [c.operand(name) for name in sums]
+    if len(values) <= 2:
+        return functools.reduce(operator.add, values)
+    unit, share = c.constant(_UNIT), c.constant(1 / _UNIT)
+    multiples = [(value * share).apply("round") for value in values]
+    rests = [value - multiple * unit for value, multiple in zip(values, multiples, strict=True)]
+    return functools.reduce(operator.add, multiples) * unit + functools.reduce(operator.add, rests)
+
+
+def give_int32(node: OnnxNode, sums: Sequence[str], output: str) -> str | None:
+    """Add the nodes that compute the sum over all slices as int32. Returns the name of the float32
+    value that holds the same integers; None where there are several slices."""
+    if len(sums) == 1:
+        node.emit("cast", sums, [output], dtype="int32")
+        return sums[0]
+    c = Composer()
+    parts = [c.operand(node.emit("cast", [name], f"{index}.int32", dtype="int32"))
+             for index, name in enumerate(sums)]
+    node.emit_expression(functools.reduce(operator.add, parts), [output])
+    return None
+
+
+def check_depth(node: OnnxNode, depth: int | None, first: float, second: float) -> None:
+    """Raise UnsupportedError where a sum of `depth` products of two run-time values may exceed the
+    integers that float32 holds exactly. first, second: the largest magnitudes of the factors."""
+    if depth is None or depth * first * second > _LARGEST:
+        raise node.unsupported("adds products of two values that the data decide up to a sum that "
+                               "float32 does not hold")
+
+
+PRODUCTS: dict[str, Converter] = {
     "QLinearConv": _qlinear_conv, "QLinearMatMul": _qlinear_matmul,
     "MatMulInteger": _matmul_integer, "ConvInteger": _conv_integer, "Conv": _conv,
     "Gemm": _matrix_product, "MatMul": _matrix_product,

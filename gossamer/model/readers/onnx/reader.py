@@ -1,11 +1,10 @@
-"""Reads ONNX files into graphs."""
+"""Reads ONNX files into graphs; refuses files with which libraries would be busy without end."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,71 +15,45 @@ from onnx import TensorProto
 from gossamer import host_library
 from gossamer.errors import InputError, ModelError, UnsupportedError, first_line, quoted
 from gossamer.io.packed import opened, unpacked
-from gossamer.model.choose_outputs import chosen
-from gossamer.model.graph import Graph, Node, UniqueNames, ValueInfo, names_of, unused_name
+from gossamer.model.formats import chosen
+from gossamer.model.graph import Graph, ValueInfo, warn_of_broken_weights
 from gossamer.model.input_format import InputFormat
-from gossamer.model.opset.onnx_reference import as_float32
-from gossamer.model.opset.state import MALFORMED, malformed
-from gossamer.model.readers.numbers import warn_of_broken_weights
 from gossamer.model.readers.onnx import metadata
-from gossamer.model.readers.onnx.branches import guard, known_branch
 from gossamer.model.readers.onnx.constants import (
-    ConstantFolder,
+    add_constants,
     external_file,
     load_external_data,
-    to_array,
     with_dense_constants,
 )
-from gossamer.model.readers.onnx.einsum import EINSUM
-from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES, Converter
-from gossamer.model.readers.onnx.expansion import check_expansion
-from gossamer.model.readers.onnx.file_types import FileTypes, has_float64, is_untyped, type_text
-from gossamer.model.readers.onnx.indexing import INDEXING
-from gossamer.model.readers.onnx.integers import Integers
-from gossamer.model.readers.onnx.layers import LAYERS
-from gossamer.model.readers.onnx.layout import LAYOUT
-from gossamer.model.readers.onnx.microsoft import MICROSOFT
-from gossamer.model.readers.onnx.node import OnnxNode
-from gossamer.model.readers.onnx.normalisation import NORMALISATIONS
-from gossamer.model.readers.onnx.order import in_order, reads, source
-from gossamer.model.readers.onnx.parts import Parts
-from gossamer.model.readers.onnx.probe import Probe
-from gossamer.model.readers.onnx.qonnx import CONVERTERS as QONNX
-from gossamer.model.readers.onnx.quantised import QUANTISED
-from gossamer.model.readers.onnx.quantised_products import IntegerConverter
+from gossamer.model.readers.onnx.load_nodes import load_nodes
+from gossamer.model.readers.onnx.order import in_order, source
+from gossamer.model.readers.onnx.value_types import (
+    TYPES,
+    FileTypes,
+    has_float64,
+    is_of_numbers,
+    is_untyped,
+    type_text,
+)
 from gossamer.model.readers.other_kinds import by_content
 
-OLDEST_OPSET = 7
-"""The oldest opset whose operators are all read. In files with an older opset, only the operators
-that have the same definition in this opset are read."""
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 """The newest opset that the installed onnx defines."""
-
-_QUANTISED = ("QLinear", "QAttention", "MatMulIntegerToFloat", "DynamicQuantize")
-"""Beginnings of the names of operators that only quantised networks have."""
-
-
-
-def _without_integers(converter: Converter) -> IntegerConverter:
-    """Returns a converter that ignores `Integers`, the quantised values of the file."""
-    return lambda node, integers: converter(node)
-
-
-_CONVERTERS: dict[str, IntegerConverter] = {
-    **{op: _without_integers(converter)
-       for table in (ELEMENTWISE, LAYERS, LAYOUT, INDEXING, NORMALISATIONS)
-       for op, converter in table.items()},
-    **EINSUM, **QUANTISED}
-_QONNX = {key: _without_integers(converter) for key, converter in QONNX.items()}
-
-_CHOOSING = frozenset(("NonMaxSuppression", "TopK", "EfficientNMS_TRT", "BatchedNMS_TRT",
-                       "BatchedNMSDynamic_TRT"))
-"""Operators by which exported detectors choose among their boxes."""
+_EXPECTED = "expected an ONNX model; is it truncated, or another kind of file?"
+MOST_EXPANDED = 2**14
+"""The most nodes that a file may gain when the nodes of its functions take the places of their
+calls. ONNX Runtime expands so many nodes within 5 s on one core, and twice as many take more than
+twice as long."""
+MOST_NESTED = 100
+"""The most functions that may call one another in a row, as they call each other recursively in
+the onnx package."""
+_Key = tuple[str, str, str]
+"""Domain, name and overload of a function."""
 
 
 def load_onnx(model: str | Path | bytes | onnx.ModelProto,
               outputs: Sequence[str] | None = None, *, narrows: bool = False) -> Graph:
-    """Returns the graph of an .onnx or .onnx.gz file, of its content, or of a model in memory.
+    """Return the graph of an .onnx or .onnx.gz file, of its content, or of a model in memory.
 
     outputs: names of the outputs that are wanted, in their order; None for all. Nodes that only
     other outputs need are not read.
@@ -110,17 +83,20 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
     graph = Graph(proto.graph.name or name, [], [], [], {}, file, metadata=metadata.read(proto))
     keeps = not narrows and host_library.is_installed() and has_float64(proto.graph)
     exact: dict[str, np.ndarray] = {}
-    _add_constants(proto.graph.initializer, graph, keeps, exact)
+    add_constants(proto.graph.initializer, graph, keeps, exact)
     inputs = _load_interface(proto, graph, outputs, keeps)
-    _load_nodes(proto, graph, inputs, opset, keeps, exact)
+    load_nodes(proto, graph, inputs, opset, keeps, exact)
     _warn_of_narrowed(proto.graph, graph)
     warn_of_broken_weights(graph)
     return graph
 
 
 def _opset(model: onnx.ModelProto, file: str) -> int:
-    """Returns the opset of ONNX's own operators. Raises ModelError where the file names no opset,
-    and UnsupportedError where the installed onnx does not know the opset."""
+    """Return the opset of ONNX's own operators.
+
+    Raises ModelError where the file names no opset, and UnsupportedError where the installed onnx
+    does not know the opset.
+    """
     versions = {entry.domain: entry.version for entry in model.opset_import}
     opset = versions.get("", versions.get("ai.onnx", NEWEST_OPSET if versions else 0))
     if opset < 1:
@@ -133,7 +109,7 @@ def _opset(model: onnx.ModelProto, file: str) -> int:
 
 
 def read_model(path: Path) -> onnx.ModelProto:
-    """Returns the content of an .onnx or .onnx.gz file with its external data loaded. Raises the
+    """Return the content of an .onnx or .onnx.gz file with its external data loaded. Raises the
     errors of load_onnx()."""
     if not path.is_file():
         reason = "is no regular file" if path.exists() else "No such file or directory"
@@ -152,12 +128,11 @@ def read_model(path: Path) -> onnx.ModelProto:
     return model
 
 
-_EXPECTED = "expected an ONNX model; is it truncated, or another kind of file?"
-
-
 def _parsed(data: bytes, file: str) -> onnx.ModelProto:
-    """Returns the model that bytes hold. Raises ModelError where they hold none, or another kind of
-    file."""
+    """Return the model that bytes hold.
+
+    Raises ModelError where they hold none, or another kind of file.
+    """
     try:
         return _checked(onnx.load_model_from_string(data), file)
     except (DecodeError, ModelError) as error:
@@ -169,8 +144,10 @@ def _parsed(data: bytes, file: str) -> onnx.ModelProto:
 
 
 def _checked(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
-    """Returns the model. Raises ModelError where the model holds no network, or a name is no
-    text."""
+    """Return the model.
+
+    Raises ModelError where the model holds no network, or a name is no text.
+    """
     if not model.ir_version or not model.graph.output:
         raise ModelError(f"{file}: holds no network; {_EXPECTED}")
     if (damaged := next(_damaged_texts(model.graph), None)) is not None:
@@ -179,8 +156,10 @@ def _checked(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
 
 
 def _in_memory(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
-    """Returns a model that came without a path. Raises InputError where data lie in
-    another file, whose folder is not known."""
+    """Return a model that came without a path.
+
+    Raises InputError where data lie in another file, whose folder is not known.
+    """
     if (location := external_file(model)) is not None:
         raise InputError(f"{file}: its weights lie in another file, {quoted(location)}; give the "
                          "path of the model, or read it with onnx.load, which loads them")
@@ -188,7 +167,7 @@ def _in_memory(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
 
 
 def _damaged_texts(graph: onnx.GraphProto) -> Iterator[bytes]:
-    """Yields the names in a graph that are no UTF-8 text; protobuf returns such names as bytes."""
+    """Yield the names in a graph that are no UTF-8 text; protobuf returns such names as bytes."""
     named = (graph.initializer, graph.input, graph.output, graph.node,
              *(node.attribute for node in graph.node))
     names = [graph.name, *(entry.name for entries in named for entry in entries)]
@@ -199,37 +178,12 @@ def _damaged_texts(graph: onnx.GraphProto) -> Iterator[bytes]:
     yield from (name for name in names if isinstance(name, bytes))
 
 
-def _add_constants(tensors: Iterable[onnx.TensorProto], graph: Graph, keeps: bool,
-                   exact: dict[str, np.ndarray]) -> None:
-    """Adds tensors to the constants of a graph, floating-point ones as float32.
-
-    keeps: whether float64 stays in parts for ONNX Runtime, and in outputs.
-    exact: takes the float64 values of constants where float64 is kept.
-    """
-    narrowed = []
-    for tensor in tensors:
-        if tensor.name in graph.constants:
-            raise ModelError(f"{graph.file}: two initializers are named {quoted(tensor.name)}")
-        try:
-            array = to_array(tensor)
-        except ValueError as error:
-            raise ModelError(f"{graph.file}: initializer {quoted(tensor.name)} is damaged: {error}"
-                             ) from None
-        graph.constants[tensor.name] = as_float32(array)
-        if array.dtype == np.float64 and keeps:
-            exact[tensor.name] = array
-        elif array.dtype == np.float64:
-            narrowed.append((tensor.name, array.dtype))
-    if narrowed:
-        name, dtype = narrowed[0]
-        graph.warnings.append(f"{graph.file}: {len(narrowed)} weights are {dtype} (first: "
-                              f"{quoted(name)}); gossamer computes with them as float32")
-
-
 def _load_interface(model: onnx.ModelProto, graph: Graph, outputs: Sequence[str] | None,
                     keeps: bool) -> list[ValueInfo]:
-    """Adds inputs and outputs to the graph. A first dimension that all inputs share counts as the
-    batch. Outputs that the file declares without a type have the type that ONNX's inference finds.
+    """Add inputs and outputs to the graph.
+
+    A first dimension that all inputs share counts as the batch. Outputs that the file declares
+    without a type have the type that ONNX's inference finds.
 
     outputs: as for load_onnx().
     keeps: whether float64 is left to ONNX Runtime.
@@ -244,12 +198,12 @@ def _load_interface(model: onnx.ModelProto, graph: Graph, outputs: Sequence[str]
         if value.name in seen:
             raise ModelError(f"{graph.file}: two inputs are named {quoted(value.name)}")
         info = _value_info(value, graph, "input", keeps)
-        if _is_of_numbers(value, keeps) and not value.type.tensor_type.HasField("shape"):
+        if is_of_numbers(value, keeps) and not value.type.tensor_type.HasField("shape"):
             raise ModelError(f"{graph.file}: input {quoted(value.name)} has no shape; export it "
                              "with one")
         seen.add(value.name)
         inputs.append(info)
-        if _is_of_numbers(value, keeps):
+        if is_of_numbers(value, keeps):
             graph.inputs.append(info)
     declared = chosen(model.graph.output, outputs, graph.file)
     if any(map(is_untyped, declared)):
@@ -267,16 +221,8 @@ def _load_interface(model: onnx.ModelProto, graph: Graph, outputs: Sequence[str]
     return [freed.get(info.name, info) for info in inputs]
 
 
-def _is_of_numbers(value: onnx.ValueInfoProto, keeps: bool) -> bool:
-    """Returns whether a value is a tensor of numbers that gossamer computes with, as values without
-    a type are supposed to be. keeps: whether float64 is left to ONNX Runtime."""
-    kind = value.type.tensor_type.elem_type or TensorProto.FLOAT
-    return is_untyped(value) or (value.type.HasField("tensor_type") and kind in TYPES and not (
-        keeps and kind == TensorProto.DOUBLE))
-
-
 def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str, keeps: bool) -> ValueInfo:
-    if not _is_of_numbers(value, keeps) and not host_library.is_installed():
+    if not is_of_numbers(value, keeps) and not host_library.is_installed():
         raise UnsupportedError(f"{graph.file}: {what} {quoted(value.name)} has ONNX type "
                                f"{type_text(value.type)}; gossamer knows tensors of "
                                f"{', '.join(sorted(set(TYPES.values())))}; {host_library.EXTRA}")
@@ -285,7 +231,7 @@ def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str, keeps: bool
     shape = tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
                   for dim in tensor.shape.dim)
     labels = tuple(dim.dim_param for dim in tensor.shape.dim)
-    if not _is_of_numbers(value, keeps):
+    if not is_of_numbers(value, keeps):
         is_float64 = value.type.HasField("tensor_type") and kind == TensorProto.DOUBLE
         return ValueInfo(value.name, shape, "float64", labels) if is_float64 else (
             ValueInfo(value.name, (), type_text(value.type)))
@@ -300,7 +246,7 @@ def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str, keeps: bool
 
 
 def _warn_of_narrowed(proto: onnx.GraphProto, graph: Graph) -> None:
-    """Adds a warning for each float32 input and output that is float64 or bfloat16 in the file."""
+    """Add a warning for each float32 input and output that is float64 or bfloat16 in the file."""
     for what, infos, values in (("input", graph.network_inputs, proto.input),
                                 ("output", graph.network_outputs, proto.output)):
         kinds = {value.name: value.type.tensor_type.elem_type for value in values}
@@ -313,212 +259,84 @@ def _warn_of_narrowed(proto: onnx.GraphProto, graph: Graph) -> None:
 
 
 def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
-    """Returns the value with its first dimension open, where this dimension is the batch."""
+    """Return the value with its first dimension open, where this dimension is the batch."""
     if info.shape[:1] != (batch,):
         return info
     return replace(info, shape=(None, *info.shape[1:]))
 
 
-def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo],
-                opset: int, keeps: bool, exact: dict[str, np.ndarray]) -> None:
-    """Converts the file's nodes in order. A node that gossamer does not compute is left to ONNX
-    Runtime, where ONNX Runtime is installed and knows the operator's domain. Raises
-    UnsupportedError for nodes that neither gossamer nor ONNX Runtime computes; the message names
-    the first of them.
-
-    inputs: all inputs of the network.
-    keeps: whether float64 is left to ONNX Runtime, too.
-    exact: the float64 values of constants where float64 is kept.
-    """
-    nodes = in_order(model.graph, [info.name for info in graph.outputs], graph.file)
-    used = Counter(name for node in nodes for name in reads(node))
-    used.update(info.name for info in graph.outputs)
-    available = set(graph.constants) | {info.name for info in inputs}
-    unknown: list[str] = []
-    folder = ConstantFolder(opset, used, exact if keeps else None)
-    types = FileTypes(model, nodes, exact)
-    parts = Parts(graph, types, keeps) if host_library.is_installed() else None
-    integers = Integers(Probe(graph) if parts is None else parts.probe)
-    if parts is not None:
-        for value in model.graph.input:
-            if value.name not in graph.constants and not _is_of_numbers(value, keeps):
-                parts.add_input(value)
-    waiting = deque(nodes)
-    conditions: dict[str, tuple[str, bool, str]] = {}
-    while waiting:
-        entry = waiting.popleft()
-        if entry.op_type == "If" and (branch := known_branch(
-                entry, graph, parts, available)):
-            truth, inner, initializers = branch
-            _add_constants(initializers, graph, keeps, exact)
-            available.update(tensor.name for tensor in initializers)
-            used.update(name for each in inner for name in reads(each))
-            if entry.input[0] not in graph.constants:
-                conditions.update({name: (entry.input[0], truth, source(entry))
-                                   for name in entry.output})
-            waiting.extendleft(reversed(inner))
-            continue
-        entry = _as_cast(entry, types)
-        node = OnnxNode(entry, opset, graph, used, folder.too_large)
-        for name in reads(entry):
-            if name not in available:
-                raise node.error(f"reads {quoted(name)}, which no input, initializer or node "
-                                 "provides")
-        for name in filter(None, entry.output):
-            if name in available:
-                raise node.error(f"makes {quoted(name)}, a name that is already taken")
-            available.add(name)
-        condition = conditions.get(entry.output[0]) if entry.output else None
-        values = {name: graph.constants[name] for name in entry.input if name in graph.constants}
-        if condition is None and folder.fold(entry, graph.constants):
-            if entry.op_type == "DequantizeLinear":
-                integers.learn_constant(entry, values)
-            continue
-        begin, converter = len(graph.nodes), _converter(entry, opset)
-        may_leave = parts is not None and parts.takes(entry)
-        reason = "" if parts is None else parts.reason(entry)
-        if converter is None and not reason:
-            reason = f"gossamer computes no {quoted(node.op)[1:-1]}"
-        if converter is not None and not reason and not unknown:
-            try:
-                _convert(node, converter, integers)
-                if (entry.domain, entry.op_type) in QONNX:
-                    # where the op quantises weights, the quantised weights are computed now
-                    folder.fold_last(graph)
-            except UnsupportedError as error:
-                if parts is None:
-                    raise UnsupportedError(host_library.with_advice(str(error))) from None
-                if not may_leave:
-                    raise
-                del graph.nodes[begin:]
-                integers.forget(entry.output)
-                reason = str(error).removeprefix(f"{graph.file}: {node.source}: ")
-        if reason and not unknown and parts is not None and parts.is_known(entry):
-            try:
-                _convert(node, _without_integers(partial(_known, entry)), integers)
-                reason = ""
-            except UnsupportedError:
-                del graph.nodes[begin:]
-        if reason and not may_leave:
-            unknown.append(f"{node.source} of domain {quoted(entry.domain or 'ai.onnx')}")
-        elif reason and parts is not None:
-            parts.leave(entry, reason)
-        elif parts is not None:
-            if condition is not None:
-                guard(graph.nodes[-1], *condition)
-            parts.computed(entry, graph.nodes[begin:])
-    if unknown:
-        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-        raise UnsupportedError(f"{graph.file}: gossamer does not compute {', '.join(unknown[:3])}"
-                               f"{more}; {_advice(model.graph)}")
-    for info in graph.outputs:
-        if info.name not in available:
-            raise ModelError(f"{graph.file}: output {quoted(info.name)} is made by no node")
-    graph.outputs = [info if info.dtype else replace(
-        info, dtype=integers.probe.dtype(info.name) or "float32") for info in graph.outputs]
-    if parts is not None:
-        parts.finish(inputs)
-    _exact_outputs(graph, exact)
-    _cast_truth_outputs(graph)
-    _unique_names(graph)
+def check_expansion(model: onnx.ModelProto, file: str) -> None:
+    """Raise ModelError where the functions of a file expand to too many nodes, or call themselves,
+    or where an equation of Einsum would not end the shape inference of the onnx package."""
+    functions = {(each.domain, each.name, getattr(each, "overload", "")): list(_all(each.node))
+                 for each in model.functions}
+    nodes = list(_all(model.graph.node))
+    added = _Expansion(functions, file).number(nodes, ()) - len(nodes)
+    if added > MOST_EXPANDED:
+        raise ModelError(f"{file}: the calls of its functions expand to {quoted(added)} nodes, the "
+                         f"limit is {MOST_EXPANDED}; where that is meant, expand them with "
+                         "onnx.inliner.inline_local_functions(model)")
+    defaults = [attribute for each in model.functions for attribute in each.attribute_proto]
+    _check_equations([*nodes, *(node for body in functions.values() for node in body)],
+                     functions, defaults, file)
 
 
-def _as_cast(node: onnx.NodeProto, types: FileTypes) -> onnx.NodeProto:
-    """Returns a CastLike as a Cast, where the type in the file is known: values of float16 are
-    float32 in the graph."""
-    kind = types.elem_type(node.input[1]) if (
-        node.op_type == "CastLike" and len(node.input) == 2) else 0
-    if kind not in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
-        return node
-    cast = onnx.NodeProto()
-    cast.CopyFrom(node)
-    cast.op_type = "Cast"
-    del cast.input[1]
-    cast.attribute.append(onnx.helper.make_attribute("to", kind))
-    return cast
+class _Expansion:
+    """Counts nodes as if each call of a function were replaced by the function's nodes."""
+
+    def __init__(self, functions: Mapping[_Key, Iterable[onnx.NodeProto]], file: str) -> None:
+        self._functions = functions
+        self._file = file
+        self._numbers: dict[_Key, int] = {}
+
+    def number(self, nodes: Iterable[onnx.NodeProto], callers: tuple[_Key, ...]) -> int:
+        """Return the number of nodes.
+
+        callers: the functions whose nodes these are, outermost first. Raises ModelError for
+        functions that call themselves or are nested too deeply.
+        """
+        total = 0
+        for node in nodes:
+            key = _key(node)
+            if key not in self._functions:
+                total += 1
+                continue
+            if key in callers or len(callers) == MOST_NESTED:
+                what = ("calls itself" if key in callers else
+                        f"is called by more than {MOST_NESTED} functions in a row, the limit")
+                raise ModelError(f"{self._file}: the function {quoted(key[1])} {what}; export the "
+                                 "model without functions")
+            if key not in self._numbers:
+                self._numbers[key] = self.number(self._functions[key], (*callers, key))
+            total += self._numbers[key]
+        return total
 
 
-def _convert(node: OnnxNode, converter: IntegerConverter, integers: Integers) -> None:
-    """Adds to the graph the nodes that a node of the file becomes. Raises UnsupportedError where
-    gossamer does not compute the node, and ModelError where it is malformed."""
-    if not node.outputs or not node.outputs[0]:
-        raise node.error("its first output has no name")
-    begin = len(node.graph.nodes)
-    try:
-        converter(node, integers)
-    except MALFORMED as error:
-        raise node.error(malformed(error)) from error
-    node.finish()
-    integers.probe.add(node.graph.nodes[begin:])
+def _check_equations(nodes: Iterable[onnx.NodeProto], functions: Mapping[_Key, object],
+                     defaults: Iterable[onnx.AttributeProto], file: str) -> None:
+    """Raise ModelError where a term of an equation has more dots than one "...". Texts that
+    functions get may be equations."""
+    texts = [(source(node), attribute) for node in nodes for attribute in node.attribute
+             if _key(node) in functions
+             or (node.op_type == "Einsum" and attribute.name == "equation")]
+    texts += [("a function", attribute) for attribute in defaults]
+    for where, attribute in texts:
+        text = attribute.s.decode(errors="replace")
+        if any(term.count(".") > 3 for term in re.split(",|->", text)):
+            raise ModelError(f"{file}: {where}: {attribute.name} {quoted(text)} has a term with "
+                             "more dots than one '...', expected letters and one '...' at most")
 
 
-def _known(proto: onnx.NodeProto, node: OnnxNode) -> None:
-    """Converts a node whose results follow from shapes and constants, and for which gossamer has no
-    op with an algorithm."""
-    for attribute in proto.attribute:
-        node.attribute(attribute.name)
-    node.emit("onnx_known", [name for name in node.inputs if name],
-              node=np.frombuffer(proto.SerializeToString(), np.uint8), opset=node.opset)
+def _key(node: onnx.NodeProto) -> _Key:
+    return node.domain, node.op_type, getattr(node, "overload", "")
 
 
-def _converter(node: onnx.NodeProto, opset: int) -> IntegerConverter | None:
-    """Returns the converter of a node; None where there is no converter, or the opset is too old
-    for the converter."""
-    if node.domain == "com.microsoft":
-        return MICROSOFT.get(node.op_type)
-    if node.domain not in ("", "ai.onnx"):
-        return _QONNX.get((node.domain, node.op_type))
-    if opset < OLDEST_OPSET and not _is_as_in(node.op_type, opset, OLDEST_OPSET):
-        return None
-    return _CONVERTERS.get(node.op_type)
-
-
-def _is_as_in(op: str, opset: int, other: int) -> bool:
-    """Returns whether an operator has the same definition in two opsets."""
-    return onnx.defs.has(op, opset) and onnx.defs.has(op, other) and (
-        onnx.defs.get_schema(op, opset).since_version
-        == onnx.defs.get_schema(op, other).since_version)
-
-
-def _advice(proto: onnx.GraphProto) -> str:
-    """Returns advice about operators that gossamer does not compute, for messages."""
-    used = {entry.op_type for entry in proto.node}
-    extra = "" if host_library.is_installed() else f", or {host_library.EXTRA}"
-    if any(op.startswith(_QUANTISED) for op in used):
-        return f"take the float32 model that it was quantised from{extra}"
-    hint = (" (a detector without its own choice of boxes, which `gossamer detect` makes)"
-            if used & _CHOOSING else "")
-    return f"export the model without them{hint}{extra}"
-
-
-def _exact_outputs(graph: Graph, exact: Mapping[str, np.ndarray]) -> None:
-    """Makes outputs that are float64 constants float64. Nodes read them in float32."""
-    for info in graph.outputs:
-        if info.dtype == "float64" and info.name in exact and info.name in graph.constants:
-            number = unused_name(names_of(graph), f"{info.name}.as_number")
-            graph.constants[number] = graph.constants[info.name]
-            graph.constants[info.name] = exact[info.name]
-            for node in graph.nodes:
-                node.inputs = [number if name == info.name else name for name in node.inputs]
-
-
-def _cast_truth_outputs(graph: Graph) -> None:
-    """Appends a cast to each output that the file declares as bool, since truth values are numbers
-    inside a graph."""
-    truths = {info.name: f"{info.name}.number" for info in graph.outputs if info.dtype == "bool"}
-    if not truths:
-        return
-    casts = [Node("cast", f"{name}.bool", [truths[name]], [name], {"dtype": "bool"}, node.source)
-             for node in graph.nodes for name in node.outputs if name in truths]
-    truths = {cast.outputs[0]: cast.inputs[0] for cast in casts}
-    for node in graph.nodes:
-        node.inputs = [truths.get(name, name) for name in node.inputs]
-        node.outputs = [truths.get(name, name) for name in node.outputs]
-    graph.nodes += casts
-
-
-def _unique_names(graph: Graph) -> None:
-    """Makes the names of nodes unique by numbers at the ends of names."""
-    names = UniqueNames()
-    for node in graph.nodes:
-        node.name = names.unique(node.name)
+def _all(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes, and the nodes of the graphs within them."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _all(attribute.g.node)
+            for graph in attribute.graphs:
+                yield from _all(graph.node)

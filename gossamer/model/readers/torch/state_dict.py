@@ -66,7 +66,7 @@ class _Tensor:
 
 
 def read_tensors(path: str | Path) -> dict[str, np.ndarray]:
-    """Returns the named tensors of a state dict saved by torch.save, in the file's order.
+    """Return the named tensors of a state dict saved by torch.save, in the file's order.
 
     The state dict may also lie under "state_dict" or "model" of a checkpoint. The arrays are
     contiguous copies; bfloat16 becomes float32. Other values of the dict (numbers, names) are
@@ -89,7 +89,7 @@ def read_tensors(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def _read_zip(data: bytes) -> dict[str, np.ndarray]:
-    """Returns the tensors of a zip archive, the container that torch writes from 1.6 on."""
+    """Return the tensors of a zip archive, the container that torch writes from 1.6 on."""
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
         entries = {entry.filename: entry for entry in archive.infolist()}
@@ -126,7 +126,7 @@ def _read_zip(data: bytes) -> dict[str, np.ndarray]:
 
 
 def _read_legacy(data: bytes) -> dict[str, np.ndarray]:
-    """Returns the tensors of a file of torch before 1.6: pickles, then the storages."""
+    """Return the tensors of a file of torch before 1.6: pickles, then the storages."""
     stream = io.BytesIO(data)
     storages: dict[str, _Storage] = {}
 
@@ -182,8 +182,10 @@ def _read_legacy(data: bytes) -> dict[str, np.ndarray]:
 
 
 def _call(name: Name, arguments: tuple) -> Any:
-    """Returns the result of a function that the pickle calls. Raises MalformedPickle for a function
-    that builds no tensor or dict."""
+    """Return the result of a function that the pickle calls.
+
+    Raises MalformedPickle for a function that builds no tensor or dict.
+    """
     match str(name):
         case "collections.OrderedDict":
             if arguments == ():
@@ -201,7 +203,7 @@ def _call(name: Name, arguments: tuple) -> Any:
 
 
 def _storage(identity: Any) -> _Storage:
-    """Returns the storage that a persistent id of the pickle describes."""
+    """Return the storage that a persistent id of the pickle describes."""
     if type(identity) is not tuple or len(identity) not in (5, 6) or identity[0] != "storage":
         raise MalformedPickle("refers to something that is no storage")
     kind, key, size = identity[1], identity[2], identity[4]
@@ -218,7 +220,7 @@ def _storage(identity: Any) -> _Storage:
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> _Tensor:
-    """Returns a tensor that lies within its storage. Raises MalformedPickle for other tensors."""
+    """Return a tensor that lies within its storage. Raises MalformedPickle for other tensors."""
     if type(storage) is not _Storage:
         raise MalformedPickle("has a tensor without a storage")
     if type(shape) is not tuple or type(strides) is not tuple or len(shape) != len(strides):
@@ -239,7 +241,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> _Tensor:
 
 
 def _state_dict(content: Any) -> dict[str, _Tensor]:
-    """Returns the named tensors of the pickled object, or of the state dict inside of it."""
+    """Return the named tensors of the pickled object, or of the state dict inside of it."""
     for candidate in (content, *(content.get(key) for key in ("state_dict", "model")
                                  if type(content) is dict)):
         if type(candidate) is dict:
@@ -252,7 +254,7 @@ def _state_dict(content: Any) -> dict[str, _Tensor]:
 
 def _materialise(content: Any, storage_bytes: Callable[[_Storage], bytes],
                  file_size: int) -> dict[str, np.ndarray]:
-    """Returns the tensors of the pickled object as arrays."""
+    """Return the tensors of the pickled object as arrays."""
     tensors = _state_dict(content)
     total = sum(math.prod(t.shape) * t.storage.dtype.itemsize for t in tensors.values())
     if total > _MAX_EXPANSION * file_size:

@@ -14,8 +14,10 @@ from typing import Any, BinaryIO
 
 
 class MalformedPickle(ValueError):
-    """A pickle that cannot be read. The message is the reason, as the end of a sentence that begins
-    with "it"."""
+    """A pickle that cannot be read.
+
+    The message is the reason, as the end of a sentence that begins with "it".
+    """
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ _TUPLE_SIZES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 def load(stream: BinaryIO, call: Callable[[Name, tuple], Any],
          persistent: Callable[[Any], Any]) -> Any:
-    """Returns the object of the pickle at the stream's position, and moves the stream to the end of
+    """Return the object of the pickle at the stream's position, and move the stream to the end of
     this pickle.
 
     call(name, arguments): returns the result of a function or class that the pickle names; raises
@@ -87,7 +89,7 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def step(self, opcode: str, argument: Any) -> None:
-        """Executes one instruction."""
+        """Execute one instruction."""
         stack = self.stack
         if opcode in _PUSH_ARGUMENT:
             stack.append(argument)
@@ -147,7 +149,7 @@ class _Machine:
                                   "not need; save model.state_dict()")
 
     def _since_mark(self) -> list[Any]:
-        """Returns the values since the last mark, and takes the mark off the stack."""
+        """Return the values since the last mark, and take the mark off the stack."""
         if not self.marked:
             raise MalformedPickle("takes more values than it holds")
         values, self.stack = self.stack, self.marked.pop()
@@ -155,7 +157,7 @@ class _Machine:
 
 
 def _with_items(target: dict, values: list[Any]) -> dict:
-    """Puts alternating keys and values into a dict, and returns it."""
+    """Put alternating keys and values into a dict, and return it."""
     if len(values) % 2:
         raise MalformedPickle("has a key without a value")
     for key, value in zip(values[::2], values[1::2], strict=True):
@@ -167,7 +169,7 @@ def _with_items(target: dict, values: list[Any]) -> dict:
 
 
 def _expect(value: Any, kind: type) -> Any:
-    """Returns a value that must have exactly this type."""
+    """Return a value that must have exactly this type."""
     if type(value) is not kind:
         raise MalformedPickle(f"has a {type(value).__name__} where a {kind.__name__} belongs")
     return value

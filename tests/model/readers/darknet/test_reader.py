@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import gossamer
 from gossamer.errors import GossamerError, ModelError
 from gossamer.io.images import Preprocessing
-from gossamer.model.detector_metadata import DetectionHead, DetectorMetadata
 from gossamer.model.infer.resolve import resolve
+from gossamer.model.metadata import DetectionHead, DetectorMetadata
 from gossamer.model.onnx_writer import to_onnx
 from gossamer.model.passes.optimise import optimise
 from tests.fixtures import is_slow
@@ -275,3 +275,25 @@ def test_a_layer_of_more_weights_than_memory_holds(tmp_path: Path) -> None:
     (tmp_path / "net.cfg").write_text(text.replace("output=4", f"output={2**24}"))
     with pytest.raises(ModelError, match=r"alone needs \d+ numbers"):
         gossamer.load(tmp_path / "net.cfg")
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_raw_heads_are_those_of_opencv(name: str, tmp_path: Path) -> None:
+    cv2 = pytest.importorskip("cv2", reason='pip install "opencv-python-headless<5"')
+    images = images_for(NETWORKS[name], 1)
+    cfg = tmp_path / "net.cfg"
+    cfg.write_text(NETWORKS[name])
+    random_weights(cfg.with_suffix(".weights"), NETWORKS[name], images)
+    graph = gossamer.load(cfg)
+    outputs = gossamer.compile(graph, "host")(images)
+    network = cv2.dnn.readNetFromDarknet(str(cfg), str(cfg.with_suffix(".weights")))
+    network.setInput(images)
+    kind = {"darknet19": "softmax", "darknet53": "softmax", "yolov4_csp": "logistic",
+            "yolov7_tiny": "logistic"}.get(name, "conv")
+    # OpenCV counts the activation of layer 2 as 3
+    layers = [f"{kind}_{int(info.name.split('_')[1].split('.')[0]) + (kind == 'logistic')}"
+              for info in graph.outputs]
+    for y, expected in zip(outputs if isinstance(outputs, tuple) else (outputs,),
+                           network.forward(layers), strict=True):
+        # OpenCV adds 1e-6 to the variances, Darknet 1e-5
+        assert normalised_error(y, np.reshape(expected, y.shape)) <= 1e-4

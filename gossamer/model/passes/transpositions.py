@@ -1,6 +1,10 @@
-"""Rewrites layers of channels-last images, which lie between transpositions, as layers of
-channels-first images. The transpositions before and after these layers then cancel each other. In
-memory the channels may still be last, because a plan decides the layout of each value."""
+"""Removes transpositions: of channels-last images, and of the operands of products.
+
+Layers of channels-last images between transpositions become layers of channels-first images. In
+memory the channels may still be last, because a plan decides the layout of each value. Arithmetic
+between a transposition and a product, such as the scale of the transposed keys of an attention,
+moves before the transposition, so that the product can read its operand transposed.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,18 @@ from gossamer.model.graph import Graph, Node, names_of, new_name
 from gossamer.model.infer.resolve import live_nodes
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.opset.registry import inputs_to_attributes
+from gossamer.model.opset.shapes import swaps_matrices
+from gossamer.model.passes.batch_norm import readers
 
 _LAST = (0, 2, 3, 1)
 """The permutation that moves the channels of an image to its last dimension."""
 
 
 def move_channels_first(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Rewrites layers of channels-last images, if fewer transpositions remain afterwards. Returns
-    whether the graph was changed."""
+    """Rewrite layers of channels-last images, if fewer transpositions remain afterwards.
+
+    Returns whether the graph was changed.
+    """
     rewriting = _Rewriting(graph, shapes)
     for node in graph.nodes:
         rewriting.add(node)
@@ -57,7 +65,7 @@ class _Rewriting:
         self._images: dict[str, str] = {}
 
     def add(self, node: Node) -> None:
-        """Adds a node, or the node that replaces it."""
+        """Add a node, or the node that replaces it."""
         node = replace(node, inputs=list(node.inputs), outputs=list(node.outputs),
                        attributes=dict(node.attributes))
         if node.op == "transpose":
@@ -83,8 +91,11 @@ class _Rewriting:
                                        {"permutation": _LAST}, node.source))
 
     def _add_transposition(self, node: Node) -> None:
-        """Adds a transposition. Where the node reads a channels-last value, the added node reads
-        the channels-first image in its place."""
+        """Add a transposition.
+
+        Where the node reads a channels-last value, the added node reads the channels-first image in
+        its place.
+        """
         permutation, source = node.attributes["permutation"], node.inputs[0]
         if permutation is None:
             permutation = tuple(reversed(range(self._shapes.rank(source) or 0)))
@@ -106,8 +117,10 @@ class _Rewriting:
         return name
 
     def _read_images(self, node: Node) -> bool:
-        """Makes a node read the channels-first image of each input. Returns whether every input has
-        a channels-first image."""
+        """Make a node read the channels-first image of each input.
+
+        Returns whether every input has a channels-first image.
+        """
         images = [self._images.get(name, "") for name in node.inputs]
         node.inputs = images
         return all(images)
@@ -129,7 +142,7 @@ class _Rewriting:
         return True
 
     def matmul(self, node: Node) -> bool:
-        """Turns the product of each pixel's channels with a constant matrix into a convolution."""
+        """Turn the product of each pixel's channels with a constant matrix into a convolution."""
         x, weight = node.inputs[0], self._known.get(node.inputs[1])
         if x not in self._images or weight is None or weight.ndim != 2 or (
                 weight.dtype != np.float32):
@@ -158,7 +171,7 @@ class _Rewriting:
         return bool(node.attributes["keepdims"]) or kept == sorted(kept)
 
     def along_axis(self, node: Node) -> bool:
-        """Changes the axis of a concatenation, a split or a softmax to the axis of channels-first
+        """Change the axis of a concatenation, a split or a softmax to the axis of channels-first
         images."""
         axis = node.attributes.get("axis", 0)
         if node.attributes.get("flatten") or not -len(_LAST) <= axis < len(_LAST):
@@ -168,7 +181,7 @@ class _Rewriting:
 
 
 def _axes(axes: object) -> tuple[int, ...] | None:
-    """Returns the dimensions of an image that an attribute names, counted from 0 and sorted; None
+    """Return the dimensions of an image that an attribute names, counted from 0 and sorted; None
     where they are not known. A single number stands for the axis with this index and all later
     axes."""
     rank = len(_LAST)
@@ -187,3 +200,50 @@ _CONVERTERS: dict[str, Callable[[_Rewriting, Node], bool]] = {
 }
 """For each op, a function that makes a node compute on channels-first images, and returns whether
 this is possible."""
+
+
+def scale_before_transposing(graph: Graph, shapes: ShapesByBatch) -> bool:
+    """Move element-wise nodes before transpositions of matrices.
+
+    A node is moved if it reads the result of one such transposition and otherwise only single
+    numbers, and if only products read the node's own result. The moved node reads the value before
+    the transposition, and a new transposition follows the node.
+
+    Returns whether the graph was changed. Transpositions that no node reads any more stay in the
+    graph.
+    """
+    makers = {name: node for node in graph.nodes for name in node.outputs}
+    users, names = readers(graph), names_of(graph)
+    nodes: list[Node] = []
+    changed = False
+    for node in graph.nodes:
+        turned = [maker for name in node.inputs if (maker := makers.get(name)) is not None
+                  and swaps_matrices(maker)]
+        if node.op != "elementwise" or len(turned) != 1 or len(node.outputs) != 1 or (
+                not _all_products(users.get(node.outputs[0], []))
+                or not _are_single(node, turned[0].outputs[0], shapes)):
+            nodes.append(node)
+            continue
+        (result,), (swapped,), (source,) = node.outputs, turned[0].outputs, turned[0].inputs
+        before = new_name(names, f"{result} before transposing")
+        nodes += [Node("elementwise", node.name,
+                       [source if name == swapped else name for name in node.inputs], [before],
+                       node.attributes, node.source),
+                  Node("transpose", before, [before], [result], dict(turned[0].attributes),
+                       turned[0].source)]
+        changed = True
+    graph.nodes = nodes
+    return changed
+
+
+def _all_products(nodes: list[Node]) -> bool:
+    return bool(nodes) and all(node.op == "matmul" for node in nodes)
+
+
+def _are_single(node: Node, swapped: str, shapes: ShapesByBatch) -> bool:
+    """Return whether all inputs except the transposed input are known to be single numbers with no
+    more dimensions than the transposed input has. swapped: name of the transposed input."""
+    rank = shapes.rank(swapped) or 0
+    others = [shapes.shapes(name) for name in node.inputs if name != swapped]
+    return all(known and all(len(shape) <= rank and set(shape) <= {1} for shape in known)
+               for known in others)

@@ -1,8 +1,12 @@
-"""Finds changes of a module's weights: by identity, version counter and address of each tensor on
-every call, and by some of its elements now and then."""
+"""The weights of a module: which have changed, and which are computed from others.
+
+Changes are found by identity, version counter and address of each tensor on every call, and by some
+of its elements now and then. Pruned, normalised and parametrised weights become constants.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from operator import is_, ne
@@ -11,6 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize, prune
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from gossamer.errors import quoted
 
@@ -20,6 +27,8 @@ ELEMENTS = 16
 """About how many elements of each weight are compared."""
 _NOT_COUNTED = "num_batches_tracked"
 """The name of buffers that no output depends on."""
+_HOOKS = (prune.BasePruningMethod, WeightNorm, SpectralNorm)
+"""The hooks by which torch.nn.utils computes a weight before each call of forward."""
 _address = torch.Tensor.data_ptr
 
 
@@ -46,7 +55,7 @@ class Weights:
                         self._names.append(name)
 
     def now(self) -> list[Any]:
-        """Returns the tensors, in the order of `paths`; None in the place of one that is gone."""
+        """Return the tensors, in the order of `paths`; None in the place of one that is gone."""
         return list(map(dict.get, self._tables, self._names))
 
     def watched(self) -> Watch:
@@ -74,7 +83,7 @@ class Watch:
         self._calls = 0
 
     def change(self, now: Sequence[Any]) -> str:
-        """Returns the first change of the weights, in words for a message; "" where no change is
+        """Return the first change of the weights, in words for a message; "" where no change is
         found.
 
         now: the weights of a call.
@@ -104,7 +113,7 @@ class Watch:
 
 
 def _elements(tensors: Sequence[Any]) -> list[list[Any]]:
-    """Returns elements at equal distances of each tensor, as views of it: a list for each device
+    """Return elements at equal distances of each tensor, as views of it: a list for each device
     and dtype."""
     found: dict[Any, list[Any]] = defaultdict(list)
     for tensor in tensors:
@@ -118,7 +127,7 @@ def _elements(tensors: Sequence[Any]) -> list[list[Any]]:
 
 
 def _sample(elements: Sequence[Sequence[Any]]) -> list[Any]:
-    """Returns the bytes of elements of tensors, for each device and dtype."""
+    """Return the bytes of elements of tensors, for each device and dtype."""
     with torch.no_grad():
         return [torch.cat(list(each)).view(torch.uint8) for each in elements]
 
@@ -126,3 +135,57 @@ def _sample(elements: Sequence[Sequence[Any]]) -> list[Any]:
 def _captures(tensors: Sequence[Any]) -> bool:
     """Whether the current stream records a CUDA graph, during which no number can be read."""
     return any(tensor.is_cuda for tensor in tensors) and torch.cuda.is_current_stream_capturing()
+
+
+def folded(module: nn.Module) -> nn.Module:
+    """Return the module itself where it computes no weights.
+
+    Otherwise returns a copy in which the results of torch.nn.utils.prune, weight_norm,
+    spectral_norm and parametrisations are plain weights.
+    """
+    if not any(_computes_weights(part) for part in module.modules()):
+        return module
+    with torch.no_grad():
+        _recompute(module)
+        result = copy.deepcopy(module)
+        for part in list(result.modules()):
+            if parametrize.is_parametrized(part):
+                _remove_parametrizations(part)
+            for key, hook in list(part._forward_pre_hooks.items()):
+                if isinstance(hook, _HOOKS):
+                    hook.remove(part)
+                    del part._forward_pre_hooks[key]
+    return result
+
+
+def _remove_parametrizations(part: nn.Module) -> None:
+    """Replace the parametrisations of a copied module by the weights that they compute. torch's
+    own function would also change the class, which the copy shares with the original module."""
+    weights = {name: getattr(part, name).detach().clone() for name in part.parametrizations}
+    del part._modules["parametrizations"]
+    part.__class__ = type(part).__bases__[0]
+    for name, weight in weights.items():
+        part.register_parameter(name, nn.Parameter(weight, requires_grad=False))
+
+
+def without_bfloat16(module: nn.Module) -> nn.Module:
+    """Return the module, or a copy in float32 where the module has weights in bfloat16: networks
+    are computed in float32 and float16."""
+    if all(tensor.dtype != torch.bfloat16 for tensor in module.parameters()):
+        return module
+    return copy.deepcopy(module).float()
+
+
+def _computes_weights(part: nn.Module) -> bool:
+    return parametrize.is_parametrized(part) or any(
+        isinstance(hook, _HOOKS) for hook in part._forward_pre_hooks.values())
+
+
+def _recompute(module: nn.Module) -> None:
+    """Make the hooks compute their weights while torch records no gradients, because deepcopy
+    refuses tensors that were computed with gradients."""
+    inputs: Any = ()
+    for part in module.modules():
+        for hook in part._forward_pre_hooks.values():
+            if isinstance(hook, _HOOKS):
+                hook(part, inputs)

@@ -1,23 +1,64 @@
-"""Removes the straight-through estimators of training from expressions.
+"""Simplifies element-wise nodes: what they read expanded, and estimators of training.
 
 Frameworks write the sign q of x as (q - x) + x, so that its gradient is the gradient of x, and
-exporters keep these sums. The sums equal q but for rounding.
+exporters keep these sums, which equal q but for rounding. A value that a file expands, such as a
+bias, is broadcast by the node itself, which can then go into the epilogue of the layer before it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+
+import numpy as np
 
 from gossamer.expression import Expression
 from gossamer.facts import REAL
 from gossamer.model.compose import Composer
-from gossamer.model.graph import Graph
+from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.opset.expression_facts import expression_facts
 
 
+def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
+    """Let element-wise nodes read a value in place of its expansion, where the results of the
+    nodes keep their shapes. The expansion stays for other readers."""
+    # the value that an expansion repeats, by the name of the expansion
+    repeated: dict[str, str] = {}
+    names = names_of(graph)
+    for node in graph.nodes:
+        name = node.outputs[0]
+        if node.op == "expand":
+            repeated[name] = node.inputs[0]
+        elif node.op == "constant_of_shape":
+            repeated[name] = add_constant(graph, names, f"{name}.number", node.attributes["value"])
+        elif node.op == "elementwise" and repeated.keys() & set(node.inputs):
+            # if each of two expansions alone would give the result its shape, the first is dropped,
+            # and the second has to stay
+            for operand in dict.fromkeys(node.inputs):
+                if operand not in repeated:
+                    continue
+                operands = [repeated[x] if x == operand else x for x in node.inputs]
+                if shapes.broadcast_to(name, operands, graph.constants):
+                    node.inputs = operands
+            value = _value(graph, node, repeated) if shapes.shapes(name) else None
+            if value is not None:
+                repeated[name] = add_constant(graph, names, f"{name}.number", value)
+
+
+def _value(graph: Graph, node: Node, repeated: Mapping[str, str]) -> np.ndarray | None:
+    """Return the result of an element-wise node whose operands are float32 constants or expansions
+    of such constants. The result is computed from the constants before expansion. Returns None for
+    other nodes, and where no operand is an expansion."""
+    arrays = [graph.constants.get(repeated.get(name, name)) for name in node.inputs]
+    known = [array for array in arrays if array is not None and array.dtype == np.float32]
+    if len(known) < len(arrays) or not repeated.keys() & set(node.inputs):
+        return None
+    return node.attributes["expression"].evaluate(*known)[0]
+
+
 def drop_straight_through(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Replaces (q - x) + x, x + (q - x), x - (x - q), (q + x) - x and q + (x - x) in expressions by
+    """Replace (q - x) + x, x + (q - x), x - (x - q), (q + x) - x and q + (x - x) in expressions by
     q, where q has few possible values and x has more than one possible value."""
     for node in graph.nodes:
         if node.op != "elementwise" or shapes.dtype(node.outputs[0]) != "float32":
@@ -37,7 +78,7 @@ def drop_straight_through(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _estimated(expression: Expression) -> dict[int, int]:
-    """Returns a mapping from the index of each straight-through estimator to the index of the
+    """Return a mapping from the index of each straight-through estimator to the index of the
     quantised value that the estimator equals."""
     values = range(expression.inputs + len(expression.steps))
     found = {index: pair for index in values if (pair := _parts(expression, index)) is not None}
@@ -51,7 +92,7 @@ def _estimated(expression: Expression) -> dict[int, int]:
 
 
 def _parts(expression: Expression, index: int) -> tuple[int, int] | None:
-    """Returns the indices of q and x where a value is a sum of q and x that equals q, such as
+    """Return the indices of q and x where a value is a sum of q and x that equals q, such as
     (q - x) + x; None for other values."""
     function, arguments = _step(expression, index)
     if function not in ("add", "sub"):
@@ -71,7 +112,7 @@ def _parts(expression: Expression, index: int) -> tuple[int, int] | None:
 
 
 def _step(expression: Expression, index: int) -> tuple[str, tuple[int, ...]]:
-    """Returns the function and the arguments of a value; "" for an operand."""
+    """Return the function and the arguments of a value; "" for an operand."""
     if index < expression.inputs:
         return "", ()
     step = expression.steps[index - expression.inputs]

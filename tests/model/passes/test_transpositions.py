@@ -1,4 +1,5 @@
-"""Layers between transpositions to channels-last images and back compute on channels-first ones."""
+"""Layers between transpositions compute on channels-first images, and arithmetic comes before the
+transposition of an operand."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from gossamer.model.graph import ValueInfo
 from gossamer.model.passes.optimise import optimise
 from tests.model.graph_builder import CHANNELS, SIZE, Builder, check
 
-LAST, FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+LAST, FIRST, SWAPPED = (0, 2, 3, 1), (0, 3, 1, 2), (0, 1, 3, 2)
 
 
 def turned(build: Builder, x: str, permutation: tuple[int, ...], output: str = "") -> str:
@@ -201,3 +202,37 @@ def test_random_networks_keep_their_results(steps: list[tuple[str, int, int, int
     a, order = values[-1]
     build.apply("neg", a, output="y")
     check(build, channels_first=True)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_scaled_keys_are_scaled_before_they_are_transposed(shape: tuple[int, ...]) -> None:
+    build = Builder()
+    keys = build.apply("mul", turned(build, build.pool("x"), SWAPPED), build.scalar(0.35, *shape))
+    build.add("matmul", ["x", keys], "y")
+    check(build, ["pool", "elementwise", "transpose", "matmul"])
+
+
+def test_a_scale_that_is_computed_from_a_shape() -> None:
+    build = Builder()
+    size = build.add("cast", [build.add("shape", ["x"], start=-1, end=None)], dtype="float32")
+    keys = build.apply("mul", turned(build, build.pool("x"), SWAPPED), build.apply("sqrt", size))
+    build.add("matmul", ["x", keys], "y")
+    nodes = check(build)
+    order = [node.op for node in nodes]
+    assert order.index("transpose") == order.index("matmul") - 1
+    assert order[order.index("transpose") - 1] == "elementwise"
+
+
+@pytest.mark.parametrize("case", ["other numbers", "other dimensions", "another reader", "output"])
+def test_other_arithmetic_stays_where_it_is(case: str) -> None:
+    build = Builder(("y", "z") if case in ("another reader", "output") else ("y",))
+    x = turned(build, build.pool("x"),
+               SWAPPED if case != "other dimensions" else (0, 2, 1, 3))
+    factor = build.constant(SIZE) if case == "other numbers" else build.scalar(0.35)
+    scaled = build.apply("mul", x, factor, output="z" if case == "output" else "")
+    build.add("matmul", [scaled, build.pool("x")] if case != "other dimensions" else
+              [scaled, build.constant(1, 1, SIZE, CHANNELS)], "y")
+    if case == "another reader":
+        build.pool(scaled, output="z")
+    order = [node.op for node in check(build)]
+    assert order.index("transpose") + 1 == order.index("elementwise")

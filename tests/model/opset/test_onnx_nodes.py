@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from gossamer.model.opset.onnx_reference import FOLDED, computed, most_bytes
+from gossamer.model.opset.onnx_nodes import FOLDED, computed, most_bytes
 
 
 @pytest.mark.parametrize("shape", [(), (7,), (2, 3), (1, 2, 1, 3, 1, 2, 2)], ids=str)

@@ -1,5 +1,8 @@
-"""Finds the types of a file's values, and the shapes that do not depend on the data, with ONNX's
-own inference."""
+"""What is known of a file's values while it is read.
+
+FileTypes has their types in the file, by ONNX's own inference; Probe has their shapes and dtypes in
+gossamer's graph at one size.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,25 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from gossamer.model.opset.onnx_shapes import inferred
+from gossamer.errors import GossamerError, UnsupportedError
+from gossamer.model.graph import Graph, Node
+from gossamer.model.infer.resolve import at_size, visit
+from gossamer.model.opset.onnx_nodes import inferred
+from gossamer.onnx_model import MOST_PARAMETERS
+from gossamer.model.opset.state import InferenceState, Shape
 from gossamer.model.readers.onnx.order import reads
 
-MOST_PARAMETERS = 1024
-"""The most elements of a constant that is given to shape inference, or that the model of a part
-holds itself."""
+TYPES: dict[int, str] = {
+    **{TensorProto.DataType.Value(name.upper()): name for name in (
+        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")},
+    **{kind: "float32" for kind in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE,
+                                    TensorProto.BFLOAT16)},
+}
+"""The dtype that a tensor of each ONNX type has in a graph."""
+_OPEN_SIZE = 256
+"""The size that a probe takes for a dimension that the file leaves open."""
+OTHER_SIZES = {"batch": 2, "open_size": 192}
+"""The sizes of open dimensions in a second probe, which shows what does not depend on them."""
 
 
 class FileTypes:
@@ -49,21 +65,21 @@ class FileTypes:
 
     def add(self, nodes: Sequence[onnx.NodeProto], initializers: Sequence[onnx.TensorProto]
             ) -> None:
-        """Adds nodes that take the place of a node of the file, and the constants that they read.
+        """Add nodes that take the place of a node of the file, and the constants that they read.
         The new nodes come after all others."""
         self._nodes = [*self._nodes, *nodes]
         self.initializers.update({tensor.name: tensor for tensor in initializers})
         self.__dict__.pop("_inferred", None)
 
     def elem_type(self, name: str) -> int:
-        """Returns ONNX's type of a tensor's elements in the file; 0 where the type is not known, or
+        """Return ONNX's type of a tensor's elements in the file; 0 where the type is not known, or
         where the number of the type in the file is none of ONNX's."""
         kind = self._inferred.get(name)
         number = kind.tensor_type.elem_type if kind is not None else 0
         return number if number in TensorProto.DataType.values() else 0
 
     def value_info(self, name: str) -> onnx.ValueInfoProto:
-        """Returns a value with its type in the file, where the type is known. The shape of a node's
+        """Return a value with its type in the file, where the type is known. The shape of a node's
         result is left out: ONNX Runtime infers it better."""
         info = onnx.ValueInfoProto(name=name, type=self._inferred.get(name))
         if is_untyped(info):
@@ -76,7 +92,7 @@ class FileTypes:
 
     def outputs_of(self, node: onnx.NodeProto, inputs: Mapping[str, onnx.TypeProto],
                    known: Mapping[str, np.ndarray]) -> dict[str, onnx.TypeProto]:
-        """Returns, by name, the types of those outputs of a node whose types can be inferred.
+        """Return, by name, the types of those outputs of a node whose types can be inferred.
 
         inputs: types of the values that the node reads, with shapes at one size of the network.
         known: arrays of the inputs whose values follow from shapes and constants.
@@ -91,7 +107,7 @@ class FileTypes:
         return {name: types[name] for name in node.output if name in types}
 
     def tensor(self, name: str, array: np.ndarray) -> onnx.TensorProto:
-        """Returns a tensor for the value `name` in the file's type: the initializer of this name
+        """Return a tensor for the value `name` in the file's type: the initializer of this name
         where the file has it, else a tensor that holds `array`."""
         if name in self.initializers:
             return self.initializers[name]
@@ -103,7 +119,7 @@ class FileTypes:
         return numpy_helper.from_array(array, name)
 
     def with_graph(self, graph: onnx.GraphProto) -> onnx.ModelProto:
-        """Returns a model of some nodes of the file, with the file's operator versions and
+        """Return a model of some nodes of the file, with the file's operator versions and
         functions."""
         model = onnx.ModelProto(ir_version=max(self.model.ir_version, 8), producer_name="gossamer")
         model.graph.CopyFrom(graph)
@@ -122,13 +138,21 @@ class FileTypes:
 
 
 def is_untyped(value: onnx.ValueInfoProto) -> bool:
-    """Returns whether the file does not say what a value is, or of what its elements are."""
+    """Return whether the file does not say what a value is, or of what its elements are."""
     return value.type.WhichOneof("value") in (None, "tensor_type") and (
         not value.type.tensor_type.elem_type)
 
 
+def is_of_numbers(value: onnx.ValueInfoProto, keeps: bool) -> bool:
+    """Return whether a value is a tensor of numbers that gossamer computes with, as values without
+    a type are supposed to be. keeps: whether float64 is left to ONNX Runtime."""
+    kind = value.type.tensor_type.elem_type or TensorProto.FLOAT
+    return is_untyped(value) or (value.type.HasField("tensor_type") and kind in TYPES and not (
+        keeps and kind == TensorProto.DOUBLE))
+
+
 def has_float64(graph: onnx.GraphProto) -> bool:
-    """Returns whether values of a graph may be float64, because an input, output, constant or
+    """Return whether values of a graph may be float64, because an input, output, constant or
     attribute is float64."""
     wanted = TensorProto.DOUBLE
     return any(tensor.data_type == wanted for tensor in graph.initializer) or any(
@@ -140,7 +164,7 @@ def has_float64(graph: onnx.GraphProto) -> bool:
 
 
 def known_shape(kind: onnx.TypeProto | None) -> tuple[int, ...] | None:
-    """Returns the shape of a tensor; None where the shape is not known, or the value is no
+    """Return the shape of a tensor; None where the shape is not known, or the value is no
     tensor."""
     if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return None
@@ -150,10 +174,68 @@ def known_shape(kind: onnx.TypeProto | None) -> tuple[int, ...] | None:
 
 
 def type_text(kind: onnx.TypeProto) -> str:
-    """Returns the name of a type for messages, such as "string", "float16" or "sequence"."""
+    """Return the name of a type for messages, such as "string", "float16" or "sequence"."""
     if kind.HasField("tensor_type"):
         number = kind.tensor_type.elem_type
         known = number in TensorProto.DataType.values()
         return TensorProto.DataType.Name(number).lower() if known else f"number {number}"
     which = kind.WhichOneof("value")
     return (which or "unknown").removesuffix("_type").replace("_", " ")
+
+
+class Probe:
+    """The known shapes and dtypes of a graph's values at one batch size.
+
+    The batch size is the file's fixed batch size where the file has one, else `batch`. A value is
+    not known where its node does not fit the sizes that were taken for open dimensions.
+
+    open_size: the size that is taken for open dimensions other than the batch.
+    is_only_size: whether the file fixes all dimensions, the batch included.
+    """
+
+    def __init__(self, graph: Graph, batch: int = 1, open_size: int = _OPEN_SIZE) -> None:
+        self._graph = graph
+        self.is_only_size = not any(None in info.shape[1:] or (
+            None in info.shape[:1] and graph.fixed_batch is None) for info in graph.inputs)
+        self._state = InferenceState(at_size(graph, open_size), graph.batch_or(batch))
+
+    def add(self, nodes: list[Node]) -> None:
+        """Add nodes of the graph.
+
+        Raises UnsupportedError for a node that gossamer computes at no size.
+        """
+        for node in nodes:
+            for name in filter(None, node.inputs):
+                self._learn(name)
+            if any(name and name not in self._state.shapes for name in node.inputs):
+                continue
+            try:
+                visit(self._state, node)
+            except UnsupportedError:
+                raise
+            except GossamerError:
+                # the sizes of this probe do not fit the node, or the file is wrong: resolve()
+                # raises an error for a wrong file
+                continue
+
+    def add_value(self, name: str, shape: Shape, dtype: str) -> None:
+        """Add a value that the data decide."""
+        self._state.shapes[name], self._state.dtypes[name] = shape, dtype
+
+    def shape(self, name: str) -> Shape | None:
+        self._learn(name)
+        return self._state.shapes.get(name)
+
+    def dtype(self, name: str) -> str | None:
+        self._learn(name)
+        return self._state.dtypes.get(name)
+
+    def known(self, name: str) -> np.ndarray | None:
+        """Return a value that follows from shapes and constants; None for other values."""
+        self._learn(name)
+        return self._state.known.get(name)
+
+    def _learn(self, name: str) -> None:
+        """Add a constant that was added to the graph since the last call."""
+        if name not in self._state.shapes and name in self._graph.constants:
+            self._state.know(name, self._graph.constants[name])

@@ -1,0 +1,359 @@
+"""Nodes of ONNX files that gossamer has no op for.
+
+ONNX Runtime computes those that depend on the data (`onnx_part`). ONNX's reference implementation
+computes those whose inputs are constants, when a file is read, and those whose inputs follow from
+shapes (`onnx_known`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto, helper, numpy_helper
+from onnx.shape_inference import infer_node_outputs, infer_shapes
+
+from gossamer.errors import ModelError, first_line
+from gossamer.model.graph import Node
+from gossamer.model.opset.definition import RESOLVED, OpDef, never, not_evaluated, nothing_known
+from gossamer.model.opset.mixing import Images
+from gossamer.model.opset.state import InferenceState
+from gossamer.model.opset.windows import same_pads, window_count
+from gossamer.onnx_model import MOST_PARAMETERS
+
+_POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
+NODES = "nodes"
+"""The key under which a part's metadata hold the part's nodes, as a JSON list. Each entry has the
+node as messages name it, and the reason why gossamer does not compute the node."""
+FOLDED = frozenset((
+    "Abs", "Add", "And", "ArgMax", "ArgMin", "BatchNormalization", "BitShift", "BitwiseAnd",
+    "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Clip", "Compress",
+    "Concat", "Constant", "ConstantOfShape", "Conv", "Cos", "CumSum",
+    "DequantizeLinear", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Expand", "EyeLike",
+    "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "Greater",
+    "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN",
+    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "MatMul",
+    "MatMulInteger", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "NonZero", "Not",
+    "OneHot", "Or", "PRelu", "Pad", "Pow", "QuantizeLinear", "Range", "Reciprocal",
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Round",
+    "ScatterElements", "ScatterND", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Size",
+    "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile",
+    "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor"))
+"""Ops whose results are computed where all their inputs are constants. Other ops of ONNX's
+reference are left out on purpose, so that no file makes gossamer run loops, decode pictures or
+match patterns. ConvTranspose is left out because the reference is wrong for groups and for given
+shapes of the output, LogSoftmax because it is infinite where Softmax is 0 in float32."""
+_COMPUTED_SINCE = {"BatchNormalization": 15, "DequantizeLinear": 21}
+"""The opset since which the reference computes an op, and rightly, for ops that mean the same in
+older opsets."""
+_SHRINKING = frozenset(("Compress", "NonZero"))
+"""Folded ops whose result has a shape that depends on the input's values. The input's shape sets an
+upper bound for this shape."""
+_LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
+"""Types with elements of eight bytes."""
+
+
+def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model with the types and shapes that ONNX's inference finds.
+
+    With ceil_mode the inference counts a last window that begins beyond the input, which no library
+    computes, and of a pool with both it takes pads in place of auto_pad. Here the inference sees
+    such a pool with pads that give the right size instead. For a Resize to a size of 0, as at a
+    batch of 0, it finds no shape; here it sees a constant instead.
+    """
+    pools = [index for index, node in enumerate(model.graph.node) if _is_miscounted(node)]
+    empty = [index for index, node in enumerate(model.graph.node) if _resizes_to_nothing(
+        node, model.graph)]
+    if pools or empty:
+        model = onnx.ModelProto.FromString(model.SerializeToString())
+    for index in pools:
+        # the shapes before this pool are right already
+        node = model.graph.node[index]
+        sizes = _sizes(infer_shapes(model, data_prop=True).graph, node.input[0])
+        if sizes is not None:
+            _round_down(node, sizes)
+    for index in empty:
+        node = model.graph.node[index]
+        dtype = _elem_type(infer_shapes(model, data_prop=True).graph, node.input[0])
+        model.graph.node[index].CopyFrom(helper.make_node(
+            "ConstantOfShape", [node.input[3]], list(node.output),
+            value=helper.make_tensor("zero", dtype, [1], [0])))
+    return infer_shapes(model, data_prop=True)
+
+
+def _resizes_to_nothing(node: onnx.NodeProto, graph: onnx.GraphProto) -> bool:
+    """Return whether a Resize is given sizes of which one is 0."""
+    return node.op_type == "Resize" and len(node.input) == 4 and any(
+        tensor.name == node.input[3] and not numpy_helper.to_array(tensor).all()
+        for tensor in graph.initializer) and all(entry.name != "axes" for entry in node.attribute)
+
+
+def _elem_type(graph: onnx.GraphProto, name: str) -> int:
+    """Return ONNX's type of a value's elements; float32 where it is not known."""
+    return next((info.type.tensor_type.elem_type for info in (*graph.input, *graph.value_info)
+                 if info.name == name), onnx.TensorProto.FLOAT)
+
+
+def _is_miscounted(node: onnx.NodeProto) -> bool:
+    """Return whether the inference may give a pool another size than libraries do."""
+    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    return node.op_type in _POOLS and bool(given.get("ceil_mode") or (
+        given.get("pads") and given.get("auto_pad", b"NOTSET") != b"NOTSET"))
+
+
+def _sizes(graph: onnx.GraphProto, name: str) -> list[int | None] | None:
+    """Return the heights, widths and so on of a value; None where their number is not known."""
+    for info in (*graph.input, *graph.value_info):
+        if info.name == name and info.type.tensor_type.HasField("shape"):
+            return [dim.dim_value if dim.HasField("dim_value") else None
+                    for dim in info.type.tensor_type.shape.dim[2:]]
+    return next((list(tensor.dims[2:]) for tensor in graph.initializer if tensor.name == name),
+                None)
+
+
+def _round_down(node: onnx.NodeProto, sizes: list[int | None]) -> None:
+    """Give a pool the pads with which its output's size is right where it is rounded down."""
+    given: dict[str, Any] = {entry.name: helper.get_attribute_value(entry)
+                             for entry in node.attribute}
+    rank, auto_pad = len(sizes), given.pop("auto_pad", b"NOTSET").decode()
+    strides, dilations = (given.get(name) or [1] * rank for name in ("strides", "dilations"))
+    pads = (given.get("pads") or [0] * 2 * rank) if auto_pad == "NOTSET" else [0] * 2 * rank
+    for axis, size in enumerate(sizes):
+        if size is None:
+            continue
+        covered = dilations[axis] * (given["kernel_shape"][axis] - 1) + 1
+        if auto_pad.startswith("SAME"):
+            pads[axis], pads[axis + rank] = same_pads(auto_pad, size, covered, strides[axis])
+        before, after = pads[axis], pads[axis + rank]
+        count = window_count(size, before, after, covered, strides[axis],
+                             ceil=bool(given.get("ceil_mode")))
+        pads[axis + rank] = max((count - 1) * strides[axis] + covered - size - before, 0)
+    del node.attribute[:]
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in {
+        **given, "ceil_mode": 0, "pads": pads}.items())
+
+
+def nodes_of(model: np.ndarray) -> tuple[tuple[str, str], ...]:
+    """Return the nodes of the file that belong to a part.
+
+    Each node is given as messages name it, with the reason why gossamer does not compute the node.
+    model: the bytes of the part's model. Raises ValueError where the model does not name the nodes.
+    """
+    proto = _parsed(model)
+    texts = [entry.value for entry in proto.metadata_props if entry.key == NODES]
+    return tuple((str(source), str(reason)) for source, reason in json.loads("".join(texts)))
+
+
+def _parsed(model: np.ndarray) -> onnx.ModelProto:
+    """Return the model of these bytes. Raises ValueError where the bytes are no model."""
+    try:
+        return onnx.load_model_from_string(model.tobytes())
+    except DecodeError:
+        raise ValueError("the model of a part is damaged") from None
+
+
+def _part_shape(state: InferenceState, node: Node) -> None:
+    """Take the shapes of outputs from ONNX's shape inference.
+
+    Raises UnsupportedError for a shape that the data decide.
+    """
+    model = _parsed(node.attributes["model"])
+    for index, (info, name) in enumerate(zip(model.graph.input, node.inputs, strict=True)):
+        dtype = _dtype_of(info.type.tensor_type)
+        if state.dtypes[name] != dtype and name not in state.known:
+            # gossamer may hold ONNX's truth values as numbers
+            name = node.inputs[index] = state.cast(
+                node, name, [state.new_name(node, f"operand{index}")], dtype)
+        known = state.known.get(name)
+        if known is not None and known.size <= MOST_PARAMETERS:
+            model.graph.initializer.append(numpy_helper.from_array(known.astype(dtype), info.name))
+        info.type.tensor_type.ClearField("shape")
+        info.type.tensor_type.shape.SetInParent()
+        for size in state.shapes[name]:
+            info.type.tensor_type.shape.dim.add(dim_value=size)
+    try:
+        result = inferred(model)
+        if not all(map(_has_shape, result.graph.output)):
+            # only a strict inference says which shapes do not fit each other
+            infer_shapes(model, strict_mode=True, data_prop=True)
+    except Exception as error:
+        raise state.error(node, f"has no shapes: {first_line(error)}") from None
+    shapes, dtypes = [], []
+    for info, name in zip(result.graph.output, node.outputs, strict=True):
+        tensor = info.type.tensor_type
+        if not _has_shape(info):
+            raise state.unsupported(node, f"makes {name!r}, whose shape the data decides")
+        shapes.append(tuple(dim.dim_value for dim in tensor.shape.dim))
+        dtypes.append(_dtype_of(tensor))
+    state.emit(node, (), several=shapes, dtype=dtypes[0], model=node.attributes["model"])
+    state.dtypes.update(zip(node.outputs, dtypes, strict=True))
+
+
+def _has_shape(info: onnx.ValueInfoProto) -> bool:
+    tensor = info.type.tensor_type
+    return tensor.HasField("shape") and all(dim.HasField("dim_value") and dim.dim_value >= 0
+                                            for dim in tensor.shape.dim)
+
+
+def _dtype_of(tensor: onnx.TypeProto.Tensor) -> str:
+    return onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+
+
+def _part_mixes(images: Images, node: Node) -> str:
+    return "is computed by ONNX Runtime, of whose treatment of a batch nothing is known"
+
+
+def as_float32(array: np.ndarray) -> np.ndarray:
+    """Return the array, cast to float32 where it has any floating type, such as bfloat16."""
+    return array if array.dtype.kind in "biuUSO" else np.asarray(array, np.float32)
+
+
+def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
+             ) -> list[np.ndarray]:
+    """Return the results of a node.
+
+    arrays: the node's inputs by name. ONNX raises exceptions of any class for nodes that it cannot
+    compute.
+    """
+    # onnx.reference takes long to import, and few networks need it
+    from onnx.reference import ReferenceEvaluator
+
+    plain, given = _for_reference(node, arrays, opset)
+    # of a node alone, the reference would take the newest opset
+    function = onnx.helper.make_function(
+        "gossamer", "node", list(given), list(plain.output), [plain],
+        [onnx.helper.make_opsetid("", max(opset, _COMPUTED_SINCE.get(node.op_type, 0)))])
+    results = [np.asarray(result)
+               for result in ReferenceEvaluator(function).run(None, given, attributes={})]
+    if node.op_type == "Softmax" and opset < 13:
+        results = [results[0].reshape(arrays[node.input[0]].shape)]
+    return _of_declared_types(node, results, arrays, opset)
+
+
+def _of_declared_types(node: onnx.NodeProto, results: list[np.ndarray],
+                       arrays: Mapping[str, np.ndarray], opset: int) -> list[np.ndarray]:
+    """Return the results in the dtypes of the inputs whose types they have by the op's schema: the
+    reference sums int32 to int64, for instance."""
+    schema = onnx.defs.get_schema(node.op_type, opset, "")
+    dtypes = {formal.type_str: arrays[name].dtype
+              for formal, name in zip(schema.inputs, node.input, strict=False) if name}
+    # the last output of a schema may stand for several
+    types = [formal.type_str for formal in schema.outputs]
+    return [result.astype(dtypes.get(types[min(index, len(types) - 1)], result.dtype), copy=False)
+            for index, result in enumerate(results)]
+
+
+def _for_reference(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
+                   ) -> tuple[onnx.NodeProto, dict[str, np.ndarray]]:
+    """Return the node and its inputs in a form that the reference computes as ONNX Runtime does:
+    without empty lists of axes, with a matrix where the op treats all dimensions from its axis on
+    as one, with starts that lie within the dimensions that a Slice goes through backwards, and with
+    floats that 32-bit integers hold after their division by a scale."""
+    plain, given = onnx.NodeProto(), dict(arrays)
+    plain.CopyFrom(node)
+    plain.domain = ""
+    kept = [attribute for attribute in node.attribute if node.op_type == "Unsqueeze"
+            or attribute.name != "axes" or attribute.ints]
+    if node.op_type == "Softmax" and opset < 13:
+        shape = given[node.input[0]].shape
+        axis = next((attribute.i for attribute in kept if attribute.name == "axis"), 1)
+        given[node.input[0]] = given[node.input[0]].reshape(
+            math.prod(shape[:axis]), math.prod(shape[axis:]))
+        kept = [onnx.helper.make_attribute("axis", 1)]
+    elif node.op_type == "Slice" and len(node.input) == 5 and node.input[4]:
+        starts, steps = given[node.input[1]], given[node.input[4]]
+        axes = given[node.input[3]] if node.input[3] else np.arange(starts.size)
+        sizes = np.array(given[node.input[0]].shape)[axes]
+        # a second input of this name may be the first one, too
+        plain.input[1] = f"{node.input[1]}.within"
+        given[plain.input[1]] = np.where(steps < 0, np.maximum(starts, -sizes), starts)
+    elif node.op_type == "QuantizeLinear" and given[node.input[0]].dtype.kind == "f":
+        x, scale = given[node.input[0]], np.abs(given[node.input[1]])
+        axis = next((attribute.i for attribute in kept if attribute.name == "axis"), 1)
+        if scale.ndim == 1 and scale.size > 1:
+            scale = scale.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+        most = scale * scale.dtype.type(2**24)
+        plain.input[0] = f"{node.input[0]}.within"
+        given[plain.input[0]] = np.clip(x, -most, most)
+    del plain.attribute[:]
+    plain.attribute.extend(kept)
+    return plain, given
+
+
+def most_bytes(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int) -> float:
+    """Return the most bytes that the results of a node may take, by ONNX's shape inference;
+    infinity where the inference finds no bound."""
+    if node.op_type == "Constant":
+        return 0  # the constant's value is in memory already, with the file
+    if node.op_type in _SHRINKING:
+        # NonZero gives an index of eight bytes for each dimension of an element
+        return sum(8 * array.size * max(1, array.ndim) for array in arrays.values())
+    types = {name: onnx.helper.make_tensor_type_proto(
+        onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in arrays.items()}
+    values = {name: numpy_helper.from_array(array) for name, array in arrays.items()
+              if array.size <= MOST_PARAMETERS}
+    schema = onnx.defs.get_schema(node.op_type, opset, "")
+    outputs = infer_node_outputs(schema, node, types, values,
+                                 opset_imports=[onnx.helper.make_opsetid("", opset)])
+    return sum(map(_bytes_of, outputs.values()))
+
+
+def _bytes_of(inferred: onnx.TypeProto) -> float:
+    """Return the bytes of a result, four or eight for each element; infinity where the result's
+    shape is not known."""
+    tensor = inferred.tensor_type
+    item = 8 if tensor.elem_type in _LONG else 4
+    sizes = [dim.dim_value if dim.HasField("dim_value") else math.inf for dim in tensor.shape.dim]
+    return item * math.prod(sizes) if tensor.HasField("shape") else math.inf
+
+
+def _known_shape(state: InferenceState, node: Node) -> None:
+    """Compute a node of an ONNX file at this batch size."""
+    for name in node.inputs:
+        if name not in state.known:
+            raise state.unsupported(node, f"depends on {name!r}, which the data decides")
+    try:
+        proto = onnx.NodeProto.FromString(node.attributes["node"].tobytes())
+    except DecodeError:
+        raise state.error(node, "is damaged: it holds no node of ONNX") from None
+    if proto.op_type not in FOLDED or proto.domain not in ("", "ai.onnx"):
+        raise state.unsupported(node, f"is no {proto.op_type} that follows from shapes")
+    arrays = {name: state.known[value] for name, value in zip(
+        filter(None, proto.input), node.inputs, strict=True)}
+    try:
+        size = most_bytes(proto, arrays, node.attributes["opset"])
+        if not math.isfinite(size):
+            raise ValueError("the size of its result is not known")
+        state.check_constant(node, (int(size),), "uint8")
+        results = [as_float32(result)
+                   for result in computed(proto, arrays, node.attributes["opset"])]
+    except ModelError:
+        raise
+    except Exception as error:
+        # ONNX raises exceptions of any class
+        raise state.unsupported(node, f"cannot be computed: {first_line(error)}") from None
+    named = (result for name, result in zip(proto.output, results, strict=False) if name)
+    for name, result in zip(node.outputs, named, strict=True):
+        state.know(name, result)
+
+
+DEFINITIONS = (
+    OpDef("onnx_part",
+          text="the values that a part of an ONNX file reads from outside of the part; model: the "
+               "part as the bytes of an ONNX model, whose inputs and outputs are in the order of "
+               "this node's",
+          shape=_part_shape, evaluate=not_evaluated, mixes=_part_mixes, passes_values=True,
+          discontinuous=never, facts=nothing_known, float_only=False, attribute_inputs=()),
+    OpDef("onnx_known",
+          text="values that follow from shapes and constants; node: a node of an ONNX file as "
+               "bytes, which reads them in this order, opset: the version of its operator",
+          shape=_known_shape, **RESOLVED, passes_values=True, discontinuous=never, float_only=False,
+          attribute_inputs=()),
+)

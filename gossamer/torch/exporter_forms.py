@@ -1,0 +1,261 @@
+"""Forms in which torch's exporter writes a program well, and plain forms of what it writes.
+
+Before the export, operators that the exporter cannot write for all arguments, or writes as a
+network at which ONNX Runtime ends the process, are written in terms of others. After it, plain
+nodes replace SplitToSequence and CastLike, and interpolations are computed as torch does.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+
+from gossamer.errors import UnsupportedError
+from gossamer.model.graph import Graph
+
+Sizes = tuple[tuple[int, ...], tuple[float, ...] | None]
+"""The sizes that an interpolation makes, and its scale factors where forward states these."""
+_aten = torch.ops.aten
+_LARGEST = 1 << 16
+"""The most bytes of a constant that may hold sizes or an index."""
+_BAGS = (_aten.embedding_bag.padding_idx, _aten.embedding_bag.default)
+_MAXIMA = (_aten.adaptive_max_pool1d.default, _aten.adaptive_max_pool2d.default,
+           _aten.adaptive_max_pool3d.default)
+
+
+def decomposed(program: Any) -> Any:
+    """Return a program of torch.export without the operators that the exporter may not write. It
+    is the program itself where it has none of them, or reads results that are not computed here."""
+    for node in list(program.graph.nodes):
+        if node.target in _BAGS:
+            _write_bags(program, node)
+    found = [node for node in program.graph.nodes if node.target in _TABLE]
+    if not found or any(_reads_positions(node) for node in found):
+        return program
+    return program.run_decompositions(_TABLE)
+
+
+def _write_bags(program: Any, node: Any) -> None:
+    """Replace the sums, means or maxima over bags of rows by those over one axis. torch's exporter
+    writes a loop, at which ONNX Runtime (seen with 1.32) ends the process. Raises UnsupportedError
+    where bags differ in length, or some of their rows do not count."""
+    weight, rows, offsets, _, mode, *more = node.args
+    images = rows.args[0] if rows.target is _aten.reshape.default else rows
+    readers = {reader.args[1]: reader for reader in node.users if reader.users}
+    regular = (offsets.target is _aten.arange.start_step and offsets.args[0] == 0
+               and rows is not images and len(images.meta["val"].shape) == 2
+               and offsets.args[2] == images.meta["val"].shape[1])
+    row_weights, last_offset, padding = [*more[1:], None, None, None][:3]
+    if not regular or set(readers) - {0} or row_weights is not None or last_offset or (
+            padding is not None):
+        raise UnsupportedError("embedding_bag with several lengths, weights or padding_idx becomes "
+                               "a loop that crashes ONNX Runtime; take nn.Embedding and sums")
+    graph = program.graph
+
+    def inserted(target: Any, first: Any, second: Any) -> Any:
+        with graph.inserting_before(node):
+            made = graph.call_function(target, (first, second))
+        made.meta.update(node.meta, val=target(
+            first.meta["val"], second if isinstance(second, list) else second.meta["val"]))
+        return made
+
+    taken = inserted(_aten.embedding.default, weight, images)
+    reduce = (_aten.sum.dim_IntList, _aten.mean.dim, _aten.amax.default)[mode]
+    reduced = inserted(reduce, taken, [1])
+    for reader in readers.values():
+        reader.replace_all_uses_with(reduced)
+    graph.eliminate_dead_code()
+    program.graph_module.recompile()
+
+
+def _reads_positions(node: Any) -> bool:
+    """Whether a program reads the positions of the maxima, the second result of a pooling."""
+    return node.target in _MAXIMA and any(
+        reader.args[1] == 1 and reader.users for reader in node.users)
+
+
+def _adaptive_max_pool(x: torch.Tensor, output_size: Sequence[int]
+                       ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the maxima over windows that cover the last axes, as many along each as output_size
+    says, as torch.nn.AdaptiveMaxPool2d does; and zeros in place of the positions of the maxima."""
+    y = _over_windows(torch.amax, x, output_size)
+    return y, torch.zeros_like(y, dtype=torch.int64)
+
+
+def _adaptive_avg_pool(x: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
+    """Return the means over windows that cover the last axes, as torch.nn.AdaptiveAvgPool3d
+    does."""
+    return _over_windows(torch.mean, x, output_size)
+
+
+def _over_windows(reduced: Callable[[torch.Tensor, int], torch.Tensor], x: torch.Tensor,
+                  output_size: Sequence[int]) -> torch.Tensor:
+    """Return a tensor whose last axes are reduced, one after the other.
+
+    Window i of an axis begins at the largest integer that is not above i * size / count, and ends
+    at the smallest one that is not below (i + 1) * size / count.
+    """
+    for axis, count in enumerate(output_size, x.dim() - len(output_size)):
+        size = x.shape[axis]
+        if size % count == 0:
+            x = reduced(x.unflatten(axis, (count, size // count)), axis + 1)
+        else:
+            windows = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+            x = torch.stack([reduced(x.narrow(axis, start, end - start), axis)
+                             for start, end in windows], axis)
+    return x
+
+
+_TABLE = {**dict.fromkeys(_MAXIMA, _adaptive_max_pool),
+          _aten.adaptive_avg_pool3d.default: _adaptive_avg_pool}
+"""The table has, for each operator of torch, the function that computes it."""
+
+
+def make_plain(model: onnx.ModelProto) -> None:
+    """Change a model in place.
+
+    A Split replaces each SplitToSequence whose tensors are read one by one, and a Cast replaces
+    each CastLike whose type is known.
+    """
+    graph = model.graph
+    infos = {info.name: info.type.tensor_type for info in (*graph.input, *graph.value_info)}
+    types = {name: info.elem_type for name, info in infos.items()}
+    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "CastLike" and types.get(node.input[1]):
+            node.op_type = "Cast"
+            node.attribute.append(onnx.helper.make_attribute("to", types[node.input[1]]))
+            del node.input[1]
+    _make_splits(graph, {name: [dim.dim_value for dim in info.shape.dim]
+                         for name, info in infos.items()})
+
+
+def set_names(graph: onnx.GraphProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Name the inputs and the outputs of a graph.
+
+    Other values that have one of these names, which the exporter takes from torch's functions, get
+    others.
+    """
+    names: dict[str, str] = {}
+    for infos, wanted in ((graph.input, inputs), (graph.output, outputs)):
+        names.update(zip([info.name for info in infos], wanted, strict=True))
+    taken = {name for node in graph.node for name in node.output}.union(
+        tensor.name for tensor in graph.initializer)
+    for name in taken.intersection(names.values()).difference(names):
+        names[name] = next(other for number in itertools.count(1)
+                           if (other := f"{name}_{number}") not in taken | set(names.values()))
+    _rename(graph, names)
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        value.name = names.get(value.name, value.name)
+    for node in graph.node:
+        for values in (node.input, node.output):
+            values[:] = [names.get(name, name) for name in values]
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _rename(inner, names)
+
+
+def _make_splits(graph: onnx.GraphProto, shapes: Mapping[str, list[int]]) -> None:
+    constants = _constants(graph)
+    readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+    for node in graph.node:
+        for name in node.input:
+            readers[name].append(node)
+    replaced: dict[int, onnx.NodeProto] = {}
+    dropped: set[int] = set()
+    for node in graph.node:
+        if node.op_type != "SplitToSequence":
+            continue
+        parts = readers[node.output[0]]
+        sizes = _sizes(node, constants, shapes)
+        taken = [int(constants[part.input[1]]) if part.op_type == "SequenceAt" and (
+            part.input[1] in constants) else -1 for part in parts]
+        if sizes is None or min(taken, default=-1) < 0 or len(set(taken)) < len(taken):
+            continue
+        names = [f"{node.output[0]}.{index}" for index in range(len(sizes))]
+        for part, index in zip(parts, taken, strict=True):
+            names[index] = part.output[0]
+            dropped.add(id(part))
+        graph.initializer.append(onnx.numpy_helper.from_array(
+            np.asarray(sizes, np.int64), f"{node.output[0]}.sizes"))
+        replaced[id(node)] = onnx.helper.make_node(
+            "Split", [node.input[0], f"{node.output[0]}.sizes"], names, node.name,
+            axis=_attribute(node, "axis", 0))
+    nodes = [replaced.get(id(node), node) for node in graph.node if id(node) not in dropped]
+    if replaced:
+        kept = onnx.GraphProto()
+        kept.node.extend(nodes)
+        del graph.node[:]
+        graph.node.extend(kept.node)
+
+
+def _sizes(node: onnx.NodeProto, constants: Mapping[str, np.ndarray],
+           shapes: Mapping[str, list[int]]) -> list[int] | None:
+    """Return the sizes of the parts into which a node splits; None where they are not known."""
+    if len(node.input) < 2 or node.input[1] not in constants:
+        return None
+    sizes = constants[node.input[1]]
+    if sizes.ndim:
+        return [int(size) for size in sizes]
+    shape = shapes.get(node.input[0], [])
+    axis = _attribute(node, "axis", 0)
+    length = shape[axis] if -len(shape) <= axis < len(shape) else 0
+    size = int(sizes)
+    if not length or size < 1:
+        return None
+    return [min(size, length - begin) for begin in range(0, length, size)]
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
+    found = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer
+             if tensor.ByteSize() <= _LARGEST and tensor.data_type == onnx.TensorProto.INT64}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute[0].name == "value" and (
+                node.attribute[0].t.ByteSize() <= _LARGEST):
+            found[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
+    return found
+
+
+def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
+    return next((attribute.i for attribute in node.attribute if attribute.name == name), default)
+
+
+def interpolations(model: onnx.ModelProto, program: Any) -> dict[str, Sizes]:
+    """Return the interpolations in a program, by the names of their results in its ONNX
+    model."""
+    resizes = [node for node in model.graph.node if node.op_type == "Resize"]
+    layers = [node for node in program.graph.nodes
+              if "upsample_" in str(node.target) and str(node.target).endswith(".vec")]
+    if len(resizes) != len(layers):
+        return {}
+    found: dict[str, Sizes] = {}
+    for resize, layer in zip(resizes, layers, strict=True):
+        names = [argument.name for argument in layer.target._schema.arguments]
+        scales = ({**dict(zip(names, layer.args, strict=False)), **layer.kwargs}
+                  ).get("scale_factors")
+        sizes = tuple(layer.meta["val"].shape[2:])
+        if not any(isinstance(size, torch.SymInt) for size in sizes):
+            found[resize.output[0]] = (sizes, tuple(scales) if scales else None)
+    return found
+
+
+def mark(graph: Graph, found: Mapping[str, Sizes]) -> Graph:
+    """Return the graph, whose interpolations are changed to compute as torch does."""
+    for node in graph.nodes:
+        if node.op in ("resize", "resize_linearly") and node.outputs[0] in found:
+            sizes, scales = found[node.outputs[0]]
+            node.inputs = node.inputs[:1]
+            node.attributes |= {"sizes": sizes, "scales": scales,
+                                "axes": tuple(range(2, 2 + len(sizes)))}
+            if node.attributes["mode"] == "nearest":
+                node.attributes["coordinates"] = "pytorch_nearest"
+    return graph
