@@ -16,8 +16,7 @@ from gossamer import host_library
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError, InputError, UnsupportedError
 from gossamer.model.graph import Graph
-from gossamer.model.readers.onnx.clusters import Clusters
-from gossamer.model.readers.onnx.order import stable_order
+from gossamer.model.readers.onnx.order import Clusters, stable_order
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import FusionProblem, Source, entry

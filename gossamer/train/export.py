@@ -10,10 +10,9 @@ import numpy as np
 
 from gossamer.errors import InputError
 from gossamer.io.output_files import replacing
-from gossamer.model.builder import GraphBuilder
+from gossamer.model.builder import GraphBuilder, NodeNames
 from gossamer.model.graph import Graph
 from gossamer.model.metadata import ModelMetadata
-from gossamer.model.node_builder import NodeNames
 from gossamer.model.onnx_writer import to_onnx
 from gossamer.train.data.preparation import WHITE, Preparation
 

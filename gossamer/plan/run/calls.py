@@ -18,7 +18,7 @@ from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError, quoted
 from gossamer.model.graph import Graph, Tail, ValueInfo, as_called
 from gossamer.model.infer.resolve import resolve
-from gossamer.model.opset.onnx_part import nodes_of
+from gossamer.model.opset.onnx_nodes import nodes_of
 from gossamer.ops.host_threads import Threads, number_of
 from gossamer.ops.onnx_part.host import fatal_node, merged, run_empty
 from gossamer.ops.onnx_part.session import Session, parsed

@@ -14,7 +14,6 @@ from onnx import TensorProto, helper
 from gossamer.errors import UnsupportedError, quoted
 from gossamer.model.graph import Graph, Node, Tail, ValueInfo, names_of, unused_name
 from gossamer.model.opset.onnx_nodes import FOLDED, NODES
-from gossamer.onnx_model import MOST_PARAMETERS
 from gossamer.model.readers.onnx.order import Clusters, reads, source, stable_order
 from gossamer.model.readers.onnx.value_types import (
     OTHER_SIZES,
@@ -23,6 +22,7 @@ from gossamer.model.readers.onnx.value_types import (
     Probe,
     known_shape,
 )
+from gossamer.onnx_model import MOST_PARAMETERS
 
 _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
 """The domains whose operators ONNX Runtime knows."""

@@ -17,9 +17,9 @@ from gossamer.errors import GossamerError, UnsupportedError
 from gossamer.model.graph import Graph, Node
 from gossamer.model.infer.resolve import at_size, visit
 from gossamer.model.opset.onnx_nodes import inferred
-from gossamer.onnx_model import MOST_PARAMETERS
 from gossamer.model.opset.state import InferenceState, Shape
 from gossamer.model.readers.onnx.order import reads
+from gossamer.onnx_model import MOST_PARAMETERS
 
 TYPES: dict[int, str] = {
     **{TensorProto.DataType.Value(name.upper()): name for name in (
