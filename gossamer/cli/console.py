@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from gossamer.cli.imports import INTERRUPTED, interruptible_at_once
 from gossamer.errors import InputError, one_line
 
 BROKEN_PIPE = 141
@@ -18,12 +21,12 @@ BROKEN_PIPE = 141
 
 
 def main() -> NoReturn:
-    """Runs the console script `gossamer`, and ends the process with its exit code."""
+    """Run the console script `gossamer`, and end the process with its exit code."""
     code: Any = 0
     try:
         _open_streams()
         with interruptible_at_once():
-            from gossamer.cli.usage import invoke
+            from gossamer.cli.app import invoke
         code = invoke()
         sys.stdout.flush()
     except InputError as error:
@@ -57,7 +60,7 @@ class _Output(io.FileIO):
 
 
 def _open_streams() -> None:
-    """Makes stdout replace characters that it cannot encode, and report its own failures. A closed
+    """Make stdout replace characters that it cannot encode, and report its own failures. A closed
     stream is replaced by a stream that drops all output."""
     closed = sys.stdout is None
     for name in ("stdout", "stderr"):
@@ -75,3 +78,28 @@ def _open_streams() -> None:
 def _fail(message: str, code: int) -> int:
     print(one_line(" ".join(["error:", *message.split()])), file=sys.stderr)
     return code
+
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 + SIGINT."""
+
+
+@contextmanager
+def interruptible_at_once() -> Iterator[None]:
+    """Let Ctrl-C end the process at once. Without this context manager, Python may lose a
+    KeyboardInterrupt within imports, or print it and go on."""
+
+    def leave(*_: object) -> None:
+        os.write(2, b"error: interrupted\n")
+        os._exit(INTERRUPTED)
+
+    # only the main thread may set the handler, and a handler that a program has set stays
+    if (threading.current_thread() is not threading.main_thread()
+            or signal.getsignal(signal.SIGINT) is not signal.default_int_handler):
+        yield
+        return
+    signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

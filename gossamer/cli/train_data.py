@@ -1,4 +1,4 @@
-"""Reads and prepares the samples of the verb `train`, and checks that they fit the network."""
+"""Read and prepares the samples of the verb `train`, and check that they fit the network."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from gossamer.io import terminal
 from gossamer.train import MLP
 from gossamer.train.data import sources
 from gossamer.train.data.columns import IMPUTES, CellRules, encoded, learnt
-from gossamer.train.data.dataset import Dataset, prepared, split
-from gossamer.train.data.preparation import WHITE, Preparation
+from gossamer.train.data.dataset import WHITE, Dataset, Preparation, prepared, split
 from gossamer.train.data.samples import DataShape, found_classes
 
 EXAMPLES = 16
@@ -90,7 +89,7 @@ class TrainingData:
 
 
 def read(options: DataOptions) -> TrainingData:
-    """Returns the samples that the options name, prepared. Raises InputError where the samples
+    """Return the samples that the options name, prepared. Raises InputError where the samples
     cannot be read or prepared."""
     training, held_out = _read(options)
     columns = learnt(training, options.impute)
@@ -108,15 +107,15 @@ def read(options: DataOptions) -> TrainingData:
 
 
 def _read(options: DataOptions) -> tuple[Dataset, Dataset | None]:
-    """Returns the samples to train on, and the samples to test on. With --validation, the samples
+    """Return the samples to train on, and the samples to test on. With --validation, the samples
     to test on come from the file that it names, or are the share of the samples that it gives.
     Without --validation they are the test samples in the data; None where the data have none."""
     validation, label, limit = options.validation, options.label, options.limit
     if options.impute not in (None, *IMPUTES):
         raise InputError(f"--impute {options.impute}: {one_of(options.impute, IMPUTES)}")
-    cells = CellRules(options.impute, options.one_hot)
+    rules = CellRules(options.impute, options.one_hot)
     training, held_out = sources.load(options.source, label=label, limit=limit,
-                                      numbers=options.numbers, cells=cells)
+                                      numbers=options.numbers, rules=rules)
     if validation is None:
         return training, held_out
     fraction = _fraction(validation)
@@ -124,7 +123,7 @@ def _read(options: DataOptions) -> tuple[Dataset, Dataset | None]:
         return split(training, fraction, options.seed)
     samples, test_samples = sources.load(validation, label=label, limit=limit,
                                          numbers=options.numbers,
-                                         cells=replace(cells, known=training.columns))
+                                         rules=replace(rules, known=training.columns))
     held_out = test_samples or samples
     if training.y.dtype.kind == "U":  # held-out labels may have been read as numbers
         held_out = replace(held_out, y=held_out.y.astype(str))
@@ -132,20 +131,20 @@ def _read(options: DataOptions) -> tuple[Dataset, Dataset | None]:
 
 
 def _fraction(validation: str) -> float | None:
-    """Returns the number that --validation gives; None where --validation names a file."""
+    """Return the number that --validation gives; None where --validation names a file."""
     try:
         fraction: float | None = float(validation)
     except ValueError:
         fraction = None if validation else 0.0
     if fraction is not None and not 0 < fraction < 1:
-        raise InputError(f"--validation {validation}: expected a share of the samples, above 0 "
-                         "and below 1, or a file")
+        raise InputError(f"--validation {validation}: expected a fraction of the samples, above "
+                         "0 and below 1, or a file")
     return fraction
 
 
 def _tell_of_ranges(training: Dataset, held_out: Dataset | None, scale: bool | None,
                     scaled: bool, standardised: bool) -> None:
-    """Prints a notice where numbers are far beyond 1 and are not scaled, unless --no-scale is
+    """Print a notice where numbers are far beyond 1 and are not scaled, unless --no-scale is
     given. Also prints a notice where the samples to test on differ much in magnitude from the
     samples to train on.
 
@@ -154,20 +153,20 @@ def _tell_of_ranges(training: Dataset, held_out: Dataset | None, scale: bool | N
     standardised: whether both sets of samples are standardised.
     """
     least, greatest = float(training.x.min()), float(training.x.max())
-    reach = f"{training.source}: its numbers reach from {least:g} to {greatest:g}"
+    reach = f"{training.source}: its values range from {least:g} to {greatest:g}"
     if scale is None and not (scaled or standardised) and max(-least, greatest) > _FAR:
-        advice = ("--scale takes 0..255 to 0..1" if least >= 0 and greatest <= WHITE else
-                  "--standardise brings them nearer to 0")
-        terminal.notice(f"{reach} and are not scaled, from which a network may learn little; "
-                        f"{advice}, --no-scale leaves them as they are")
+        advice = ("--scale maps 0..255 to 0..1" if least >= 0 and greatest <= WHITE else
+                  "--standardise standardises them")
+        terminal.notice(f"{reach} and are not scaled, which may hinder learning; {advice}, "
+                        "--no-scale silences this notice")
     if held_out is None:
         return
     sizes = [_root_mean_square(data.x) for data in (training, held_out)]
     if max(sizes) > _UNLIKE * min(sizes):
-        terminal.notice(f"{held_out.source}: its numbers reach from {held_out.x.min():g} to "
+        terminal.notice(f"{held_out.source}: its values range from {held_out.x.min():g} to "
                         f"{held_out.x.max():g}, those of {training.source} from {least:g} to "
                         f"{greatest:g}; both are "
-                        + ("taken from 0..255 to 0..1" if scaled else "taken as they are"))
+                        + ("scaled from 0..255 to 0..1" if scaled else "used unscaled"))
 
 
 def _root_mean_square(x: np.ndarray) -> float:
@@ -176,7 +175,7 @@ def _root_mean_square(x: np.ndarray) -> float:
 
 
 def check(mlp: MLP, data: TrainingData) -> None:
-    """Raises InputError where the samples do not fit the network, or the held-out samples do not
+    """Raise InputError where the samples do not fit the network, or the held-out samples do not
     fit the samples to train on. Prints a notice about outputs without samples, about labels that
     may be meant as numbers, and about samples that are sorted by class."""
     training, sizes = data.training, mlp.sizes
@@ -184,26 +183,26 @@ def check(mlp: MLP, data: TrainingData) -> None:
     if not training.labelled:
         _check_inputs(sizes, data)
         if sizes[-1] != 1:
-            raise InputError(f"--sizes {text}: ends in {sizes[-1]}; expected 1, the number that "
-                             "is learnt")
+            raise InputError(f"--sizes {text}: ends in {sizes[-1]}; expected 1 output for "
+                             "regression")
         return
     if len(training.names) == 1:
-        raise InputError(f"{training.source}: the label of all {len(training.y)} samples that are "
-                         f"trained on is {training.names[0]!r}; expected two classes or more")
+        raise InputError(f"{training.source}: all {len(training.y)} training samples have the "
+                         f"label {training.names[0]!r}; expected two classes or more")
     if sizes[-1] == 1:
-        raise InputError(f"--sizes {text}: ends in 1; expected an output for each class, of which "
-                         f"{training.source} has {len(training.names)}")
+        raise InputError(f"--sizes {text}: ends in 1; expected {len(training.names)}, an output "
+                         f"for each class of {training.source}")
     _check_inputs(sizes, data)
     _check_classes(mlp, training, data.held_out)
     if (training.y.dtype.kind == "i" and len(training.names) > _MANY
             and len(training.y) < _FEW * len(training.names)):
-        terminal.notice(f"{training.source}: has {len(training.names)} labels in "
-                        f"{len(training.y)} samples, each of which is a class; --task regression "
-                        "learns them as numbers")
+        terminal.notice(f"{training.source}: has {len(training.names)} different labels in "
+                        f"{len(training.y)} samples, each of which becomes a class; --task "
+                        "regression predicts them as numbers")
     changes = int((training.y[1:] != training.y[:-1]).sum())
     if not mlp.shuffle and 1 < len(training.names) == changes + 1 < len(training.y) // 2:
-        terminal.notice(f"{training.source}: the samples are sorted by class, from which a network "
-                        "learns little; --shuffle mixes them")
+        terminal.notice(f"{training.source}: the samples are sorted by class, which hinders "
+                        "learning; give --shuffle")
 
 
 def _check_inputs(sizes: Sequence[int], data: TrainingData) -> None:
@@ -213,7 +212,7 @@ def _check_inputs(sizes: Sequence[int], data: TrainingData) -> None:
 
 
 def _inputs_text(sizes: Sequence[int], dataset: Dataset) -> str:
-    """Returns the message for samples whose number of features differs from the number of inputs of
+    """Return the message for samples whose number of features differs from the number of inputs of
     the network."""
     text = ",".join(map(str, sizes))
     shape = f" ({dataset.shape[0]}x{dataset.shape[1]})" if dataset.shape else ""
@@ -226,7 +225,7 @@ def _inputs_text(sizes: Sequence[int], dataset: Dataset) -> str:
 
 
 def _check_classes(mlp: MLP, training: Dataset, held_out: Dataset | None) -> None:
-    """Raises InputError where there are more classes than outputs, or where a held-out sample has
+    """Raise InputError where there are more classes than outputs, or where a held-out sample has
     a label that no sample to train on has; prints a notice where there are fewer classes than
     outputs."""
     sizes, count = mlp.sizes, len(training.names)

@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from gossamer.detect.box import Box
-from gossamer.detect.decoding import Grid, decode, join
+from gossamer.detect.decoding import Box, Grid, decode, join, suppress
 from gossamer.detect.placement import STYLES, Placement, fitted, place
 from gossamer.detect.recognition import recognise
-from gossamer.detect.suppression import suppress
 from gossamer.device.base import Device
 from gossamer.device.registry import names_several
 from gossamer.errors import GossamerWarning, InputError, UnsupportedError, one_of

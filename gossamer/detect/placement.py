@@ -1,4 +1,4 @@
-"""Places a photo in a network's input: stretched over the whole input, or letterboxed, with its
+"""Place a photo in a network's input: stretched over the whole input, or letterboxed, with its
 proportions kept."""
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Placement:
     height: int
 
     def to_photo(self, boxes: np.ndarray) -> np.ndarray:
-        """Returns boxes in pixels of the photo. boxes: (K, 4), the left, top, right and bottom
+        """Return boxes in pixels of the photo. boxes: (K, 4), the left, top, right and bottom
         edges in pixels of the input."""
         height, width = self.photo
         start = np.array([self.left, self.top, self.left, self.top])
@@ -58,7 +58,7 @@ class Placement:
 
 
 def place(photo: tuple[int, int], size: tuple[int, int], resize: str, style: Style) -> Placement:
-    """Returns the rectangle of a network's input that a photo fills.
+    """Return the rectangle of a network's input that a photo fills.
 
     photo: height and width of the photo.
     size: height and width of the input.
@@ -78,7 +78,7 @@ def place(photo: tuple[int, int], size: tuple[int, int], resize: str, style: Sty
 
 def fitted(image: np.ndarray, placement: Placement, size: tuple[int, int],
            style: Style) -> np.ndarray:
-    """Returns the network's input, with the resized photo in the rectangle of its placement, in
+    """Return the network's input, with the resized photo in the rectangle of its placement, in
     float32. The input has the shape (height, width, channels), or (height, width) for a photo
     without channels.
 
@@ -106,7 +106,7 @@ def fitted(image: np.ndarray, placement: Placement, size: tuple[int, int],
 
 def _neighbours(length: int, new_length: int,
                 corners_meet: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns three arrays with an element for each pixel of a resized row or column of pixels. The
+    """Return three arrays with an element for each pixel of a resized row or column of pixels. The
     first two are the indices of the two original pixels between which the pixel is interpolated;
     the third is the weight of the second original pixel."""
     steps = np.arange(new_length)

@@ -1,4 +1,4 @@
-"""Draws a learning curve as a picture."""
+"""Draw a learning curve as a picture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INCHES, _DOTS = (7.0, 5.5), 110
 
 def png(title: str, losses: Sequence[float],
         accuracies: Mapping[str, Mapping[int, float]], of_labels: bool = True) -> bytes:
-    """Returns a PNG picture of a learning curve.
+    """Return a PNG picture of a learning curve.
 
     losses: mean loss of each epoch; the axis is logarithmic where all of them are above 0.
     accuracies: shares of right answers, or R^2 for regression, by name of the data and by epoch

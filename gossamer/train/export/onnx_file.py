@@ -1,4 +1,4 @@
-"""Turns a trained network into a graph, and into an ONNX file."""
+"""Turn a trained network into a graph, and into an ONNX file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gossamer.model.graph import Graph
 from gossamer.model.metadata import ModelMetadata
 from gossamer.model.node_builder import NodeNames
 from gossamer.model.onnx_writer import to_onnx
-from gossamer.train.data.preparation import Preparation
+from gossamer.train.data.dataset import Preparation
 
 Layers = Sequence[tuple[np.ndarray, np.ndarray]]
 """Weights (units, units of the layer before) and biases (units,) of each layer."""
@@ -23,7 +23,7 @@ Layers = Sequence[tuple[np.ndarray, np.ndarray]]
 
 def model_metadata(activations: Sequence[str], classes: np.ndarray | None,
                    preparation: Preparation | None = None) -> ModelMetadata:
-    """Returns the metadata of a network: the names of the classes, whether the outputs are scores,
+    """Return the metadata of a network: the names of the classes, whether the outputs are scores,
     and the meaning of the inputs where they are a grey picture or the columns of a table.
 
     classes: label of each output; None for regression.
@@ -40,7 +40,7 @@ def model_metadata(activations: Sequence[str], classes: np.ndarray | None,
 
 
 def graph(layers: Layers, activations: Sequence[str], model_metadata: ModelMetadata) -> Graph:
-    """Returns the graph from the input x (N, inputs) to the output y (N, outputs): a product for
+    """Return the graph from the input x (N, inputs) to the output y (N, outputs): a product for
     each layer, and its activation.
 
     activations: name of each layer's activation; "linear" adds none.
@@ -67,14 +67,14 @@ def graph(layers: Layers, activations: Sequence[str], model_metadata: ModelMetad
 
 def model(layers: Layers, activations: Sequence[str],
           model_metadata: ModelMetadata) -> onnx.ModelProto:
-    """Returns the graph of these layers as ONNX, with its metadata."""
+    """Return the graph of these layers as ONNX, with its metadata."""
     model_proto = to_onnx(graph(layers, activations, model_metadata))
     model_proto.producer_name = "gossamer"
     return model_proto
 
 
 def write(path: Path, model_proto: onnx.ModelProto) -> None:
-    """Writes a model file, completely or not at all. Raises InputError that names the path."""
+    """Write a model file, completely or not at all. Raises InputError that names the path."""
     if path.suffix != ".onnx":
         raise InputError(f"{path}: expected a name that ends in .onnx")
     if not path.parent.is_dir():

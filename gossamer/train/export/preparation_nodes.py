@@ -1,4 +1,4 @@
-"""Puts the preparation of samples in front of a network, as nodes, so that the network's file takes
+"""Put the preparation of samples in front of a network, as nodes, so that the network's file takes
 samples that are not prepared."""
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from gossamer.errors import InputError
-from gossamer.train.data.preparation import WHITE, Preparation
+from gossamer.train.data.dataset import WHITE, Preparation
 
 
 def put_before(model: onnx.ModelProto, preparation: Preparation) -> None:
-    """Puts the steps of a preparation before a network. The shape of the input `x` becomes (N,
+    """Put the steps of a preparation before a network. The shape of the input `x` becomes (N,
     numbers of a sample) instead of (N, inputs). Raises InputError where a prepared sample does
     not have as many numbers as the network has inputs."""
     size = model.graph.input[0].type.tensor_type.shape.dim[1]
@@ -49,7 +49,7 @@ def put_before(model: onnx.ModelProto, preparation: Preparation) -> None:
 
 
 def least_that_counts(preparation: Preparation) -> np.float32:
-    """Returns the smallest number of a sample that the threshold turns into 1. A comparison with
+    """Return the smallest number of a sample that the threshold turns into 1. A comparison with
     this number gives the same result as the scaling and a comparison with the threshold, even where
     a device does not round divisions correctly."""
     threshold, white = np.float32(preparation.threshold), np.float32(WHITE)
@@ -72,7 +72,7 @@ class _NodeChain:
         self.constants: list[onnx.TensorProto] = []
 
     def add(self, operator: str, *, to: int | None = None, **constants: np.ndarray) -> None:
-        """Adds a node that takes the last output and constants, by name."""
+        """Add a node that takes the last output and constants, by name."""
         name = f"prepare.{len(self.nodes)}"
         inputs = [self.value, *(f"{name}.{constant}" for constant in constants)]
         self.constants += map(numpy_helper.from_array, constants.values(), inputs[1:])

@@ -58,7 +58,7 @@ class Trainer:
         return _aligned(self._pieces[0].mean.outputs[0], self._device.alignment)
 
     def run(self, order: np.ndarray, settings: np.ndarray) -> np.ndarray:
-        """Trains one epoch and returns the networks' mean losses, (networks,) float64. The epoch
+        """Train one epoch and return the networks' mean losses, (networks,) float64. The epoch
         counts once accept() is called.
 
         order: (networks, samples) int32, the rows in the order in which they are trained on.
@@ -86,7 +86,7 @@ class Trainer:
         return np.array(shares) @ means[:, :self.problem.networks].astype(np.float64)
 
     def losses(self) -> np.ndarray:
-        """Returns the loss of each sample in the last epoch, (networks, samples) float32."""
+        """Return the loss of each sample in the last epoch, (networks, samples) float32."""
         stored = np.empty(self._losses.nbytes // 4, np.float32)
         self._device.read(self._losses, stored)
         losses = np.empty(self.problem.outputs[1].shape, np.float32)
@@ -95,22 +95,22 @@ class Trainer:
         return losses
 
     def accept(self) -> None:
-        """Counts the epoch that run() trained. Until accept() is called, parameters() returns the
+        """Count the epoch that run() trained. Until accept() is called, parameters() returns the
         parameters from before that epoch."""
         self.accepted = self.begun
 
     def parameters(self) -> np.ndarray:
-        """Returns the parameters after the last accepted epoch, (networks, parameter_count)."""
+        """Return the parameters after the last accepted epoch, (networks, parameter_count)."""
         self._device.synchronize()
         return self._read(self._previous[0] if self.begun > self.accepted else self._parameters)
 
     def before(self, epochs: int) -> np.ndarray:
-        """Returns the parameters from before the last epoch (epochs: 1), or from before the last
+        """Return the parameters from before the last epoch (epochs: 1), or from before the last
         two epochs (epochs: 2), (networks, parameter_count)."""
         return self._read(self._previous[epochs - 1])
 
     def launch(self, piece: _Piece, order: Buffer, losses: Buffer, stream: Any) -> None:
-        """Queues the training on the samples of a piece, which changes the parameters in place."""
+        """Queue the training on the samples of a piece, which changes the parameters in place."""
         self.choice.algorithm.launch(
             piece.state, [self._x, self._targets, order, self._settings, self._parameters,
                           *self._sample_weights],
@@ -123,13 +123,13 @@ class Trainer:
 
     def _write(self, name: str, buffer: Buffer, array: np.ndarray,
                stored: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Writes an array as `stored` arranges it, unless the buffer holds it already."""
+        """Write an array as `stored` arranges it, unless the buffer holds it already."""
         if self._written.get(name) is not array:
             self._device.write(buffer, stored(array))
             self._written[name] = array
 
     def _in_pieces(self, order: np.ndarray) -> np.ndarray:
-        """Returns the order as it lies in device memory: the order of each piece as an array
+        """Return the order as it lies in device memory: the order of each piece as an array
         (networks, samples), one piece after the other."""
         stored = np.zeros(self._order.nbytes // 4, np.int32)
         for part, columns in self._piece_slices():
@@ -137,7 +137,7 @@ class Trainer:
         return stored
 
     def _piece_slices(self) -> list[tuple[slice, slice]]:
-        """Returns for each piece the slice of memory that has its values, and the slice of the
+        """Return for each piece the slice of memory that has its values, and the slice of the
         epoch's samples that it trains on."""
         slices, start, column = [], 0, 0
         for piece in self._pieces:
@@ -172,7 +172,7 @@ class _Piece:
         self._graph_buffers: tuple[Buffer, Buffer] | None = None
 
     def run(self, trainer: Trainer, order: Buffer, losses: Buffer) -> None:
-        """Trains on the piece. From the second time on it replays a captured graph, which has its
+        """Train on the piece. From the second time on it replays a captured graph, which has its
         own buffers for the order and the losses."""
         if not self.recordable or self._runs == 0:
             trainer.launch(self, order, losses, None)
@@ -181,7 +181,7 @@ class _Piece:
         self._runs += 1
 
     def average(self, losses: Buffer, means: Buffer) -> None:
-        """Computes the mean loss of each network."""
+        """Compute the mean loss of each network."""
         algorithm, state = self._average
         algorithm.launch(state, [losses], [means], None)
 
@@ -200,7 +200,7 @@ class _Piece:
 
 
 def _pieces(problem: BackpropProblem, choice: AlgorithmChoice) -> list[_Piece]:
-    """Returns the pieces of an epoch in order; pieces of equal length are the same object."""
+    """Return the pieces of an epoch in order; pieces of equal length are the same object."""
     length = min(choice.samples, problem.samples)
     pieces = [_Piece(problem.of_samples(length), choice)] * (problem.samples // length)
     rest = problem.samples % length
@@ -208,5 +208,5 @@ def _pieces(problem: BackpropProblem, choice: AlgorithmChoice) -> list[_Piece]:
 
 
 def _aligned(spec: TensorSpec, alignment: int) -> int:
-    """Returns the bytes of a tensor, rounded up to a multiple of the alignment."""
+    """Return the bytes of a tensor, rounded up to a multiple of the alignment."""
     return -(-spec.nbytes // alignment) * alignment
