@@ -1,4 +1,4 @@
-"""Time a network unchanged, and with its smallest weights set to zero in several ways."""
+"""Measure how much faster pruning makes a network, and choose what to prune."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ WAYS = (Way("80%", "unstructured", 0.8), Way("90%", "unstructured", 0.9),
         Way("half the channels", "channels", 0.5))
 """The ways that are measured by default."""
 AS_IT_IS = "as it is"
-"""The key of the times of the unchanged network, beside the names of the ways."""
+"""The key of the times of the unchanged network, next to the names of the ways."""
 
 
 @dataclass(frozen=True, eq=False)
 class LayerGroup:
-    """Layers whose total time is known in every plan: one layer, or several layers that one step
-    computes together in some plan.
+    """Layers whose total time is known in every plan.
+
+    It is one layer, or several layers that one step computes together in some plan.
 
     layers: the names of the layers.
     pruned: the names of the layers whose weights can become zero.
@@ -87,8 +88,7 @@ class Advice:
 
 
 def check_speed_up(value: float) -> str | None:
-    """Return in a few words what is wrong with a speed-up that a user asks for; None for a value
-    that may be asked for."""
+    """Return what is wrong with a wanted speed-up; None for a valid one."""
     return None if 1 < value < 1000 else "expected a number above 1, such as 2"
 
 
@@ -96,8 +96,10 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None,
            batch: int | None = None, precision: str = "fp32", effort: str = "quick",
            ways: Sequence[Way] = WAYS,
            note: Callable[[str], None] = lambda text: None) -> Advice:
-    """Time a network unchanged, and pruned in each of the ways. The magnitudes of the present
-    weights decide which weights become zero; in a network that was not trained, they are random.
+    """Time a network unchanged, and pruned in each of the ways.
+
+    The magnitudes of the present weights decide which weights become zero; in a network that was
+    not trained, they are random.
 
     model: returns a new copy of the network.
     device, precision, effort: as for `gossamer.compile`.
@@ -157,8 +159,10 @@ def _step_times(report: Report) -> list[tuple[tuple[str, ...], float]]:
 
 def _groups(times: Mapping[str, Sequence[tuple[tuple[str, ...], float]]],
             sizes: Mapping[str, int]) -> Iterable[LayerGroup]:
-    """Yield the smallest groups of layers such that the layers of a step belong to the same group,
-    for every step of every plan. sizes: the number of weights of each layer that can be pruned."""
+    """Yield the smallest groups of layers that no step of any plan crosses.
+
+    sizes: the number of weights of each layer that can be pruned.
+    """
     group_of: dict[str, set[str]] = {}
     order: dict[str, None] = {}
     for steps in times.values():
@@ -228,8 +232,11 @@ def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Cho
 
 def _steps(groups: Sequence[LayerGroup], ways: list[Way],
            taken: dict[LayerGroup, Way]) -> Iterator[tuple[float, float, LayerGroup, Way]]:
-    """Yield each change that gives one group more zeros and save time. A change is given by the
-    microseconds saved, the number of further zeros, the group and its new way."""
+    """Yield each change that gives a group more zeros and saves time.
+
+    A change is given by the microseconds saved, the number of further zeros, the group and its new
+    way.
+    """
     for group in groups:
         now = taken.get(group)
         us = group.us[now.name if now else AS_IT_IS]
@@ -240,8 +247,11 @@ def _steps(groups: Sequence[LayerGroup], ways: list[Way],
 
 
 def chart(advice: Advice, title: str) -> bytes:
-    """Return a PNG picture of the network's speed over the share of zeros. The speed is given as a
-    multiple of the unchanged network's speed. A horizontal line marks the multiple 1."""
+    """Return a PNG picture of the network's speed over the share of zeros.
+
+    The speed is given as a multiple of the unchanged network's speed. A horizontal line marks the
+    multiple 1.
+    """
     figure = new_figure(7.0, 4.5, 110)
     axis = figure.subplots()
     measured = [way for way in WAYS if way.name in advice.network_us]

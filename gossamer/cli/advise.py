@@ -14,7 +14,7 @@ from gossamer.advise import Advice, Choice, LayerGroup, advise, chart, cheapest,
 from gossamer.advise.advice import AS_IT_IS, WAYS
 from gossamer.cli import arguments
 from gossamer.cli.convert import naming, onnx_form
-from gossamer.errors import InputError, one_of
+from gossamer.errors import InputError
 from gossamer.io import output_files, terminal
 from gossamer.io.charts import check_available
 from gossamer.io.output_files import replacing
@@ -47,10 +47,8 @@ def advise_(
     smallest 80, 90, 95 or 98% of each layer's weights; the two smallest of every four weights; half
     of each layer's filters.
     """
-    if precision not in PRECISIONS:
-        raise InputError(f"--precision {precision}: {one_of(precision, PRECISIONS)}")
-    if effort not in EFFORTS:
-        raise InputError(f"--effort {effort}: {one_of(effort, EFFORTS)}")
+    arguments.check_choice("--precision", precision, PRECISIONS)
+    arguments.check_choice("--effort", effort, EFFORTS)
     if speed_up is not None and (reason := check_speed_up(speed_up)) is not None:
         raise InputError(f"--speed-up {speed_up:g}: {reason}")
     if plot is not None:

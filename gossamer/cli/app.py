@@ -14,8 +14,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from gossamer.cli.console import interruptible_at_once
 from gossamer.cli.guard import guarded
+from gossamer.cli.imports import interruptible_at_once
 from gossamer.errors import InputError, did_you_mean
 
 # some versions of typer contain a copy of click, others import the package click

@@ -1,9 +1,9 @@
-"""Arguments and options that several verbs share."""
+"""Options that several verbs share, and the graphs, plans and arrays they name."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 
 import gossamer
 from gossamer.device.registry import names_several
-from gossamer.errors import GossamerWarning, InputError, quoted
+from gossamer.errors import GossamerWarning, InputError, one_of, quoted
 from gossamer.io import terminal
 from gossamer.io.arrays import read_arrays
 from gossamer.io.images import PRESETS
@@ -78,9 +78,12 @@ AnyPlan = Plan | PlanGroup | OpenPlan
 def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
                outputs: list[str] | None = None, precision: str | None = None, *,
                may_stay_open: bool = False) -> Graph:
-    """Return the graph of the MODEL argument with the --shape, --weights and --outputs options,
-    and prints its warnings. precision: the value of --precision, or None. may_stay_open: whether
-    sizes besides the batch may stay open; else an open size raises InputError."""
+    """Return the graph of the MODEL argument, and print its warnings.
+
+    precision: the value of --precision, or None.
+    may_stay_open: whether sizes besides the batch may stay open; else an open size raises
+    InputError.
+    """
     if not model:
         raise InputError(f"MODEL: the name is empty; expected {expected_models()}")
     if weights == "":
@@ -103,8 +106,11 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
 def load_plan(model: str, device: str | None, shapes: list[str] | None, weights: str | None,
               strict: bool, outputs: list[str] | None = None) -> Plan | PlanGroup | None:
     """Return the plan that the MODEL argument names, on one device or several, and print its
-    warnings. Returns None where MODEL names a network. Raises InputError for options that go with
-    networks only."""
+    warnings.
+
+    Returns None where MODEL names a network.
+    Raises InputError for options that go with networks only.
+    """
     if not model.endswith(SUFFIX):
         return None
     if shapes:
@@ -123,6 +129,23 @@ def load_plan(model: str, device: str | None, shapes: list[str] | None, weights:
     return plan
 
 
+def check_choice(option: str, value: str, choices: Collection[str]) -> None:
+    """Raise InputError where the value of an option is none of the choices."""
+    if value not in choices:
+        raise InputError(f"{option} {value}: {one_of(value, choices)}")
+
+
+def batch_sizes(text: str, example: str) -> list[int]:
+    """Return the batch sizes that --batch gives."""
+    try:
+        sizes = [int(part) for part in text.split(",")]
+    except ValueError:
+        sizes = [0]
+    if min(sizes) < 1:
+        raise InputError(f"--batch {text}: expected sizes of 1 or more, like {example}")
+    return sizes
+
+
 def device_of(plan: AnyPlan) -> tuple[str, str]:
     """Return the names and the descriptions of the devices that a plan runs on."""
     if isinstance(plan, PlanGroup):
@@ -131,8 +154,10 @@ def device_of(plan: AnyPlan) -> tuple[str, str]:
 
 
 def results_of(plan: AnyPlan, batches: Iterable[tuple[np.ndarray, ...]]) -> Iterator[Any]:
-    """Yield the result of a plan for each batch of inputs, in the order of the batches. The
-    devices of a PlanGroup share the batches."""
+    """Yield the result of a plan for each batch of inputs, in the order of the batches.
+
+    The devices of a PlanGroup share the batches.
+    """
     if isinstance(plan, PlanGroup):
         with plan.stream(batches) as results:
             yield from results
@@ -142,9 +167,13 @@ def results_of(plan: AnyPlan, batches: Iterable[tuple[np.ndarray, ...]]) -> Iter
 
 
 def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:
-    """Return the graph with open dimensions set from texts like image=3,224,224. A text has the
-    sizes of all dimensions except the batch. A text without a name is for the first input. Raises
-    InputError where a text contradicts the graph."""
+    """Return the graph with open dimensions set by texts like image=3,224,224.
+
+    A text has the sizes of all dimensions except the batch. A text without a name is for the first
+    input.
+
+    Raises InputError where a text contradicts the graph.
+    """
     shapes = {}
     for text in texts:
         name, _, sizes = text.rpartition("=")
@@ -161,8 +190,7 @@ def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:
 
 
 def check_numbers(graph: Graph) -> None:
-    """Raise InputError for a network that takes or gives values that no file of arrays holds, such
-    as texts."""
+    """Raise InputError for inputs or outputs that no array file holds, such as texts."""
     for what, infos in (("takes", graph.network_inputs), ("gives", graph.network_outputs)):
         for info in infos:
             if not hasattr(np, info.dtype):
@@ -213,8 +241,10 @@ def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> 
 
 
 def _name_and_file(text: str, graph: Graph, option: str) -> tuple[str, str]:
-    """Return the name of the input and the file in NAME=FILE; the name is empty where only a file
-    is given."""
+    """Return the input and the file of NAME=FILE.
+
+    The name is empty where only a file is given.
+    """
     names = [info.name for info in graph.network_inputs]
     name, equals, file = text.partition("=")
     if not equals or (name not in names and Path(text).exists()):
@@ -228,8 +258,10 @@ def _name_and_file(text: str, graph: Graph, option: str) -> tuple[str, str]:
 
 
 def _check_arrays(graph: Graph, arrays: dict[str, tuple[str, np.ndarray]], option: str) -> None:
-    """Raise InputError where an array does not have the shape, dtype or rows that its input
-    takes. arrays: file and content by the input's name."""
+    """Raise InputError where an array does not have the shape, dtype or rows that its input takes.
+
+    arrays: file and content by the input's name.
+    """
     rows: tuple[str, int] | None = None
     for info in graph.network_inputs:
         file, values = arrays[info.name]
@@ -258,8 +290,10 @@ def _check_arrays(graph: Graph, arrays: dict[str, tuple[str, np.ndarray]], optio
 
 def array_batches(arrays: Sequence[np.ndarray], graph: Graph, rows: int,
                   batch: int) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield the rows of the inputs, `batch` at a time; an input without a batch dimension is
-    yielded whole each time."""
+    """Yield the rows of the inputs, `batch` at a time.
+
+    An input without a batch dimension is yielded whole each time.
+    """
     for start in range(0, max(rows, 1), max(batch, 1)):
         yield tuple(values[start : start + batch] if info.shape[:1] == (None,) else values
                     for values, info in zip(arrays, graph.network_inputs, strict=True))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from gossamer.cli import arguments
 from gossamer.cli.arguments import DeviceOption, JsonOption
 from gossamer.errors import InputError
 from gossamer.io import terminal
@@ -61,8 +62,13 @@ def bench(
 def bench_network(models: Sequence[Path], device_name: str | None, batches: Sequence[int],
                   precisions: Sequence[str], against: str | None, effort: str, load: Load, *,
                   as_json: bool) -> None:
-    """Measure gossamer and its peers: the latency of calls at the first batch size, and the
-    throughput at the last batch size. Prints a table with a line for each contender."""
+    """Measure gossamer and its peers, and print a table.
+
+    The latency of calls is measured at the first batch size, the throughput at the last. The table
+    has a line for each contender.
+
+    Prints a table with a line for each contender.
+    """
     from gossamer.device.registry import find
     from gossamer.plan.policy import EFFORTS
 
@@ -198,13 +204,7 @@ def parse_loads(threads: str, rate: float | None, seconds: float) -> list[Load]:
 
 def parse_batches(text: str) -> list[int]:
     """Return the batch sizes that --batch gives."""
-    try:
-        sizes = [int(part) for part in text.split(",")]
-    except ValueError:
-        sizes = [0]
-    if min(sizes) < 1:
-        raise InputError(f"--batch {text}: expected sizes of 1 or more, like 1,64")
-    return sizes
+    return arguments.batch_sizes(text, "1,64")
 
 
 def parse_precisions(text: str) -> tuple[str, ...]:

@@ -87,9 +87,8 @@ def clear(
     for path in chosen:
         stored = _stored(path)
         _remove(path)
-        contents = (counted(stored.layers, "layer"), counted(stored.candidates, "candidate"),
-                    counted(stored.plans, "plan"))
-        print(f"removed {path}: {stored.problem or ', '.join(contents)}")
+        contents = _counts(stored.layers, stored.candidates, stored.plans)
+        print(f"removed {path}: {stored.problem or contents}")
     if kernels:
         files = _kernel_files()
         size = sum(path.stat().st_size for path in files)
@@ -152,15 +151,16 @@ def import_file(
 
 def _contents(content: dict[str, Any]) -> str:
     """Return in words how many measurements a file holds."""
-    layers, candidates, plans = (sum(numbers) for numbers in zip(
-        *map(count, content["sections"]), strict=True))
+    return _counts(*map(sum, zip(*map(count, content["sections"]), strict=True)))
+
+
+def _counts(layers: int, candidates: int, plans: int) -> str:
     return ", ".join((counted(layers, "layer"), counted(candidates, "candidate"),
                       counted(plans, "plan")))
 
 
 def _chosen(device: str | None) -> list[Path]:
-    """Return the files of measurements of a device, or the one file that `device` names; all files
-    for None."""
+    """Return the measurement files that --device names; all files for None."""
     files = _tuning_files()
     if device is None:
         return files

@@ -1,5 +1,4 @@
-"""The verb `compile`: measures every layer's candidates, shows why the fastest was taken, and saves
-the plan."""
+"""The verb `compile`: choose the fastest algorithms, and save the plan."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from gossamer.cli.guard import Terminated
 from gossamer.cli.report import evaluate_hint, print_notes, report_dict
 from gossamer.device.base import Device
 from gossamer.device.registry import find, find_several, names_several
-from gossamer.errors import InputError, closest, one_of
+from gossamer.errors import InputError, closest
 from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
 from gossamer.io.text import duration_text, share_text
@@ -106,7 +105,7 @@ def compile_(
     """Find the fastest algorithm for every layer of a network, and save the plan."""
     precision = given_precision or "fp32"
     _check_options(effort, precision, sparse_threshold, budget, output, html)
-    sizes = [] if batch is None else _batches(batch)
+    sizes = [] if batch is None else sorted({*arguments.batch_sizes(batch, "1,8")})
     graph = arguments.load_graph(model, shape, weights, outputs, given_precision)
     if sizes not in ([], [1]) and not arguments.has_batch(graph):
         raise InputError(f"--batch {batch}: {model} has no batch dimension; leave --batch out")
@@ -171,10 +170,8 @@ def _check_options(effort: str, precision: str, sparse_threshold: float | None,
                    budget: float | None, output: Path | None, html: Path | None) -> None:
     """Raise InputError where an option has an impossible value or names a file that cannot be
     written."""
-    if effort not in EFFORTS:
-        raise InputError(f"--effort {effort}: {one_of(effort, EFFORTS)}")
-    if precision not in PRECISIONS:
-        raise InputError(f"--precision {precision}: {one_of(precision, PRECISIONS)}")
+    arguments.check_choice("--effort", effort, EFFORTS)
+    arguments.check_choice("--precision", precision, PRECISIONS)
     if sparse_threshold is not None and not 0 < sparse_threshold < 1:
         raise InputError(f"--sparse-threshold {sparse_threshold:g}: expected a sparsity between 0 "
                          "and 1, such as 0.6")
@@ -187,8 +184,10 @@ def _check_options(effort: str, precision: str, sparse_threshold: float | None,
 
 def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
              explained: Sequence[str]) -> list[Report]:
-    """Measure the candidates of the plan, and return its report at each batch size, with the time
-    from end to end. explained: names of the layers that --explain asks for."""
+    """Measure the plan's candidates, and return its report at each batch size.
+
+    explained: names of the layers that --explain asks for.
+    """
     layers: list[Layer] = []
     for size in sizes:
         of_size = plan.layers(size)
@@ -208,9 +207,11 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
 
 @contextmanager
 def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
-    """Make Ctrl-C in a terminal end only the measuring in the body of the with statement, so that
-    a plan is made of the measurements so far. A second Ctrl-C, an interrupt without a terminal, or
-    SIGTERM ends the program with a message on the measurements."""
+    """Make Ctrl-C in a terminal end only the measuring in the with statement.
+
+    A plan is then made of the measurements so far. A second Ctrl-C, an interrupt without a
+    terminal, or SIGTERM ends the program with a message on the measurements.
+    """
     def stop(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, before)
         tuner.stop()
@@ -237,8 +238,10 @@ def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
 
 
 def _interrupted(tuner: Tuner) -> str:
-    """Return the message on an interruption: how many candidates were measured, and the file that
-    keeps their times."""
+    """Return the message on an interruption of the measuring.
+
+    It says how many candidates were measured, and which file keeps their times.
+    """
     text = f"interrupted: {counted(tuner.measured, 'candidate')} measured"
     if not tuner.measured:
         return text
@@ -248,9 +251,12 @@ def _interrupted(tuner: Tuner) -> str:
 
 
 def _target(device: str | None) -> Device:
-    """Return the device that the plan is measured on. Where several devices are named, the first
-    device is returned, since one plan serves all devices of a kind. Raises InputError for devices
-    of several kinds."""
+    """Return the device that the plan is measured on.
+
+    Where several devices are named, the first device is returned, since one plan serves all devices
+    of a kind.
+    Raises InputError for devices of several kinds.
+    """
     if device is None or not names_several(device):
         return find(device)
     devices = find_several(device)
@@ -289,7 +295,10 @@ def _print_tuning(tuning: Mapping[str, Any]) -> None:
 
 
 def _print_report(report: Report, said: Sequence[str], precision: str) -> None:
-    """Print the report at one batch size. said: warnings that were printed before."""
+    """Print the report at one batch size.
+
+    said: warnings that were printed before.
+    """
     print(f"\nbatch {report.batch}")
     rows = [{**row, "density": None if row["density"] is None else share_text(row["density"]),
              "algorithm": with_precision(row),
@@ -350,20 +359,11 @@ def _print_candidates(row: Mapping[str, Any], batch: int) -> None:
         below="reason")
 
 
-def _batches(text: str) -> list[int]:
-    """Return the batch sizes that --batch gives."""
-    try:
-        sizes = sorted({int(part) for part in text.split(",")})
-    except ValueError:
-        sizes = [0]
-    if sizes[0] < 1:
-        raise InputError(f"--batch {text}: expected sizes of 1 or more, like 1,8")
-    return sizes
-
-
 def _forced(options: Sequence[str]) -> dict[str, str]:
-    """Return the algorithm of each layer that --force names. Raises InputError for a text without
-    a layer or an algorithm."""
+    """Return the algorithm of each layer that --force names.
+
+    Raises InputError for a text without a layer or an algorithm.
+    """
     forced = {}
     for option in options:
         # names of layers may hold "=", names of algorithms do not
@@ -387,8 +387,11 @@ def _check_layer(name: str, names: Sequence[str]) -> None:
 
 
 class _CandidateCounter:
-    """A bar that counts the measured candidates. Its text has the number of layers with a known
-    time, the sum of the best times and the time that is left."""
+    """A bar that counts the measured candidates.
+
+    Its text has the number of layers with a known time, the sum of the best times and the time that
+    is left.
+    """
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

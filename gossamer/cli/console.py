@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from gossamer.cli.imports import INTERRUPTED, interruptible_at_once
 from gossamer.errors import InputError, one_line
 
 BROKEN_PIPE = 141
@@ -41,8 +38,11 @@ def main() -> NoReturn:
 
 
 class _Output(io.FileIO):
-    """Standard output whose failures can be distinguished from other errors. After a failure, bytes
-    that are still buffered are thrown away, so that Python prints no error at exit."""
+    """Standard output whose failures can be distinguished from other errors.
+
+    After a failure, bytes that are still buffered are thrown away, so that Python prints no error
+    at exit.
+    """
 
     broken = False
 
@@ -78,28 +78,3 @@ def _open_streams() -> None:
 def _fail(message: str, code: int) -> int:
     print(one_line(" ".join(["error:", *message.split()])), file=sys.stderr)
     return code
-
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C: 128 + SIGINT."""
-
-
-@contextmanager
-def interruptible_at_once() -> Iterator[None]:
-    """Let Ctrl-C end the process at once. Without this context manager, Python may lose a
-    KeyboardInterrupt within imports, or print it and go on."""
-
-    def leave(*_: object) -> None:
-        os.write(2, b"error: interrupted\n")
-        os._exit(INTERRUPTED)
-
-    # only the main thread may set the handler, and a handler that a program has set stays
-    if (threading.current_thread() is not threading.main_thread()
-            or signal.getsignal(signal.SIGINT) is not signal.default_int_handler):
-        yield
-        return
-    signal.signal(signal.SIGINT, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)

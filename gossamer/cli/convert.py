@@ -43,9 +43,13 @@ def convert(
 
 
 def onnx_form(model: str, weights: str | None) -> Callable[[], onnx.ModelProto]:
-    """Return a function that returns the network of the MODEL argument as ONNX. The content of an
-    ONNX file stays as it is; for other networks the nodes of the graph are written as ONNX.
-    weights: the file of --weights. Raises InputError where MODEL names no network."""
+    """Return a function that returns the network of the MODEL argument as ONNX.
+
+    The content of an ONNX file stays as it is; for other networks the nodes of the graph are
+    written as ONNX.
+    weights: the file of --weights.
+    Raises InputError where MODEL names no network.
+    """
     reader = registry.reader_of(model)
     if model not in zoo.MODELS and reader is None:
         if (kind := other_kind(model)) is not None:
@@ -59,8 +63,7 @@ def onnx_form(model: str, weights: str | None) -> Callable[[], onnx.ModelProto]:
 
 @contextmanager
 def naming(model: str) -> Iterator[None]:
-    """Make errors about the model that the function of onnx_form() returns name the MODEL argument
-    once."""
+    """Make errors about the model name the MODEL argument once."""
     try:
         yield
     except (InputError, ModelError) as error:
@@ -71,8 +74,11 @@ def naming(model: str) -> Iterator[None]:
 
 
 def serialised(model: str, network: onnx.ModelProto) -> bytes:
-    """Return the content of an ONNX file. model: the MODEL argument, for messages. Raises
-    InputError where the network is too large for one file."""
+    """Return the content of an ONNX file.
+
+    model: the MODEL argument, for messages.
+    Raises InputError where the network is too large for one file.
+    """
     try:
         return network.SerializeToString()
     except (EncodeError, ValueError):

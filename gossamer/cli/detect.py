@@ -88,9 +88,12 @@ def detect(
 
 
 def _photos(images: Sequence[str]) -> list[Path]:
-    """Return the given photos, and the photos in the given folders in the order of their names. A
-    notice names images of other formats in a folder. Raises InputError for a folder without
-    photos."""
+    """Return the given photos and those in the given folders, sorted by name.
+
+    A notice names images of other formats in a folder.
+
+    Raises InputError for a folder without photos.
+    """
     Image.init()
     paths: list[Path] = []
     for text in images:
@@ -115,8 +118,7 @@ def _photos(images: Sequence[str]) -> list[Path]:
 
 
 def _as_option(message: str, names: Path | None) -> str:
-    """Return a message of the detector in the words of the command line: where the message is
-    about an option, it begins with the option's name."""
+    """Return a message of the detector in the words of the command line."""
     if message.split()[0] in ("threshold", "nms", "resize"):
         return f"--{message}"
     return f"--names {names}: {message}" if "names are given" in message else message
@@ -147,8 +149,10 @@ class _Run:
     timed: int = 0
 
     def detect(self, paths: Sequence[Path]) -> None:
-        """Find the objects on all photos, shows a bar of the progress, and names the photos that
-        cannot be read."""
+        """Find the objects on all photos, with a progress bar.
+
+        Photos that cannot be read are named.
+        """
         console = Console(stderr=True)
         with Progress(TextColumn("detecting", markup=False), BarColumn(), MofNCompleteColumn(),
                       TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=console,
@@ -204,7 +208,7 @@ class _Run:
             yield len(of_batch), photos
 
     def _detect(self, photos: list[_Photo]) -> None:
-        """Find, prints and draws the objects of a batch."""
+        """Find, print and draw the objects of a batch."""
         found = self.detector.detect([image for _, image in photos])
         for (path, image), boxes in zip(photos, found, strict=True):
             finding = Finding(path, (image.shape[0], image.shape[1]), boxes)
@@ -270,8 +274,11 @@ class DetectOutput:
     _has_written: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        """Decide where each photo goes. Raises InputError where a file could not be written, or
-        would replace a file that the command reads."""
+        """Decide where each photo goes.
+
+        Raises InputError where a file could not be written, or would replace a file that the
+        command reads.
+        """
         option, path = f"--output {self.name}", Path(self.name)
         if not self.name:
             raise InputError("--output: the name is empty; expected a photo, a folder or a .json "
@@ -312,8 +319,11 @@ class DetectOutput:
             drawn.save(file, _SUFFIXES[target.suffix.lower()], quality=92)
 
     def finish(self, content: Mapping[str, Any]) -> bool:
-        """Write the list of all findings, where --output asks for a list. Returns whether any file
-        was written: no file is written where the only photo could not be read."""
+        """Write the list of all findings, where --output asks for a list.
+
+        Returns whether any file was written: no file is written where the only photo could not be
+        read.
+        """
         if self._list is not None:
             with self._replacing(self._list) as file:
                 file.write((json.dumps(content, indent=2) + "\n").encode(errors="backslashreplace"))
@@ -321,8 +331,10 @@ class DetectOutput:
 
     @contextmanager
     def _replacing(self, target: Path) -> Iterator[IO[bytes]]:
-        """Yield a file that becomes the target, and first makes the folder of --output where it is
-        missing. Raises InputError where the folder or the file cannot be made."""
+        """Yield a file that becomes the target, whose folder is made if missing.
+
+        Raises InputError where the folder or the file cannot be made.
+        """
         if self._new_folder is not None:
             try:
                 self._new_folder.mkdir(exist_ok=True)
@@ -335,8 +347,10 @@ class DetectOutput:
 
 
 def _inside(folder: Path, photos: Sequence[Path]) -> dict[Path, Path]:
-    """Return a file in the folder for each photo. The file has the photo's name, with a number
-    where another photo has the same name."""
+    """Return a file in the folder for each photo.
+
+    The file has the photo's name, with a number where another photo has the same name.
+    """
     targets: dict[Path, Path] = {}
     taken: set[str] = set()
     for photo in photos:

@@ -100,9 +100,13 @@ def evaluate(
 
 def _ranks(model: str, plan: AnyPlan, samples: LabelledInputs,
            labels: Path | None) -> tuple[np.ndarray, int]:
-    """Return the rank of each sample's right class (how many classes the network puts before it),
-    and the number of classes. Raises InputError where the network does not score classes, or has no
-    class for a sample's label."""
+    """Return the rank of each sample's right class, and the number of classes.
+
+    The rank is the number of classes that the network puts before the right one.
+
+    Raises InputError where the network does not score classes, or has no class for a sample's
+    label.
+    """
     ranks: list[np.ndarray] = []
     right: np.ndarray | None = None
     broken = 0
@@ -198,9 +202,11 @@ class LabelledInputs:
 def labelled_inputs(model: str, graph: Graph, data: str, label: str, limit: int | None,
                     options: PhotoOptions, batch: int | None, *, is_planned: bool
                     ) -> LabelledInputs:
-    """Return the samples of a file or folder. is_planned: whether MODEL is a saved plan, whose
-    input formats are fixed. Raises InputError where there are no samples, or where the samples do
-    not fit the network."""
+    """Return the samples of a file or folder.
+
+    is_planned: whether MODEL is a saved plan, whose input formats are fixed.
+    Raises InputError where there are no samples, or where the samples do not fit the network.
+    """
     if len(graph.network_inputs) > 1:
         raise InputError(f"{model}: takes the inputs {input_names(graph)}; evaluate runs networks "
                          "of one input")
@@ -264,8 +270,7 @@ def _size_of_batches(graph: Graph) -> int:
 
 
 def _stored_shape(path: Path, name: str | None) -> tuple[int, ...] | None:
-    """Return the shape that a sample has in a .npz file, before the reader makes it a flat row;
-    None for other files."""
+    """Return the shape of a sample in a .npz file; None for other files."""
     if path.suffix != ".npz":
         return None
     with zipfile.ZipFile(path) as archive:
@@ -283,8 +288,7 @@ def _plain(name: str) -> str:
 
 
 def _by_name(labels: Sequence[str], names: Sequence[str] | None) -> dict[str, int] | None:
-    """Return for each label the class of that name; None where a label is the name of no class or
-    of several."""
+    """Return the class of each label's name; None where one is not unique."""
     counts = Counter(map(_plain, names or ()))
     if any(counts[_plain(label)] != 1 for label in labels):
         return None

@@ -1,4 +1,4 @@
-"""The verb `devices`: lists the devices that this machine can compute on."""
+"""The verbs `devices` and `inspect`."""
 
 from __future__ import annotations
 

@@ -55,8 +55,9 @@ class PhotoOptions:
 
 
 def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocessing:
-    """Return the preprocessing that the options ask for; else the preprocessing that came with the
-    network; else ImageNet's, with a notice.
+    """Return the preprocessing of photos.
+
+    It is the one that the options ask for, else the network's own, else ImageNet's, with a notice.
 
     Photos get the size of the network's input unless an option gives a size. Raises InputError
     where photos that are prepared like this do not fit the network.
@@ -164,15 +165,20 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
 
 
 def check_preset(preset: str) -> Preprocessing:
-    """Return the preparation that --preprocess names. Raises InputError for another name."""
+    """Return the preparation that --preprocess names.
+
+    Raises InputError for another name.
+    """
     if preset not in PRESETS:
         raise InputError(f"--preprocess {preset}: {one_of(preset, PRESETS)}")
     return PRESETS[preset]
 
 
 def _base(options: PhotoOptions, model: str, graph: Graph, has_numbers: bool) -> Preprocessing:
-    """Return the preprocessing before --size, --resize, --scale, --mean, --std, --bgr and --grey
-    change it. has_numbers: whether --scale, --mean or --std is given."""
+    """Return the preprocessing before single options change it.
+
+    has_numbers: whether --scale, --mean or --std is given.
+    """
     if options.preprocess is not None:
         return check_preset(options.preprocess)
     if graph.metadata.preprocessing is not None:
@@ -184,8 +190,10 @@ def _base(options: PhotoOptions, model: str, graph: Graph, has_numbers: bool) ->
 
 def _in_channel_order(base: Preprocessing, options: PhotoOptions, model: str,
                       fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with the channels that the options ask for, and with the base's mean and
-    standard deviation in the order of these channels."""
+    """Return the fields with the channels that the options ask for.
+
+    The base's mean and standard deviation are put in the order of these channels.
+    """
     channels = options.channels
     if channels == "grey" and base.channels != "grey":
         for name, values in (("mean", base.mean), ("std", base.std)):
@@ -205,8 +213,7 @@ def _check_channels(order: str, model: str, shape: Sequence[int | None]) -> None
 
 
 def _check_photos_fit(prepare: Preprocessing, model: str, info: ValueInfo) -> None:
-    """Raise InputError, before any photo is resized, where prepared photos have other sizes than
-    the network takes."""
+    """Raise InputError where prepared photos do not fit the network's input."""
     shape = info.shape
     channels = 1 if prepare.channels == "grey" else 3
     if len(shape) == 2 and shape[1]:

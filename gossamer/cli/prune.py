@@ -105,8 +105,7 @@ def prune_(
 def _check_zeros(sparsity: float | None, per_layer: Path | None, scope: str | None,
                  pattern: str) -> None:
     """Raise InputError where the options do not say which weights become zero."""
-    if pattern not in PATTERNS:
-        raise InputError(f"--pattern {pattern}: {one_of(pattern, PATTERNS)}")
+    arguments.check_choice("--pattern", pattern, PATTERNS)
     if pattern == "2:4":
         if sparsity not in (None, 0.5) or per_layer is not None:
             raise InputError("--pattern 2:4: makes half of the weights zero; leave --sparsity and "
@@ -115,8 +114,8 @@ def _check_zeros(sparsity: float | None, per_layer: Path | None, scope: str | No
         raise InputError("give --sparsity, --per-layer or both")
     if sparsity is not None and (reason := check_sparsity(sparsity)) is not None:
         raise InputError(f"--sparsity {sparsity:g}: {reason}")
-    if scope is not None and scope not in SCOPES:
-        raise InputError(f"--scope {scope}: {one_of(scope, SCOPES)}")
+    if scope is not None:
+        arguments.check_choice("--scope", scope, SCOPES)
     if scope == "global" and pattern != "unstructured":
         raise InputError(f"--scope global: --pattern {pattern} applies to each layer; leave "
                          "--scope out")
@@ -125,8 +124,7 @@ def _check_zeros(sparsity: float | None, per_layer: Path | None, scope: str | No
 
 
 def _check_measured(**options: object) -> None:
-    """Raise InputError where options of a measurement are given without --speed-up, since nothing
-    is measured without it."""
+    """Raise InputError for options that need --speed-up."""
     for name, value in options.items():
         if value is not None:
             raise InputError(f"--{name} {value}: needs --speed-up")
@@ -134,8 +132,7 @@ def _check_measured(**options: object) -> None:
 
 def _check_speed_up(speed_up: float, sparsity: float | None, per_layer: Path | None,
                     scope: str | None, pattern: str, precision: str | None) -> None:
-    """Raise InputError where --speed-up has an impossible value, or where other options, too, say
-    which weights become zero."""
+    """Raise InputError for a wrong --speed-up, or options that exclude it."""
     if (reason := check_speed_up(speed_up)) is not None:
         raise InputError(f"--speed-up {speed_up:g}: {reason}")
     given = {"--sparsity": sparsity, "--per-layer": per_layer, "--scope": scope,
@@ -152,7 +149,10 @@ def _measured_shares(model: str, read: Callable[[], onnx.ModelProto], speed_up: 
                      keep: Sequence[str], device: str | None, batch: int | None,
                      precision: str) -> dict[str, float]:
     """Measure the network, and return the sparsity of each layer that is pruned to reach a
-    speed-up. Raises InputError where zeros make no layer faster."""
+    speed-up.
+
+    Raises InputError where zeros make no layer faster.
+    """
     with Console(stderr=True).status("reading the network") as status, naming(model):
         advice = advise(read, device=device, batch=batch, precision=precision, note=status.update)
     choice = cheapest(advice, speed_up, keep)
@@ -167,8 +167,10 @@ def _measured_shares(model: str, read: Callable[[], onnx.ModelProto], speed_up: 
 
 
 def read_shares(path: Path) -> dict[str, float]:
-    """Return the fraction of zeros for each layer that a .csv or .json file names. Raises
-    InputError that names the file and the line."""
+    """Return the fraction of zeros for each layer that a .csv or .json file names.
+
+    Raises InputError that names the file and the line.
+    """
     if path.suffix not in (".csv", ".json"):
         raise InputError(f"--per-layer {path}: expected a name that ends in .csv or .json")
     try:

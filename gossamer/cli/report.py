@@ -1,4 +1,4 @@
-"""Show a bar of how many inputs of a network are done."""
+"""Print a plan's report, and show the progress of inputs."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ def print_report(report: Any) -> None:
 
 
 def print_notes(report: Any, said: Collection[str] = ()) -> None:
-    """Print the notes of a report, and its warnings on stderr. said: warnings that were printed
-    before."""
+    """Print the notes of a report, and its warnings on stderr.
+
+    said: warnings that were printed before.
+    """
     for note in report.notes:
         if note not in report.warnings:
             terminal.print_line(note)

@@ -51,7 +51,10 @@ class Row:
     outputs: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def document(self, key: str) -> dict[str, Any]:
-        """Return the row for JSON. key: the key of the row's name, such as "file"."""
+        """Return the row for JSON.
+
+        key: the key of the row's name, such as "file".
+        """
         result: dict[str, Any] = {key: self.name}
         if self.label is not None:
             result["label"] = self.label
@@ -64,7 +67,10 @@ class Row:
         return result
 
     def columns(self, key: str) -> dict[str, Any]:
-        """Return the row for tables, with outputs as flat arrays. key: as for document()."""
+        """Return the row for tables, with outputs as flat arrays.
+
+        key: as for document().
+        """
         result: dict[str, Any] = {key: self.name}
         if self.label is not None:
             result["label"] = self.label
@@ -77,16 +83,20 @@ class Row:
 
 
 def _numbers(values: np.ndarray) -> Any:
-    """Return an array as nested lists; float32 and float16 are written with no more digits than
-    they need."""
+    """Return an array as nested lists.
+
+    Float32 and float16 are written with no more digits than they need.
+    """
     if values.dtype in (np.float32, np.float16):
         values = values.astype(str).astype(np.float64)
     return values.tolist()
 
 
 def check(path: Path, option_text: str, outputs: int) -> None:
-    """Raise InputError where no file of rows can be written under this name. outputs: the number
-    of the network's outputs."""
+    """Raise InputError where no file of rows can be written under this name.
+
+    outputs: the number of the network's outputs.
+    """
     output_files.check_named(option_text, path, tuple(_KINDS))
     if path.suffix == ".npy" and outputs > 1:
         raise InputError(f"{option_text}: the network has {outputs} outputs; .jsonl and .parquet "
@@ -185,8 +195,10 @@ class _Lines(RowFile):
 
     @abc.abstractmethod
     def _names(self, text: str) -> set[str]:
-        """Return the names of the rows in a text. Raises InputError where the text does not have
-        rows as this command writes them."""
+        """Return the names of the rows in a text.
+
+        Raises InputError where the text does not have rows as this command writes them.
+        """
 
     def _other_rows(self, line: int, expected: str) -> InputError:
         return InputError(f"{self._option_text}: --resume continues files of this command, but "
@@ -214,9 +226,11 @@ class JsonLines(_Lines):
 
 
 class CsvLines(_Lines):
-    """A table under a line of headings. The headings are those of the first row without an error,
-    or those of the first row where all rows have errors. A table that is continued keeps its
-    headings."""
+    """A table under a line of headings.
+
+    The headings are those of the first row without an error, or those of the first row where all
+    rows have errors. A table that is continued keeps its headings.
+    """
 
     def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
         self._headings: list[str] = []
@@ -283,7 +297,9 @@ def _cells(column: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 class NumpyFile(RowFile):
     """The rows of the network's only output as an array, with NaN where an input could not be read.
-    The file is written while the rows come, and appears when it is complete."""
+
+    The file is written while the rows come, and appears when it is complete.
+    """
 
     def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
         super().__init__(path, option_text, key)
@@ -309,9 +325,10 @@ class NumpyFile(RowFile):
                            np.ascontiguousarray(values).tobytes())
 
     def _begun(self, values: np.ndarray | None, count: int) -> tuple[IO[bytes], np.ndarray]:
-        """Return the file, opened and with its header written, and a row of NaN, which stands for
-        an input that could not be read. Where outputs are no floats, the row has zeros and only
-        states the shape."""
+        """Return the opened file and a row of NaN for inputs that cannot be read.
+
+        Where outputs are no floats, the row has zeros and only states the shape.
+        """
         if self._file is None or self._empty is None:
             assert values is not None
             if not np.issubdtype(values.dtype, np.floating) and self._waiting:
@@ -350,7 +367,10 @@ class ParquetFile(RowFile):
             self._write_waiting(complete[:1])
 
     def _write_waiting(self, typical: Sequence[Mapping[str, Any]]) -> None:
-        """Write the rows that wait. typical: a row whose types are those of the columns."""
+        """Write the rows that wait.
+
+        typical: a row whose types are those of the columns.
+        """
         import pyarrow
         from pyarrow import parquet
 

@@ -23,11 +23,12 @@ from gossamer.cli.run_inputs import (
     negatives,
     photo_inputs,
     row_inputs,
+    scored_classes,
 )
 from gossamer.device.registry import names_several
 from gossamer.errors import InputError, one_line
 from gossamer.io import output_files, terminal
-from gossamer.io.labels.reader import class_names, read_names
+from gossamer.io.labels.reader import read_names
 from gossamer.io.text import shape_text
 from gossamer.model import outputs as network_outputs
 from gossamer.model.infer.resolve import is_open
@@ -130,8 +131,7 @@ def run(
 
 
 def _check_sources(photos: list[str], arrays: list[str], labels: Path | None) -> None:
-    """Raise InputError, before any work, where photos and arrays are both given or both missing,
-    and where labels cannot be read."""
+    """Raise InputError, before any work, for missing or conflicting inputs."""
     if bool(photos) == bool(arrays):
         raise InputError("give either --image FILE... or --input X.npy")
     if "" in photos:
@@ -142,8 +142,10 @@ def _check_sources(photos: list[str], arrays: list[str], labels: Path | None) ->
 
 def _execute(model: str, saved_plan: AnyPlan | None, inputs: RunInputs, device: str | None,
              strict: bool, table: bool) -> tuple[AnyPlan, dict[str, np.ndarray], Any]:
-    """Return the plan, the network's outputs on all inputs, and the plan's report. Where `table`
-    is set, the report has the times of the layers."""
+    """Return the plan, the network's outputs on all inputs, and the plan's report.
+
+    Where `table` is set, the report has the times of the layers.
+    """
     graph, results = inputs.graph, list[tuple[np.ndarray, ...]]()
     inverted: list[str] = []
 
@@ -185,24 +187,20 @@ _MOST_ANSWERS = 20
 
 def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Graph,
                  labels: Path | None, top: int) -> list[dict[str, Any]] | None:
-    """Return the best classes of each input, or None where the first output does not score
-    classes; warns of outputs with NaN or infinity.
+    """Return the best classes of each input; None for other networks.
+
+    Warns of outputs with NaN or infinity.
 
     An input with scores that are not finite has no best classes. Raises InputError where labels
     are given and do not fit.
     """
     first, metadata = graph.network_outputs[0].name, graph.metadata
     scores = outputs[first]
-    classify = metadata.detector is None and bool(
-        inputs.are_photos or labels or metadata.classes) and (
-        network_outputs.is_class_scores(scores, len(inputs.names)))
-    if labels and not classify:
-        raise InputError(f"--labels {labels}: output {first!r} is {shape_text(scores.shape)} "
-                         f"{scores.dtype}, expected one score per class; leave --labels out")
+    classify, names = scored_classes(graph, scores, len(inputs.names), labels,
+                                     are_photos=inputs.are_photos)
     broken = _warn_of_broken_numbers(outputs, inputs.names, classify).get(first, ())
     if not classify:
         return None
-    names = class_names(labels, scores.shape[1], metadata.classes)
     return [{"input": name, "top": [] if index in broken else
              network_outputs.best_classes(row, top, names, metadata.independent_scores)}
             for index, (name, row) in enumerate(zip(inputs.names, scores, strict=True))]
@@ -227,9 +225,10 @@ def _warn_of_broken_numbers(outputs: Mapping[str, np.ndarray], names: Sequence[s
 
 def print_results(plan: AnyPlan, report: Any, inputs: RunInputs, outputs: Mapping[str, np.ndarray],
                   answers: list[dict[str, Any]] | None, table: bool) -> None:
-    """Print the device, the notes of the report, the best classes, and a line on each output that
-    does not score classes. table: whether the report has the times of the layers, which are then
-    printed too."""
+    """Print the device, notes, best classes and a summary of other outputs.
+
+    table: whether the report has the times of the layers, which are then printed too.
+    """
     print("device: {} ({})".format(*device_of(plan)))
     print_notes(report)
     if table:

@@ -1,4 +1,4 @@
-"""Read the inputs of the verb `run`, photos or arrays, in batches."""
+"""Read the inputs of `run`: photos, arrays, folders of pictures and CSV files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from gossamer.cli.photo_options import PhotoOptions
 from gossamer.device.host import processors
 from gossamer.errors import InputError, quoted
 from gossamer.io import terminal
+from gossamer.io.labels.reader import class_names
 from gossamer.io.picture_batches import picture_batches
 from gossamer.io.picture_files import pictures_in
 from gossamer.io.text import shape_text
 from gossamer.model.batch_axis import mixing_node
 from gossamer.model.infer.resolve import is_open
+from gossamer.model.outputs import is_class_scores
 from gossamer.model.photos import PhotoReader, taking_photos
 from gossamer.plan.measurement import counted
 from gossamer.train.data import csv_files
@@ -55,9 +57,12 @@ class RunInputs:
 
 def photo_inputs(model: str, graph: Graph, photos: list[str], options: PhotoOptions,
                  batch: int | None, *, is_planned: bool) -> RunInputs:
-    """Return the photos in batches. model: the network as the command line names it, for messages.
-    is_planned: whether MODEL is a saved plan, whose input formats are fixed. Raises InputError
-    where the photos do not fit the network."""
+    """Return the photos in batches.
+
+    model: the network as the command line names it, for messages.
+    is_planned: whether MODEL is a saved plan, whose input formats are fixed.
+    Raises InputError where the photos do not fit the network.
+    """
     prepare = photo_options.preprocessing(model, graph, options)
     size = batch_size(graph, batch, len(photos), 1)
     graph = graph if is_planned else taking_photos(graph, prepare)
@@ -67,8 +72,10 @@ def photo_inputs(model: str, graph: Graph, photos: list[str], options: PhotoOpti
 
 def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptions,
                  batch: int | None) -> RunInputs:
-    """Return the arrays of the --input options in batches. Raises InputError where the arrays do
-    not fit the network."""
+    """Return the arrays of the --input options in batches.
+
+    Raises InputError where the arrays do not fit the network.
+    """
     if options.names():
         terminal.notice(f"{', '.join(options.names())}: ignored, since they apply to photos and "
                         "not to --input")
@@ -87,8 +94,11 @@ def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptio
 
 
 def batch_size(graph: Graph, batch: int | None, rows: int, default: int) -> int:
-    """Return how many rows run at once. batch: the value of --batch. Raises InputError where this
-    batch size would change the network's results."""
+    """Return how many rows run at once.
+
+    batch: the value of --batch.
+    Raises InputError where this batch size would change the network's results.
+    """
     size = min(batch or default, rows)
     if size >= rows:
         return rows
@@ -101,9 +111,30 @@ def batch_size(graph: Graph, batch: int | None, rows: int, default: int) -> int:
                      f"({mixing}); leave --batch out to run all {rows} inputs at once")
 
 
+def scored_classes(graph: Graph, scores: np.ndarray, rows: int, labels: Path | None, *,
+                   are_photos: bool) -> tuple[bool, Sequence[str] | None]:
+    """Return whether the first output scores classes, and the names of the classes, if known.
+
+    scores: the first output for `rows` inputs.
+    labels: the file of --labels.
+    Raises InputError where labels are given and do not fit.
+    """
+    metadata = graph.metadata
+    if metadata.detector is None and (are_photos or labels or metadata.classes) and (
+            is_class_scores(scores, rows)):
+        return True, class_names(labels, scores.shape[1], metadata.classes)
+    if labels:
+        raise InputError(f"--labels {labels}: output {graph.network_outputs[0].name!r} is "
+                         f"{shape_text(scores.shape)} {scores.dtype}, expected one score per "
+                         "class; leave --labels out")
+    return False, None
+
+
 def negatives(names: Sequence[str], pictures: np.ndarray, metadata: ModelMetadata) -> list[str]:
-    """Return the names of the pictures that seem to be negatives of the training data, such as a
-    dark digit on a light ground where the network was trained on light digits on a dark ground.
+    """Return the names of the pictures that look inverted.
+
+    Such is a dark digit on a light ground where the network was trained on light digits on a dark
+    ground.
 
     Only mean brightness is compared, so that the result is empty where the mean brightness of the
     training data was medium.
@@ -166,8 +197,7 @@ def is_table(name: str) -> bool:
 
 
 def make_rows(sources: Sequence[str]) -> bool:
-    """Whether each input of `run` makes a row, because a FILE argument is a folder of pictures or a
-    CSV file of samples."""
+    """Return whether each input makes a row: for folders and CSV files."""
     return any(is_table(name) or Path(name).is_dir() for name in sources)
 
 
@@ -179,9 +209,11 @@ def check_label(label: str) -> None:
 
 def row_inputs(model: str, graph: Graph, sources: Sequence[str], options: PhotoOptions,
                batch: int | None, label: str, *, is_planned: bool) -> RowInputs:
-    """Return the inputs of folders and picture files, or of one CSV file. model: the network as
-    the command line names it. is_planned: whether MODEL is a saved plan, whose input formats are
-    fixed. Raises InputError where there are no inputs, or where the inputs do not fit the network.
+    """Return the inputs of folders and picture files, or of one CSV file.
+
+    model: the network as the command line names it.
+    is_planned: whether MODEL is a saved plan, whose input formats are fixed.
+    Raises InputError where there are no inputs, or where the inputs do not fit the network.
     """
     tables = [name for name in sources if is_table(name)]
     if not tables:

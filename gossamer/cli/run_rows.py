@@ -1,5 +1,4 @@
-"""Run a network on folders of pictures and on tables, for the verb `run`, and write a row for
-each input."""
+"""Run a network on folders of pictures or tables, one row per input."""
 
 from __future__ import annotations
 
@@ -20,11 +19,10 @@ from gossamer.cli import row_files
 from gossamer.cli.arguments import AnyPlan, device_of
 from gossamer.cli.report import input_bar, print_report
 from gossamer.cli.row_files import Row, RowFile
-from gossamer.cli.run_inputs import Chunk, Entry, RowInputs, is_table
+from gossamer.cli.run_inputs import Chunk, Entry, RowInputs, is_table, scored_classes
 from gossamer.errors import InputError, one_line
 from gossamer.io import output_files, terminal
 from gossamer.io.images import Preprocessing
-from gossamer.io.labels.reader import class_names
 from gossamer.io.text import shape_text
 from gossamer.model import outputs as network_outputs
 from gossamer.plan.open_plan import OpenPlan
@@ -82,8 +80,9 @@ def run_rows(model: str, saved_plan: AnyPlan | None, inputs: RowInputs,
              options: RowOptions, device: str | None, *, strict: bool, table: bool,
              as_json: bool, remote: RayAnswers | None = None) -> None:
     """Run a network on the inputs and write a row for each input, in the order of the inputs.
-    Prints the device and the number of rows a second. Raises InputError where no input can be read,
-    or rows cannot be written.
+
+    Prints the device and the number of rows a second.
+    Raises InputError where no input can be read, or rows cannot be written.
 
     remote: computes the answers on a cluster; None where the plan's device computes them.
     """
@@ -96,7 +95,7 @@ def run_rows(model: str, saved_plan: AnyPlan | None, inputs: RowInputs,
     left = [index for index, name in enumerate(inputs.names) if str(name) not in rows.done]
     plan = saved_plan or gossamer.compile(
         inputs.graph, device=device if remote is None else "host", strict=strict)
-    device_name, description = device_of(plan) if remote is None else remote.place
+    device_name, description = device_of(plan) if remote is None else remote.devices
     if not as_json:
         print(f"device: {device_name} ({description})")
     loop = _Loop(model, plan, inputs, options, device_name, remote)
@@ -126,8 +125,8 @@ class _Loop:
     """
 
     def __init__(self, model: str, plan: AnyPlan, inputs: RowInputs, options: RowOptions,
-                 place: str, remote: RayAnswers | None) -> None:
-        self._place = place
+                 devices: str, remote: RayAnswers | None) -> None:
+        self._devices = devices
         self._remote = remote
         self._model = model
         self._plan = plan
@@ -135,7 +134,7 @@ class _Loop:
         self._options = options
         self._entries: deque[list[Entry]] = deque()
         self._last: list[Entry] = []
-        self._is_checked = False
+        self._classifies: bool | None = None
         self._names: Sequence[str] | None = None
         self.unreadable: list[str] = []
         self.broken: list[str] = []
@@ -147,13 +146,13 @@ class _Loop:
         start = time.perf_counter()
         count = len(self._inputs.names)
         with responsive(), input_bar() as bar, closing(self._answers(left)) as answers:
-            task = bar.add_task(f"running on {self._place}", total=len(left))
+            task = bar.add_task(f"running on {self._devices}", total=len(left))
             for entries, result in answers:
                 made = self._rows(entries, result)
                 rows.write(made, count)
                 seconds = time.perf_counter() - start
                 bar.update(task, advance=len(made), description=(
-                    f"{_rate(self.computed / seconds)} per second on {self._place}"))
+                    f"{_rate(self.computed / seconds)} per second on {self._devices}"))
         self.seconds = time.perf_counter() - start
         if left and len(self.unreadable) == count:
             raise InputError(f"{self.unreadable[0]}; none of {count} can be read")
@@ -164,8 +163,10 @@ class _Loop:
                                 f"{', ...' if len(names) > 1 else ''}", "warning")
 
     def summary(self, before: int) -> dict[str, Any]:
-        """Return the counts and the duration of the run. before: how many rows the file had
-        already."""
+        """Return the counts and the duration of the run.
+
+        before: how many rows the file had already.
+        """
         return {"rows": self.computed + len(self.unreadable), "unreadable": len(self.unreadable),
                 "rows_before": before, "seconds": self.seconds,
                 "a_second": self.computed / self.seconds if self.computed else 0.0}
@@ -197,7 +198,10 @@ class _Loop:
                 yield array
 
     def _rows(self, entries: Sequence[Entry], result: Any) -> list[Row]:
-        """Return the rows of inputs. result: the outputs of the inputs that could be read."""
+        """Return the rows of inputs.
+
+        result: the outputs of the inputs that could be read.
+        """
         graph, count = self._plan.graph, sum(not entry.error for entry in entries)
         arrays = result if isinstance(result, tuple) else () if result is None else (result,)
         outputs = {info.name: array for info, array in zip(graph.outputs, arrays, strict=False)}
@@ -206,8 +210,10 @@ class _Loop:
                 raise InputError(f"{self._model}: output {output!r} is {shape_text(array.shape)} "
                                  f"for {count} inputs, expected one row per input; give --input "
                                  "X.npy")
-        if outputs:
-            self._check(outputs[graph.outputs[0].name], count)
+        if outputs and self._classifies is None:
+            self._classifies, self._names = scored_classes(
+                graph, outputs[graph.outputs[0].name], count, self._options.labels,
+                are_photos=self._inputs.key == "file")
         broken = {row for array in outputs.values()
                   for row in network_outputs.broken_rows(array, count)}
         classes = self._classes(outputs)
@@ -245,23 +251,6 @@ class _Loop:
             for line in lines:
                 line[number] = float(f"{line[number]:.7g}")
         return best
-
-    def _check(self, scores: np.ndarray, count: int) -> None:
-        """Decide, by the first outputs, whether the network scores classes, and find the names of
-        the classes. Raises InputError where --labels does not fit."""
-        if self._is_checked:
-            return
-        graph, labels = self._plan.graph, self._options.labels
-        metadata, self._is_checked = graph.metadata, True
-        self._classifies = metadata.detector is None and bool(
-            self._inputs.key == "file" or labels or metadata.classes) and (
-            network_outputs.is_class_scores(scores, count))
-        if self._classifies:
-            self._names = class_names(labels, scores.shape[1], metadata.classes)
-        elif labels:
-            raise InputError(f"--labels {labels}: output {graph.outputs[0].name!r} is "
-                             f"{shape_text(scores.shape)} {scores.dtype}, expected one score per "
-                             "class; leave --labels out")
 
 
 class _Shown(RowFile):
@@ -310,7 +299,7 @@ def _text(key: str, summary: dict[str, Any]) -> str:
 class RayAnswers:
     """The answers of a cluster's workers, which read the pictures themselves.
 
-    place: two texts that are shown instead of the names and the descriptions of devices.
+    devices: two texts that are shown instead of the names and the descriptions of devices.
     model: the file of a saved plan, or the graph of a network.
     device: the device of each worker.
     """
@@ -331,7 +320,7 @@ class RayAnswers:
         self._prepare = prepare
         self._device = device
         nodes = sum(node["Alive"] for node in self._ray.nodes())
-        self.place = "ray", f"{nodes} machine{'s' if nodes > 1 else ''} of a cluster"
+        self.devices = "ray", f"{nodes} machine{'s' if nodes > 1 else ''} of a cluster"
 
     def answers(self, left: Sequence[int]) -> Iterator[Answer]:
         """Yield in order, batch by batch, the pictures with these indices and their outputs."""

@@ -1,12 +1,10 @@
-"""The verb `samples`: copies photos and labelled digits out of installed wheels, to try the other
-verbs on."""
+"""The verb `samples`: copy photos and labelled digits from installed packages."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -45,13 +43,13 @@ def samples(
     missing: list[tuple[str, str]] = []
     written: list[Path] = []
     for (package, wheel), files in _PHOTOS.items():
-        place = _folder_of(package)
-        if place is None:
+        source = sources.package_folder(package)
+        if source is None:
             missing.append((wheel, ", ".join(files)))
             continue
         for name, inside in files.items():
             if target := _target(folder, name):
-                with replacing(target) as file, (place / inside).open("rb") as photo:
+                with replacing(target) as file, (source / inside).open("rb") as photo:
                     shutil.copyfileobj(photo, file)
                 written.append(target)
     try:
@@ -72,16 +70,8 @@ def samples(
         terminal.print_line(f"written: {', '.join(map(str, written))}")
 
 
-def _folder_of(package: str) -> Path | None:
-    """Return the folder of a package, which is not imported; None where it is not installed."""
-    spec = find_spec(package)
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    return Path(places[0]) if places else None
-
-
 def _target(folder: Path, name: str) -> Path | None:
-    """Return the file to write, and make its folder; returns None, with a notice, where the file
-    exists."""
+    """Return the file to write in its folder; None, with a notice, where it exists."""
     target = folder / name
     if target.exists():
         terminal.notice(f"{target}: exists already and is not overwritten")

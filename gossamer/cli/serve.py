@@ -128,9 +128,13 @@ def serve(
 
 
 def _hosts(host: str, listener: socket, allowed: list[str] | None) -> set[str] | None:
-    """Return the names with a dot that the header Host may have; None for any. A website may have
-    its name resolved to this machine, so that its pages reach a server that only this machine can
-    reach: the header then has the website's name. Raises InputError for what is no name."""
+    """Return the allowed names with a dot of the header Host; None for any.
+
+    A website may have its name resolved to this machine, so that its pages reach a server that only
+    this machine can reach: the header then has the website's name.
+
+    Raises InputError for what is no name.
+    """
     for name in allowed or []:
         if name != "*" and not _HOST.fullmatch(name):
             raise InputError(f"--allow-host {quoted(name)}: expected a name without a port, such "
@@ -148,8 +152,10 @@ def _check_device(device: str | None) -> None:
 
 
 def seconds_of(text: str, option: str) -> float:
-    """Return the seconds of a text such as 5ms, 200us or 0.005. Raises InputError for other
-    texts."""
+    """Return the seconds of a text such as 5ms, 200us or 0.005.
+
+    Raises InputError for other texts.
+    """
     match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(us|ms|s)?", text.strip())
     seconds = float(match[1]) * _UNITS[match[2] or "s"] if match else 0.0
     if not 0 < seconds < 1e6:
@@ -158,8 +164,10 @@ def seconds_of(text: str, option: str) -> float:
 
 
 def _named(models: list[str]) -> dict[str, str]:
-    """Return the networks by the names under which they are served. Raises InputError where a name
-    is not fit for an address, or is given twice."""
+    """Return the networks by the names under which they are served.
+
+    Raises InputError where a name is not fit for an address, or is given twice.
+    """
     named: dict[str, str] = {}
     for text in models:
         name, equals, model = text.partition("=")
@@ -175,8 +183,10 @@ def _named(models: list[str]) -> dict[str, str]:
 
 
 def _files(model: str) -> list[Path]:
-    """Return the files of a network. When the server is asked to read networks again, it reads the
-    networks whose files have changed."""
+    """Return the files of a network.
+
+    When the server is asked to read networks again, it reads the networks whose files have changed.
+    """
     path = Path(model)
     files = [path, path.with_suffix(".weights")] if path.suffix == ".cfg" else [path]
     return [file for file in files if file.exists()]

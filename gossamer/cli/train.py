@@ -12,16 +12,16 @@ from typing import Annotated, Any
 import typer
 
 from gossamer.cli import arguments, train_data, train_output
-from gossamer.cli.train_data import DataOptions, TrainingData
+from gossamer.cli.train_data import TrainingData
 from gossamer.cli.train_output import EpochReporter
 from gossamer.device.registry import find
-from gossamer.errors import ConvergenceWarning, GossamerError, InputError, TrainingError, one_of
+from gossamer.errors import ConvergenceWarning, GossamerError, InputError, TrainingError
 from gossamer.io import charts, output_files, terminal
 from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES
 from gossamer.plan.policy import EFFORTS
 from gossamer.train import MLP
 from gossamer.train.data import sources
-from gossamer.train.data.columns import IMPUTES
+from gossamer.train.data.columns import IMPUTES, CellRules
 from gossamer.train.data.samples import TASKS, DataShape
 from gossamer.train.loop.checkpoint import OtherSettings
 from gossamer.train.loop.settings import INITIAL, OPTIMISERS, Settings, factor
@@ -154,8 +154,8 @@ def train(
     mlp = make(device=training_device, **{
         **(DEMO if demo else {}),
         **{name: value for name, value in settings.items() if value is not None}})
-    if task is not None and task not in TASKS:
-        raise InputError(f"--task {task}: {one_of(task, TASKS)}")
+    if task is not None:
+        arguments.check_choice("--task", task, TASKS)
     _check_settings(mlp)
     _check_threshold(threshold, binarise or demo)
     outputs = {"--output": output, "--curve": curve_file, "--report": report}
@@ -173,11 +173,13 @@ def train(
     if checkpoint is not None and checkpoint.exists() and not resume:
         raise InputError(f"--checkpoint {checkpoint}: exists already; give --resume to go on from "
                          "it, or another name to start anew")
-    options = DataOptions(source, validation, label, limit, seed, scale,
-                          (threshold or _HALF) if binarise else None, _padded_shape(pad),
-                          bool(standardise), task == "regression", impute, one_hot)
+    padded_shape = _padded_shape(pad)
     with train_output.following(mlp.epochs, rows=not as_json) as reporter:
-        data = train_data.read(options)
+        data = train_data.read(
+            source, validation, CellRules(impute, one_hot), label=label, limit=limit,
+            numbers=task == "regression", seed=seed, scale=scale,
+            threshold=(threshold or _HALF) if binarise else None, pad=padded_shape,
+            standardise=bool(standardise))
         _settle(mlp, data.shape)
         train_data.check(mlp, data)
         if validation is None or demo:
@@ -238,8 +240,8 @@ def _checkpoint_hint(checkpoint: Path | None) -> str:
 
 def _check_settings(mlp: MLP) -> None:
     """Raise InputError, which names the option, where a setting is impossible."""
-    if mlp.effort is not None and mlp.effort not in EFFORTS:
-        raise InputError(f"--effort {mlp.effort}: {one_of(mlp.effort, EFFORTS)}")
+    if mlp.effort is not None:
+        arguments.check_choice("--effort", mlp.effort, EFFORTS)
     units = ",".join(map(str, mlp.sizes))
     if len(mlp.sizes) == 1:
         raise InputError(f"--sizes {units}: expected the units of all layers from inputs to "

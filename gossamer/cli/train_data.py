@@ -28,38 +28,6 @@ _UNLIKE = 10
 
 
 @dataclass(frozen=True)
-class DataOptions:
-    """The options that say which samples are read and how they are prepared.
-
-    source: file or folder of the samples.
-    validation: value of --validation, a file or a fraction of the samples.
-    label: column of the labels in a .csv file.
-    limit: the most samples that are read.
-    seed: seed of the split into samples to train on and to test on.
-    scale: whether 0..255 becomes 0..1; None where neither --scale nor --no-scale is given.
-    threshold: the least number that --binarise turns into 1; None without --binarise.
-    pad: height and width that pictures are padded to.
-    standardise: whether the network is trained on standardised numbers.
-    numbers: whether numbers are learnt, and not labels.
-    impute: how empty cells of a .csv file are filled; None where such cells are an error.
-    one_hot: whether columns of texts become columns of zeros and ones.
-    """
-
-    source: str
-    validation: str | None
-    label: str
-    limit: int | None
-    seed: int
-    scale: bool | None
-    threshold: float | None
-    pad: tuple[int, int] | None
-    standardise: bool
-    numbers: bool = False
-    impute: str | None = None
-    one_hot: bool = False
-
-
-@dataclass(frozen=True)
 class TrainingData:
     """Prepared samples.
 
@@ -76,8 +44,10 @@ class TrainingData:
 
     @property
     def shape(self) -> DataShape:
-        """The shape of the samples to train on: numbers of rows, inputs and outputs. There is one
-        output for each class, or one output where numbers are learnt."""
+        """The shape of the samples to train on: numbers of rows, inputs and outputs.
+
+        There is one output for each class, or one output where numbers are learnt.
+        """
         rows, inputs = self.training.x.shape
         labelled = self.training.labelled
         return DataShape(rows, inputs, len(self.training.names) if labelled else 1, labelled)
@@ -88,46 +58,48 @@ class TrainingData:
         return self.training if self.held_out is None else self.held_out
 
 
-def read(options: DataOptions) -> TrainingData:
-    """Return the samples that the options name, prepared. Raises InputError where the samples
-    cannot be read or prepared."""
-    training, held_out = _read(options)
-    columns = learnt(training, options.impute)
+def read(source: str, validation: str | None, rules: CellRules, *, label: str, limit: int | None,
+         numbers: bool, seed: int, scale: bool | None, threshold: float | None,
+         pad: tuple[int, int] | None, standardise: bool) -> TrainingData:
+    """Return the samples of a file or folder, prepared for training.
+
+    validation: value of --validation, a file or a fraction of the samples.
+    rules: which cells of a .csv file besides numbers are allowed.
+    label: column of the labels in a .csv file.
+    limit: the most samples that are read.
+    numbers: whether numbers are learnt, and not labels.
+    seed: seed of the split into samples to train on and to test on.
+    scale: whether 0..255 becomes 0..1; None where neither --scale nor --no-scale is given.
+    threshold: the least number that --binarise turns into 1; None without --binarise.
+    pad: height and width that pictures are padded to.
+    standardise: whether the network is trained on standardised numbers.
+    Raises InputError where the samples cannot be read or prepared.
+    """
+    if rules.impute not in (None, *IMPUTES):
+        raise InputError(f"--impute {rules.impute}: {one_of(rules.impute, IMPUTES)}")
+    training, held_out = sources.load(source, label=label, limit=limit, numbers=numbers,
+                                      rules=rules)
+    fraction = None if validation is None else _fraction(validation)
+    if fraction is not None:
+        training, held_out = split(training, fraction, seed)
+    elif validation is not None:
+        samples, test_samples = sources.load(validation, label=label, limit=limit, numbers=numbers,
+                                             rules=replace(rules, known=training.columns))
+        held_out = test_samples or samples
+        if training.y.dtype.kind == "U":  # held-out labels may have been read as numbers
+            held_out = replace(held_out, y=held_out.y.astype(str))
+    columns = learnt(training, rules.impute)
     training = encoded(training, columns)
     held_out = None if held_out is None else encoded(held_out, columns)
-    scaled = training.pixels if options.scale is None else options.scale
-    _tell_of_ranges(training, held_out, options.scale, scaled, options.standardise)
+    scaled = training.pixels if scale is None else scale
+    _tell_of_ranges(training, held_out, scale, scaled, standardise)
     grey = training.shape is not None and (scaled or training.pixels)
-    preparation = Preparation(scaled, options.threshold, options.pad, training.shape, grey,
+    preparation = Preparation(scaled, threshold, pad, training.shape, grey,
                               float(training.x.mean()) if grey else None, columns)
     examples = (training if held_out is None else held_out).x[:EXAMPLES]
     return TrainingData(prepared(training, preparation),
                         None if held_out is None else prepared(held_out, preparation),
                         preparation, examples)
-
-
-def _read(options: DataOptions) -> tuple[Dataset, Dataset | None]:
-    """Return the samples to train on, and the samples to test on. With --validation, the samples
-    to test on come from the file that it names, or are the share of the samples that it gives.
-    Without --validation they are the test samples in the data; None where the data have none."""
-    validation, label, limit = options.validation, options.label, options.limit
-    if options.impute not in (None, *IMPUTES):
-        raise InputError(f"--impute {options.impute}: {one_of(options.impute, IMPUTES)}")
-    rules = CellRules(options.impute, options.one_hot)
-    training, held_out = sources.load(options.source, label=label, limit=limit,
-                                      numbers=options.numbers, rules=rules)
-    if validation is None:
-        return training, held_out
-    fraction = _fraction(validation)
-    if fraction is not None:
-        return split(training, fraction, options.seed)
-    samples, test_samples = sources.load(validation, label=label, limit=limit,
-                                         numbers=options.numbers,
-                                         rules=replace(rules, known=training.columns))
-    held_out = test_samples or samples
-    if training.y.dtype.kind == "U":  # held-out labels may have been read as numbers
-        held_out = replace(held_out, y=held_out.y.astype(str))
-    return training, held_out
 
 
 def _fraction(validation: str) -> float | None:
@@ -144,9 +116,10 @@ def _fraction(validation: str) -> float | None:
 
 def _tell_of_ranges(training: Dataset, held_out: Dataset | None, scale: bool | None,
                     scaled: bool, standardised: bool) -> None:
-    """Print a notice where numbers are far beyond 1 and are not scaled, unless --no-scale is
-    given. Also prints a notice where the samples to test on differ much in magnitude from the
-    samples to train on.
+    """Print a notice where numbers are far beyond 1 and are not scaled, unless --no-scale is given.
+
+    Also prints a notice where the samples to test on differ much in magnitude from the samples to
+    train on.
 
     scale: the value of --scale or --no-scale, or None.
     scaled: whether both sets of samples are divided by 255.
@@ -175,9 +148,11 @@ def _root_mean_square(x: np.ndarray) -> float:
 
 
 def check(mlp: MLP, data: TrainingData) -> None:
-    """Raise InputError where the samples do not fit the network, or the held-out samples do not
-    fit the samples to train on. Prints a notice about outputs without samples, about labels that
-    may be meant as numbers, and about samples that are sorted by class."""
+    """Raise InputError where samples do not fit the network or each other.
+
+    Prints a notice about outputs without samples, about labels that may be meant as numbers, and
+    about samples that are sorted by class.
+    """
     training, sizes = data.training, mlp.sizes
     text = ",".join(map(str, sizes))
     if not training.labelled:
@@ -212,8 +187,7 @@ def _check_inputs(sizes: Sequence[int], data: TrainingData) -> None:
 
 
 def _inputs_text(sizes: Sequence[int], dataset: Dataset) -> str:
-    """Return the message for samples whose number of features differs from the number of inputs of
-    the network."""
+    """Return the message for samples with another number of inputs."""
     text = ",".join(map(str, sizes))
     shape = f" ({dataset.shape[0]}x{dataset.shape[1]})" if dataset.shape else ""
     side = math.isqrt(sizes[0])
@@ -225,9 +199,11 @@ def _inputs_text(sizes: Sequence[int], dataset: Dataset) -> str:
 
 
 def _check_classes(mlp: MLP, training: Dataset, held_out: Dataset | None) -> None:
-    """Raise InputError where there are more classes than outputs, or where a held-out sample has
-    a label that no sample to train on has; prints a notice where there are fewer classes than
-    outputs."""
+    """Raise InputError where labels do not fit the outputs or each other.
+
+    There may not be more classes than outputs, nor a held-out label without training samples. A
+    notice tells of outputs without a class.
+    """
     sizes, count = mlp.sizes, len(training.names)
     text, before = ",".join(map(str, sizes)), ",".join(map(str, sizes[:-1]))
     try:

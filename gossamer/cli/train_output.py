@@ -1,5 +1,4 @@
-"""Print and write the output of the verb `train`: rows during training, and lines and files at
-the end."""
+"""Print and write the output of the verb `train`."""
 
 from __future__ import annotations
 
@@ -71,8 +70,11 @@ class EpochReporter:
         self._lines: list[str] = []
 
     def begin_training(self, head: Head, role: str, data: DataShape) -> None:
-        """Note that the samples are read and training begins. role: the role of the samples on
-        which scores are computed, as role() returns it. data: shape of the samples to train on."""
+        """Note that the samples are read and training begins.
+
+        role: the role of the samples on which scores are computed, as role() returns it.
+        data: shape of the samples to train on.
+        """
         self.seconds_read = time.perf_counter() - self.started
         self._bar.update(self._task, description="training", total=self._epochs)
         self._head = head
@@ -126,10 +128,12 @@ class EpochReporter:
 
 @contextmanager
 def following(epochs: int, rows: bool) -> Iterator[EpochReporter]:
-    """Show a bar while the body of the with statement runs, where stderr is a terminal. rows:
-    whether epochs are printed on stdout too. If stdout and stderr are both terminals, the rows of
-    some epochs are printed at the end; else the row of each epoch is printed when the epoch
-    ends."""
+    """Show a bar while the body of the with statement runs, where stderr is a terminal.
+
+    rows: whether epochs are printed on stdout too. If stdout and stderr are both terminals, the
+    rows of some epochs are printed at the end; else the row of each epoch is printed when the epoch
+    ends.
+    """
     console = Console(stderr=True)
     live = not (console.is_terminal and sys.stdout.isatty()) if rows else None
     # there is no bar where stdout is a pipe: the process that reads the pipe may write to the same
@@ -215,9 +219,12 @@ def facts(mlp: MLP, trained_on: Device, data: TrainingData,
 def write(mlp: MLP, preparation: Preparation, facts: Mapping[str, Any],
           outputs: Mapping[str, Path | None],
           examples: np.ndarray) -> tuple[list[Path], dict[str, str]]:
-    """Write the network, the curve, the report and some samples to try the network on, where
-    `outputs` names a file for them. Returns the files that were written, and for each output
-    that could not be written the reason."""
+    """Write the network, the curve, the report and some samples.
+
+    Only files that `outputs` names are written.
+
+    Returns the files that were written, and for each output that could not be written the reason.
+    """
     def content(output: str) -> bytes:
         if output == "--curve":
             return curve.png(_title(facts["settings"]), facts["errors"], _accuracies(facts),

@@ -1,4 +1,9 @@
-"""Box, an object that a network found on a photo."""
+"""Decode outputs of detectors into boxes, and suppress overlapping boxes.
+
+Each decoder takes the output for one photo. Boxes are kept only where their score exceeds a
+threshold. The score of a box and a class is the box's objectness times the class's probability. As
+in Darknet, a box is returned once for each class whose score exceeds the threshold.
+"""
 
 from __future__ import annotations
 
@@ -111,8 +116,11 @@ def join(parts: list[Candidates]) -> Candidates:
 
 
 def cells(size: tuple[int, int], strides: tuple[int, ...]) -> int:
-    """Return the number of cells of all grids together. size: height and width of the network's
-    input. strides: stride of each grid."""
+    """Return the number of cells of all grids together.
+
+    size: height and width of the network's input.
+    strides: stride of each grid.
+    """
     return sum(math.prod(length // stride for length in size) for stride in strides)
 
 
@@ -145,8 +153,10 @@ def _darknet(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: flo
 
 
 def _yolox(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float) -> _Parts:
-    """Decode an output of YOLOX or YOLOv5, (boxes, 5 + classes). The network itself has applied
-    the sigmoid to objectness and probabilities."""
+    """Decode an output of YOLOX or YOLOv5, (boxes, 5 + classes).
+
+    The network itself has applied the sigmoid to objectness and probabilities.
+    """
     chosen = np.flatnonzero(output[:, 4] > threshold)
     numbers = output[chosen].astype(np.float64)
     centres, sizes = numbers[:, :2], numbers[:, 2:4]
@@ -158,8 +168,10 @@ def _yolox(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float
 
 
 def _yolov8(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float) -> _Parts:
-    """Decode an output of YOLOv8, (4 + classes, cells), with boxes in pixels. There is no
-    objectness."""
+    """Decode an output of YOLOv8, (4 + classes, cells), with boxes in pixels.
+
+    There is no objectness.
+    """
     chosen = np.flatnonzero((output[4:] > threshold).any(axis=0))
     numbers = output[:, chosen].T.astype(np.float64)
     return numbers[:, :2], numbers[:, 2:4], np.ones(len(numbers)), numbers[:, 4:]
@@ -173,7 +185,9 @@ _DECODERS: dict[str, Callable[[DetectionHead, np.ndarray, Grid, float], _Parts]]
 
 def _cells(size: tuple[int, int], count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the column and row of each cell, (cells, 2), and the stride of its grid, (cells, 1).
-    The cells are in order, grid by grid and row by row; `count` is their number."""
+
+    The cells are in order, grid by grid and row by row; `count` is their number.
+    """
     strides = next(strides for strides in STRIDES if cells(size, strides) == count)
     corners, steps = [], []
     for stride in strides:
@@ -226,8 +240,10 @@ def suppress(candidates: Candidates, limit: float, kind: str = "greedynms",
 
 
 def overlap(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Return the intersection over union of one box (4,), or of each of several boxes (M, 1, 4),
-    with other boxes (K, 4); 0 for two empty boxes."""
+    """Return the intersection over union of boxes; 0 for two empty boxes.
+
+    One box (4,), or each of several boxes (M, 1, 4), is compared with other boxes (K, 4).
+    """
     low, high = np.maximum(box[..., :2], boxes[:, :2]), np.minimum(box[..., 2:], boxes[:, 2:])
     sides = np.maximum(high - low, 0)
     common = sides[..., 0] * sides[..., 1]
@@ -236,8 +252,12 @@ def overlap(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
 
 
 def _distance(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Return the squared distance of the centres, divided by the squared diagonal of the smallest
-    box around both boxes. The arguments have the shapes that overlap() takes."""
+    """Return the normalised squared distance of the centres of boxes.
+
+    It is divided by the squared diagonal of the smallest box around both boxes.
+
+    The arguments have the shapes that overlap() takes.
+    """
     around = np.maximum(box[..., 2:], boxes[:, 2:]) - np.minimum(box[..., :2], boxes[:, :2])
     diagonal = (around**2).sum(axis=-1)
     twice_between = (box[..., :2] + box[..., 2:]) - (boxes[:, :2] + boxes[:, 2:])

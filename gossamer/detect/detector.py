@@ -240,9 +240,9 @@ class Detector:
             return list(own)
         if own:
             raise UnsupportedError(
-                f"{graph.file or graph.name}: names {len(own)} classes, and its output tells "
-                f"{count} numbers of each box beside its place; key points, masks and angles are "
-                f"not decoded; where these are classes, give their {count} names")
+                f"{graph.file or graph.name}: names {len(own)} classes, and its output has "
+                f"{count} numbers per box besides the position; key points, masks and angles are "
+                f"not decoded; if these are classes, give their {count} names")
         return read_names(COCO) if count == 80 else [f"class {index}" for index in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""Draw boxes on photos."""
+"""Draw boxes on photos, with labels that hide no others."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def draw_boxes(image: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
     texts = [f"{box.name} {box.score:.0%}" for box in best_first]
     sizes = [(right + 2 * line, bottom + line) for _, _, right, bottom in (
         draw.textbbox((0, 0), text, font=font) for text in texts)]
-    labels = places(areas, sizes, width, height)
+    labels = label_positions(areas, sizes, width, height)
     for box, text, label in zip(best_first, texts, labels, strict=True):
         colour = _colour(box.class_index)
         draw.rectangle((*label[:2], label.right - 1, label.bottom - 1), fill=colour)
@@ -92,15 +92,15 @@ class Area(NamedTuple):
         return max(width, 0) * max(height, 0)
 
 
-def places(boxes: Sequence[Area], sizes: Sequence[tuple[float, float]], width: float,
-           height: float) -> list[Area]:
+def label_positions(boxes: Sequence[Area], sizes: Sequence[tuple[float, float]], width: float,
+                    height: float) -> list[Area]:
     """Return the area of each box's label on a photo.
 
-    A label takes the first free place at a corner of its box, outside or inside. A place is free
-    where it overlaps no label of an earlier box. Where none of these places is free, the label
-    takes the nearest free place of a grid over the photo. Where the grid has no free place either,
-    the label takes the place at which it hides the fewest pixels of other labels. A place that
-    would reach beyond the photo is moved into the photo.
+    A label takes the first free position at a corner of its box, outside or inside. A position is
+    free where it overlaps no label of an earlier box. Where none of these is free, the label takes
+    the nearest free position of a grid over the photo. Where the grid has none either, it takes the
+    position at which it hides the fewest pixels of other labels. A position that would reach beyond
+    the photo is moved into the photo.
 
     boxes: the boxes, most important first.
     sizes: width and height of each label.
@@ -121,9 +121,11 @@ def places(boxes: Sequence[Area], sizes: Sequence[tuple[float, float]], width: f
 
 
 def _corners(box: Area, label_width: float, label_height: float) -> Iterator[tuple[float, float]]:
-    """Yield the left upper corner of a label for each of eight places at the corners of a box:
-    above the box, inside at its top, inside at its bottom, and below the box, each at the left and
-    at the right."""
+    """Yield eight positions of a label at the corners of a box.
+
+    Each is a left upper corner: above the box, inside at its top, inside at its bottom, and below
+    the box, each at the left and at the right.
+    """
     for top in (box.top - label_height, box.top, box.bottom - label_height, box.bottom):
         for left in (box.left, box.right - label_width):
             yield left, top
@@ -131,8 +133,10 @@ def _corners(box: Area, label_width: float, label_height: float) -> Iterator[tup
 
 def _grid(label_width: float, label_height: float, width: float,
           height: float) -> Iterator[tuple[float, float]]:
-    """Yield the left upper corners of a label for a grid of places all over a photo. Rows of
-    places do not overlap; neighbouring places in a row overlap by half a label."""
+    """Yield the left upper corners of a label for a grid of positions all over a photo.
+
+    Rows of positions do not overlap; neighbouring positions in a row overlap by half a label.
+    """
     for row in range(int(height // label_height)):
         for column in range(int(2 * width // label_width)):
             yield column * label_width / 2, row * label_height

@@ -1,5 +1,4 @@
-"""Recognise how a network's outputs encode boxes: by its metadata, or by the shapes of its
-outputs."""
+"""Recognise how outputs encode boxes, by metadata or by shapes."""
 
 from __future__ import annotations
 
@@ -57,8 +56,10 @@ heads."""
 
 
 def _input_size(graph: Graph) -> tuple[int, int]:
-    """Return height and width of the input. Raises UnsupportedError where the network takes
-    anything but one photo."""
+    """Return height and width of the input.
+
+    Raises UnsupportedError where the network takes anything but one photo.
+    """
     shape = graph.inputs[0].shape
     if len(graph.inputs) != 1 or len(shape) != 4 or shape[1] not in (1, 3):
         shapes = ", ".join(shape_text(info.shape) for info in graph.inputs)
@@ -95,18 +96,22 @@ def _is_raw_head(shape: Shape) -> bool:
 
 
 def _kind_of_cells(graph: Graph) -> str:
-    """Return the kind of a head with one box for each cell, by the functions that follow the last
-    convolutions. YOLOX computes an exponential where its graph decodes boxes. YOLOv6 computes only
-    products or quotients; its boxes are decoded like boxes of YOLOv5. YOLOX without decoding
-    computes none of these functions."""
+    """Return the kind of a head with one box for each cell.
+
+    The functions that follow the last convolutions decide. YOLOX computes an exponential where its
+    graph decodes boxes. YOLOv6 computes only products or quotients; its boxes are decoded like
+    boxes of YOLOv5. YOLOX without decoding computes none of these functions.
+    """
     functions = _last_functions(graph)
     return ("yolox_decoded" if "exp" in functions else
             "yolov5" if functions & {"mul", "div"} else "yolox")
 
 
 def _last_functions(graph: Graph) -> set[str]:
-    """Return the element-wise functions between the last convolutions and the first output,
-    including the epilogues of these convolutions."""
+    """Return the functions between the last convolutions and the first output.
+
+    The epilogues of these convolutions are included.
+    """
     functions = set[str]()
     makers = {name: node for node in graph.nodes for name in node.outputs}
     names, seen = [graph.outputs[0].name], set[str]()

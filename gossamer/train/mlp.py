@@ -15,7 +15,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import ArrayError, ConvergenceWarning, GossamerError, InputError
 from gossamer.train.data.matrix import BALANCED, check_feature_names
-from gossamer.train.data.samples import Samples, Scaling, listed, validation_samples
+from gossamer.train.data.samples import Samples, listed, validation_samples
 from gossamer.train.loop.checkpoint import Checkpointer, Throttle
 from gossamer.train.loop.settings import Schedule, Settings, given_sizes
 from gossamer.train.loop.train_loop import TrainLoop
@@ -158,19 +158,7 @@ class MLP(Predictor):
     settings published() has; for Adam, Kingma and Ba (2015).
     """
 
-    coefs_: list[np.ndarray]
-    intercepts_: list[np.ndarray]
-    loss_curve_: list[float]
-    n_iter_: int
-    kept_epoch_: int
-    classes_: np.ndarray
-    n_features_in_: int
-    feature_names_in_: np.ndarray
     validation_scores_: list[float]
-    device_: str
-    algorithm_: str
-    _state: TrainState
-    _scaling: Scaling
 
     def __init__(self, sizes: Sequence[int] = (), *, hidden: int | Sequence[int] | None = None,
                  task: str | None = None,

@@ -1,5 +1,4 @@
-"""TrainedNetwork: computes the outputs of a trained network on the host, and measures how good they
-are."""
+"""TrainedNetwork: compute outputs of a trained network, and score them."""
 
 from __future__ import annotations
 
@@ -91,8 +90,11 @@ class TrainedNetwork:
         return Validation(self.loss(outputs, data.x, data.targets), self.score(outputs, data))
 
     def judged(self, data: Samples, rows: np.ndarray) -> float:
-        """Return the score on these rows. Where there are more than 10,000 rows, the score is
-        computed on 10,000 of them, which are spread over all rows."""
+        """Return the score on these rows.
+
+        Where there are more than 10,000 rows, the score is computed on 10,000 of them, which are
+        spread over all rows.
+        """
         if len(rows) > JUDGED:
             rows = rows[np.linspace(0, len(rows) - 1, JUDGED).astype(np.intp)]
         judged_data = data.rows(rows)
@@ -101,8 +103,10 @@ class TrainedNetwork:
 
 def determination(y: np.ndarray, targets: np.ndarray,
                   weights: np.ndarray | None = None) -> float:
-    """Return R^2 of predictions, averaged over the outputs. The R^2 of an output with only equal
-    targets is 1 where every prediction equals the targets, and 0 otherwise.
+    """Return R^2 of predictions, averaged over the outputs.
+
+    The R^2 of an output with only equal targets is 1 where every prediction equals the targets, and
+    0 otherwise.
 
     weights: (n,) weight of each row; None where all weights are equal.
     """

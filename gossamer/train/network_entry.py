@@ -1,5 +1,4 @@
-"""Make the networks that train_many() trains, each with its samples, its training state and its
-checkpoint file."""
+"""The networks that train_many() trains, with samples, states and checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The methods that scikit-learn expects of an estimator besides fit and predict."""
+"""A trained MLP's methods, and those that scikit-learn expects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ class Estimator:
         return {name: getattr(self, name) for name in self._defaults()}
 
     def set_params(self, **params: Any) -> Self:
-        """Change parameters of the constructor. Raises InputError for an unknown name."""
+        """Change parameters of the constructor.
+
+        Raises InputError for an unknown name.
+        """
         defaults = self._defaults()
         for name, value in params.items():
             if name not in defaults:
@@ -99,9 +102,11 @@ class Estimator:
 
 
 class classifiers_only:
-    """A decorator of methods that only classifiers have. Where the estimator learns numbers, the
-    attribute raises an InputError that is also an AttributeError, so that scikit-learn takes the
-    method as absent."""
+    """A decorator of methods that only classifiers have.
+
+    Where the estimator learns numbers, the attribute raises an InputError that is also an
+    AttributeError, so that scikit-learn takes the method as absent.
+    """
 
     def __init__(self, method: Callable[..., Any]) -> None:
         self.__doc__ = method.__doc__
@@ -121,9 +126,12 @@ class _NotOfNumbers(InputError, AttributeError):
 
 
 def shared_with_scikit_learn(own: type[_Class]) -> type[_Class]:
-    """Return the given class of errors or warnings. Where a program has imported scikit-learn,
-    returns a subclass that also derives from scikit-learn's class of the same name, so that code
-    that catches or filters scikit-learn's class gets gossamer's too."""
+    """Return the given class of errors or warnings.
+
+    Where a program has imported scikit-learn, returns a subclass that also derives from
+    scikit-learn's class of the same name, so that code that catches or filters scikit-learn's class
+    gets gossamer's too.
+    """
     theirs = getattr(sys.modules.get("sklearn.exceptions"), own.__name__, None)
     both: type[_Class] = own if theirs is None else _subclass(cast(Hashable, own), theirs)
     return both

@@ -1,4 +1,4 @@
-"""Turn the samples that an MLP is given into the samples that the MLP is trained on."""
+"""Samples as an MLP is trained on them, and the memory that training needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _MOST_LABELS = 20
 def given_samples(mlp: Any, x: Any, y: Any, sample_weight: Any = None,
                   classes: np.ndarray | None = None) -> Samples:
     """Return checked samples for an MLP, as samples() does, with the class weights of the MLP.
-    Warns where numbers to learn may be meant as labels."""
+
+    Warns where numbers to learn may be meant as labels.
+    """
     if mlp.task not in (None, *TASKS):
         raise InputError(f"task {mlp.task!r}: {one_of(mlp.task, [*TASKS, 'None'])}")
     data = samples(x, y, given_sizes(mlp), classes, task=mlp.task, sample_weight=sample_weight)
@@ -39,8 +41,7 @@ def given_samples(mlp: Any, x: Any, y: Any, sample_weight: Any = None,
 
 
 def _tell_of_labels(targets: np.ndarray) -> None:
-    """Warn where each row has one number to learn, and these numbers take only a few different
-    values, all whole."""
+    """Warn where numbers to learn look like labels: few values, all whole."""
     if targets.shape[1] != 1 or not (targets == np.rint(targets)).all():
         return
     count = len(np.unique(targets))
@@ -65,8 +66,10 @@ def trainable(settings: Settings, data: Samples, device: Device,
 
 
 def digest_of(data: Samples, chosen_by: Samples | None) -> str:
-    """Return the hash of the samples that a checkpoint belongs to. chosen_by: the validation
-    samples that decide which epoch is kept; None without them."""
+    """Return the hash of the samples that a checkpoint belongs to.
+
+    chosen_by: the validation samples that decide which epoch is kept; None without them.
+    """
     if chosen_by is None:
         return data.digest()
     return hashlib.sha256(f"{data.digest()} {chosen_by.digest()}".encode()).hexdigest()
@@ -84,9 +87,11 @@ each of the last two epochs."""
 
 
 def check_memory(settings: Settings, device: Device, networks: int = 1) -> None:
-    """Raise InputError where the parameters of the networks, with the optimiser's numbers and
-    copies, exceed the host's memory. A device with its own memory raises its own error when it
-    allocates."""
+    """Raise InputError where the host's memory is too small for the networks.
+
+    The parameters, the optimiser's numbers and their copies count. A device with its own memory
+    raises its own error when it allocates.
+    """
     count = settings.problem(0, 0).parameter_count * networks
     copies = _COPIES + (_DEVICE_COPIES if device.on_processors else 0)
     needed, free = 4 * count * copies, available_memory()
@@ -97,9 +102,11 @@ def check_memory(settings: Settings, device: Device, networks: int = 1) -> None:
 
 
 def available_memory() -> int | None:
-    """Return the bytes of memory that are free on the machine, or all of the machine's bytes where
-    the free ones are not known, or the container's memory limit where it is lower; None where the
-    machine's memory is not known."""
+    """Return the free bytes of memory; None where they are not known.
+
+    Where the free bytes are not known, all bytes of the machine count; the container's memory limit
+    counts where it is lower.
+    """
     limits = [int(text) for path in _LIMITS if (text := _text(path).strip()).isdigit()]
     lines = [line.split() for line in _text(_MEMINFO).splitlines()]
     free = [1024 * int(words[1]) for words in lines if words[:1] == ["MemAvailable:"]]

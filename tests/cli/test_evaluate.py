@@ -77,7 +77,7 @@ def test_folders_of_photos(colours):
     # without names the folders are classes in their order: Blue, dark_green, red
     result = succeeds(*words)
     assert result.stdout.splitlines()[-1] == "top-1: 41.67% (5 of 12)"
-    assert "taken as them in their order; --labels FILE names the classes" in result.stderr
+    assert "used as classes in their order; --labels FILE gives names" in result.stderr
 
 
 def test_a_saved_plan(colours, tmp_path):
@@ -129,5 +129,5 @@ def test_tables_are_made_numbers_as_those_trained_on(tmp_path):
         assert round(100 * found["top1"], 2) == trained and found["samples"] == 201
     (tmp_path / "other.csv").write_text("years,buys,city\n3,no,Rome\n")
     assert fails(2, "evaluate", network, tmp_path / "other.csv", "--label", "buys").endswith(
-        "has no column 'age', which the network was trained on; has the column 'years', which it "
-        "was not trained on")
+        "has no column 'age', which the network was trained on; has the column 'years', which the "
+        "network was not trained on")

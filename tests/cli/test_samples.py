@@ -25,7 +25,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     digits = [tmp_path / "wheels" / f"mnist_{part}.csv" for part in ("train", "test")]
     for path in digits:
         path.write_text("label,a\n" + "5,1\n" * 6000)
-    monkeypatch.setattr(samples, "_folder_of", lambda package: (
+    monkeypatch.setattr(sources, "package_folder", lambda package: (
         path if (path := tmp_path / "wheels" / package).exists() else None))
     monkeypatch.setattr(sources, "mnist", lambda: digits)
     return tmp_path / "wheels"

@@ -124,8 +124,8 @@ def test_names_in_the_forms_of_ultralytics(names: str, tmp_path: Path) -> None:
 
 def test_numbers_of_a_box_that_are_no_classes(tmp_path: Path) -> None:
     save_detector(tmp_path / "net.onnx", "yolov8", names={0: "person"})
-    with pytest.raises(UnsupportedError, match=r"net.onnx: names 1 classes, and its output tells 2 "
-                                               r"numbers of each box .* key points"):
+    with pytest.raises(UnsupportedError, match=r"net.onnx: names 1 classes, and its output has 2 "
+                                               r"numbers per box .* key points"):
         gossamer.Detector(tmp_path / "net.onnx", "host")
     assert gossamer.Detector(tmp_path / "net.onnx", "host", names=["a", "b"])(PHOTO)
 

@@ -156,8 +156,11 @@ def parsed(path: Path, rows: Sequence[Sequence[str]], columns: Sequence[Column],
 
 
 def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
-    """Return the columns of samples with the facts that later samples need: the number that fills
-    gaps, and the texts that occur. impute: one of IMPUTES, or None.
+    """Return the columns with what is needed to encode later samples.
+
+    That is the number that fills gaps, and the texts that occur.
+
+    impute: one of IMPUTES, or None.
 
     Raises InputError where a column of numbers to be filled has nothing but gaps.
     """
@@ -167,8 +170,8 @@ def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
         cells = cells[~np.isnan(cells)]
         if column.values is not None:
             occurring = np.unique(cells).astype(np.intp)
-            columns.append(replace(column, values=tuple(column.values[place]
-                                                        for place in occurring)))
+            columns.append(replace(column, values=tuple(column.values[index]
+                                                        for index in occurring)))
             continue
         if impute is None:
             columns.append(column)
@@ -182,10 +185,13 @@ def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
 
 
 def encoded(data: Dataset, columns: Sequence[Column]) -> Dataset:
-    """Return the samples with gaps filled and texts one-hot: each text of a column becomes a
-    column, with 1 in the samples that hold it and 0 in others. Where a sample has a gap, or a text
-    that did not occur in the training samples, all these columns are 0; a warning names the first
-    of these texts. Samples without columns, such as those of a .npz file, are numbers already.
+    """Return the samples with gaps filled and texts one-hot.
+
+    Each text of a column becomes a column, with 1 in the samples that hold it and 0 in others.
+
+    Where a sample has a gap, or a text that did not occur in the training samples, all these
+    columns are 0; a warning names the first of these texts. Samples without columns, such as those
+    of a .npz file, are numbers already.
 
     columns: the columns that learnt() returned for the samples trained on; empty changes nothing.
     """
@@ -200,11 +206,11 @@ def encoded(data: Dataset, columns: Sequence[Column]) -> Dataset:
             fill = 0 if column.fill is None else column.fill
             parts.append(np.where(np.isnan(cells), np.float32(fill), cells)[:, None])
             continue
-        place_of = {value: place for place, value in enumerate(column.values)}
-        places = np.array([place_of.get(value, -1) for value in own.values or ()], np.intp)
+        index_of = {value: index for index, value in enumerate(column.values)}
+        indices = np.array([index_of.get(value, -1) for value in own.values or ()], np.intp)
         of_rows = np.full(len(cells), -1, np.intp)
         has_text = ~np.isnan(cells)
-        of_rows[has_text] = places[cells[has_text].astype(np.intp)]
+        of_rows[has_text] = indices[cells[has_text].astype(np.intp)]
         parts.append((of_rows[:, None] == np.arange(len(column.values))).astype(np.float32))
         unknown = has_text & (of_rows < 0)
         if unknown.any():

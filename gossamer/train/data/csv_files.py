@@ -136,7 +136,7 @@ class CsvLayout:
                 f"{width}, first or last" if are_names else
                 f"its first line names no columns; expected a number from 1 to {width}, first "
                 "or last"))
-        others = [name for place, name in enumerate(names) if place != index]
+        others = [name for other, name in enumerate(names) if other != index]
         is_heading = are_names if index is None else not is_number(names[index]) and (
             names[index].lower() in _HEADINGS or not any(map(is_number, others)))
         return CsvLayout(delimiter, width, index, *((names, line) if is_heading else ()))
@@ -175,7 +175,10 @@ def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _layout(path: Path, label: str) -> CsvLayout:
-    """Return the layout of a file. Raises InputError where the file has no sample."""
+    """Return the layout of a file.
+
+    Raises InputError where the file has no sample.
+    """
     with opened_lines(path) as file:
         first = next((line for line in file if not line.isspace()), None)
     if first is None:

@@ -1,5 +1,7 @@
-"""Dataset: samples in memory with their labels, or with the numbers to learn. Functions prepare and
-split the samples."""
+"""Samples in memory, their split, and the steps that prepare them.
+
+Functions prepare and split the samples.
+"""
 
 from __future__ import annotations
 
@@ -51,16 +53,22 @@ class Dataset:
 
 
 def prepared(data: Dataset, preparation: Preparation) -> Dataset:
-    """Return the samples after a preparation. Raises InputError as the preparation does."""
+    """Return the samples after a preparation.
+
+    Raises InputError as the preparation does.
+    """
     steps = replace(preparation, shape=data.shape)
     return replace(data, x=steps(data.x, data.source), shape=steps.pad or data.shape,
                    pixels=data.pixels and not steps.scale)
 
 
 def split(data: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Draw a fraction of the samples at random. Returns the samples that were not drawn and the
-    samples that were drawn, both in the order of the data. Raises InputError where a part has no
-    samples."""
+    """Draw a fraction of the samples at random.
+
+    Returns the samples that were not drawn and the samples that were drawn, both in the order of
+    the data.
+    Raises InputError where a part has no samples.
+    """
     count = round(fraction * len(data.x))
     if not 0 < count < len(data.x):
         raise InputError(f"{data.source}: {fraction:g} of its {len(data.x)} samples are {count}; "
@@ -72,8 +80,10 @@ def split(data: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
 
 
 def picture_shape(features: int) -> tuple[int, int] | None:
-    """Return the sides of a square picture with this many pixels; None where the number is no
-    square, or too small for a picture."""
+    """Return the sides of a square picture; None for other pixel counts.
+
+    A picture has sides of at least 8 pixels.
+    """
     side = math.isqrt(features)
     return (side, side) if side * side == features and side >= _LEAST_SIDE else None
 

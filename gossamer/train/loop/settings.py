@@ -1,4 +1,4 @@
-"""Settings: checks the parameters of an MLP, and stores how one network is trained."""
+"""The settings with which a network is trained, and learning rate schedules."""
 
 from __future__ import annotations
 
@@ -96,10 +96,12 @@ class Settings:
 
     @staticmethod
     def of(mlp: Any, data: DataShape) -> Settings:
-        """Return the settings with which an MLP is trained on samples of this shape. Where the MLP
-        leaves the loss, the output or the batch open, the shape decides. Where it leaves the
-        learning rate open, the optimiser decides. Other settings may stay None. Raises InputError
-        that names a wrong setting."""
+        """Return the settings with which an MLP is trained on samples of this shape.
+
+        Where the MLP leaves the loss, the output or the batch open, the shape decides. Where it
+        leaves the learning rate open, the optimiser decides. Other settings may stay None.
+        Raises InputError that names a wrong setting.
+        """
         labelled, optimiser = data.labelled, mlp.optimiser
         loss = mlp.loss or ("cross_entropy" if labelled else "squared_error")
         output = mlp.output
@@ -121,7 +123,9 @@ class Settings:
     def problem(self, rows: int, samples: int, networks: int = 1,
                 weighted: bool = False) -> BackpropProblem:
         """Return the problem of one epoch over `samples` samples of data with `rows` rows.
-        weighted: whether the samples have weights."""
+
+        weighted: whether the samples have weights.
+        """
         return BackpropProblem(
             self.sizes, rows, samples, self.activation, self.loss, self.batch, self.momentum > 0,
             networks, adam=self.optimiser == "adam", output=self.output,
@@ -148,8 +152,12 @@ class Settings:
                              "output='linear', or bring y into that range")
 
     def start(self, rng: np.random.Generator) -> np.ndarray:
-        """Return the initial weights and biases, with zeros behind them for the numbers that the
-        optimiser keeps, (parameter_count,) float32. All devices get the same initial weights."""
+        """Return the initial parameters, (parameter_count,) float32.
+
+        Behind weights and biases are zeros for the numbers that the optimiser keeps.
+
+        All devices get the same initial weights.
+        """
         problem = self.problem(0, 0)
         parameters = np.zeros(problem.parameter_count, np.float32)
         if self.initial == "uniform":
@@ -162,15 +170,19 @@ class Settings:
         return parameters
 
     def numbers(self, epochs: int) -> tuple[float, float, float]:
-        """Return learning rate, momentum and weight decay of the epoch that follows `epochs`
-        finished epochs."""
+        """Return learning rate, momentum and weight decay of an epoch.
+
+        It follows `epochs` finished epochs.
+        """
         return (self.learning_rate * factor(self.schedule, epochs), self.momentum,
                 self.weight_decay)
 
 
 def given_sizes(mlp: Any) -> tuple[int, ...]:
-    """Return the numbers of units of all layers that `sizes` of an MLP gives; () where `sizes` is
-    empty. Raises InputError where `sizes` is wrong."""
+    """Return the units of all layers that `sizes` gives; () where it is empty.
+
+    Raises InputError where `sizes` is wrong.
+    """
     sizes = mlp.sizes
     if sizes is None or (not isinstance(sizes, str | int) and len(sizes) == 0):
         return ()
@@ -187,8 +199,9 @@ def given_sizes(mlp: Any) -> tuple[int, ...]:
 
 
 def units(mlp: Any, inputs: int, outputs: int) -> tuple[int, ...]:
-    """Return the numbers of units of all layers of an MLP. Raises InputError where `sizes` or
-    `hidden` of the MLP is wrong.
+    """Return the numbers of units of all layers of an MLP.
+
+    Raises InputError where `sizes` or `hidden` of the MLP is wrong.
 
     inputs, outputs: the first and the last number where `sizes` of the MLP is empty.
     """

@@ -1,4 +1,4 @@
-"""Progress: the report that a user's function gets after each epoch of a training."""
+"""The state of one network's training, and the report of each epoch."""
 
 from __future__ import annotations
 
@@ -143,7 +143,9 @@ class TrainState:
 
     def under(self, settings: Settings) -> TrainState:
         """Return the state in which training goes on from the kept parameters with other settings.
-        Velocities and Adam's means stay where both settings have them, and else start at 0."""
+
+        Velocities and Adam's means stay where both settings have them, and else start at 0.
+        """
         problem, before = settings.problem(0, 0), self.settings.problem(0, 0)
         parameters = np.zeros(problem.parameter_count, np.float32)
         if problem.parameter_count == before.parameter_count:
@@ -154,9 +156,11 @@ class TrainState:
 
     @property
     def kept_weights(self) -> np.ndarray:
-        """The parameters that the trained network has, (weight_count,) float32: the parameters
-        after the best epoch where the best epoch is to be kept and is known, else the parameters
-        after the last epoch."""
+        """The parameters of the trained network, (weight_count,) float32.
+
+        They are those after the best epoch where it is to be kept and is known, else those after
+        the last epoch.
+        """
         if self.best is not None and self.settings.keep == "best":
             return self.best.weights
         return self.parameters[:self.settings.problem(0, 0).weight_count]
@@ -193,9 +197,11 @@ class TrainState:
             self.least = self.curve[-1]
 
     def note_validation(self, validation: Validation) -> None:
-        """Record the result of the last epoch on the validation data. Where the best epoch is kept
-        and the last epoch is the best so far, the parameters after the last epoch are recorded
-        too."""
+        """Record the result of the last epoch on the validation data.
+
+        Where the best epoch is kept and the last epoch is the best so far, the parameters after the
+        last epoch are recorded too.
+        """
         self.validation = validation
         if self.settings.keep != "best":
             self.note_loss()

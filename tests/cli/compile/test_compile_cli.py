@@ -119,7 +119,7 @@ def test_a_budget_measures_what_a_plan_needs(run: Run, network: Path, tmp_path: 
     assert described["measured"] > 0 and described["not_tried"] > 0
     (report,) = described["reports"]
     assert report["plans"] == [] and report["end_to_end_us"] > 0
-    assert any("measuring was ended before" in note for note in report["notes"])
+    assert any("tuning ended before" in note for note in report["notes"])
     later = json.loads(compile_(run, network, "--json").stdout)
     assert later["measured"] > 0
 

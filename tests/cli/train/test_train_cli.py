@@ -69,7 +69,7 @@ def test_an_error_goal_ends_it(samples, model):
     assert facts["epochs_done"] < 50 and facts["errors"][-1] <= 0.2 < facts["errors"][-2]
     assert facts["goal_reached"] is True
     assert (f"\nerror {facts['errors'][-1]:.4g} after {facts['epochs_done']} of 50 epochs: the "
-            "goal of 0.2 is reached\n") in succeeds(*words).stdout
+            "target of 0.2 is reached\n") in succeeds(*words).stdout
     assert " after 2 of 2 epochs: the target of 0.2 is not reached\n" in succeeds(
         *words, "--epochs", "2").stdout
     assert " the target of " not in succeeds(*train(samples, model)).stdout

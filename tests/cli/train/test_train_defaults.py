@@ -88,7 +88,7 @@ def test_numbers_are_learnt(tmp_path):
                           tmp_path / "m.onnx", "--report", tmp_path / "r.json", "--curve",
                           tmp_path / "c.png", *HOST)
         head, *_, last = result.stdout.splitlines()
-        assert head.endswith("numbers to learn") and last.startswith("validation R^2: 0.9")
+        assert head.endswith("regression") and last.startswith("validation R^2: 0.9")
         facts = json.loads((tmp_path / "r.json").read_text())
         assert facts["accuracy"] > 0.9 and facts["classes"] is facts["right"] is None
         assert facts["settings"]["sizes"] == [9, 100, 1]
@@ -109,8 +109,8 @@ def test_numbers_that_the_published_training_cannot_learn(tmp_path):
 def test_whole_numbers_that_look_like_numbers_to_learn(tmp_path):
     samples = save_csv(tmp_path / "s.csv", np.arange(60) * 3)
     result = succeeds("train", samples, "-o", tmp_path / "m.onnx", "--epochs", "1", *HOST)
-    assert result.stderr == (f"notice: {samples}: has 60 labels in 60 samples, each of which is a "
-                             "class; --task regression learns them as numbers\n")
+    assert result.stderr == (f"notice: {samples}: has 60 different labels in 60 samples, each of "
+                             "which becomes a class; --task regression predicts them as numbers\n")
 
 
 def test_test_samples_of_another_class(samples, model, tmp_path):

@@ -141,7 +141,7 @@ def test_an_output_that_cannot_be_written_leaves_the_others(samples, model, tmp_
 @pytest.mark.parametrize("columns, greatest, words, notice", [
     (64, 255, [], ""),
     (64, 256, [], "range from 0 to 256 and are not scaled, which may hinder learning; "
-                  "--standardise brings them nearer to 0, --no-scale leaves them as they are"),
+                  "--standardise standardises them, --no-scale silences this notice"),
     (16, 255, [], "range from 0 to 255 and are not scaled, which may hinder learning; "
                   "--scale maps 0..255 to 0..1, --no-scale silences this notice"),
     (64, 256, ["--standardise"], ""), (16, 255, ["--no-scale"], ""), (16, 255, ["--scale"], ""),

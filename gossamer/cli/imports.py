@@ -1,0 +1,36 @@
+"""Let Ctrl-C end the process while modules are imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 + SIGINT."""
+
+
+@contextmanager
+def interruptible_at_once() -> Iterator[None]:
+    """Let Ctrl-C end the process at once.
+
+    Without this context manager, Python may lose a KeyboardInterrupt within imports, or print it
+    and go on.
+    """
+
+    def leave(*_: object) -> None:
+        os.write(2, b"error: interrupted\n")
+        os._exit(INTERRUPTED)
+
+    # only the main thread may set the handler, and a handler that a program has set stays
+    if (threading.current_thread() is not threading.main_thread()
+            or signal.getsignal(signal.SIGINT) is not signal.default_int_handler):
+        yield
+        return
+    signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
