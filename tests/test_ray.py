@@ -190,7 +190,7 @@ def test_the_verb_run_on_a_cluster(cluster: Any, tmp_path: Path) -> None:
     # what was interrupted goes on where it stopped
     lines = here.read_text().splitlines(keepends=True)
     there.write_text("".join(lines[:11]))
-    assert "11 rows were there already" in succeeds(
+    assert "11 rows existed already" in succeeds(
         "run", network, folder, "-o", there, *options, "--ray", "auto", "--resume").stdout
     assert there.read_text() == here.read_text()
     table = tmp_path / "rows.parquet"

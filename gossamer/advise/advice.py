@@ -1,13 +1,15 @@
-"""Times a network unchanged, and with its smallest weights set to zero in several ways."""
+"""Measure how much faster pruning makes a network, and choose what to prune."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
 
 from gossamer.errors import InputError
+from gossamer.io.charts import as_png, new_figure
+from gossamer.io.text import duration_text
 from gossamer.model.infer.resolve import check_open_dimensions, default_batch
 from gossamer.model.load import load
 from gossamer.model.prune import PrunedLayer, prune
@@ -34,13 +36,14 @@ WAYS = (Way("80%", "unstructured", 0.8), Way("90%", "unstructured", 0.9),
         Way("half the channels", "channels", 0.5))
 """The ways that are measured by default."""
 AS_IT_IS = "as it is"
-"""The key of the times of the unchanged network, beside the names of the ways."""
+"""The key of the times of the unchanged network, next to the names of the ways."""
 
 
 @dataclass(frozen=True, eq=False)
 class LayerGroup:
-    """Layers whose total time is known in every plan: one layer, or several layers that one step
-    computes together in some plan.
+    """Layers whose total time is known in every plan.
+
+    It is one layer, or several layers that one step computes together in some plan.
 
     layers: the names of the layers.
     pruned: the names of the layers whose weights can become zero.
@@ -78,14 +81,13 @@ class Advice:
     warnings: tuple[str, ...] = ()
 
     def speed(self, way: str) -> float:
-        """Returns the speed of the network pruned in this way, relative to the unchanged
+        """Return the speed of the network pruned in this way, relative to the unchanged
         network."""
         return self.network_us[AS_IT_IS] / self.network_us[way]
 
 
 def check_speed_up(value: float) -> str | None:
-    """Returns in a few words what is wrong with a speed-up that a user asks for; None for a value
-    that may be asked for."""
+    """Return what is wrong with a wanted speed-up; None for a valid one."""
     return None if 1 < value < 1000 else "expected a number above 1, such as 2"
 
 
@@ -93,8 +95,10 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None,
            batch: int | None = None, precision: str = "fp32", effort: str = "quick",
            ways: Sequence[Way] = WAYS,
            note: Callable[[str], None] = lambda text: None) -> Advice:
-    """Times a network unchanged, and pruned in each of the ways. The magnitudes of the present
-    weights decide which weights become zero; in a network that was not trained, they are random.
+    """Time a network unchanged, and pruned in each of the ways.
+
+    The magnitudes of the present weights decide which weights become zero; in a network that was
+    not trained, they are random.
 
     model: returns a new copy of the network.
     device, precision, effort: as for `gossamer.compile`.
@@ -142,20 +146,22 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None,
 
 
 def _missing(layers: Sequence[PrunedLayer]) -> str:
-    """Returns why no layer was pruned; "" where some layer was pruned."""
+    """Return why no layer was pruned; "" where some layer was pruned."""
     reasons = dict.fromkeys(layer.kept for layer in layers)
-    return "" if "" in reasons else f"no layer can have it: {'; '.join(reasons)}"
+    return "" if "" in reasons else f"applies to no layer: {'; '.join(reasons)}"
 
 
 def _step_times(report: Report) -> list[tuple[tuple[str, ...], float]]:
-    """Returns the layers of each step and its microseconds."""
+    """Return the layers of each step and its microseconds."""
     return [(tuple(row["layers"]), row["median_us"] or 0.0) for row in report.rows]
 
 
 def _groups(times: Mapping[str, Sequence[tuple[tuple[str, ...], float]]],
             sizes: Mapping[str, int]) -> Iterable[LayerGroup]:
-    """Yields the smallest groups of layers such that the layers of a step belong to the same group,
-    for every step of every plan. sizes: the number of weights of each layer that can be pruned."""
+    """Yield the smallest groups of layers that no step of any plan crosses.
+
+    sizes: the number of weights of each layer that can be pruned.
+    """
     group_of: dict[str, set[str]] = {}
     order: dict[str, None] = {}
     for steps in times.values():
@@ -174,3 +180,95 @@ def _groups(times: Mapping[str, Sequence[tuple[tuple[str, ...], float]]],
                          sum(sizes[name] for name in pruned),
                          {name: sum(us for layers, us in steps if not group.isdisjoint(layers))
                           for name, steps in times.items()})
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The sparsities of layers, and the speed-up that the network is expected to get from them.
+
+    sparsities: the share of zeros by the name of a layer; all other layers stay as they are.
+    speed_up: how many times as fast the network is expected to be.
+    reached: whether speed_up is at least the speed-up that was asked for; if not, speed_up is the
+    largest possible speed-up.
+    """
+
+    sparsities: dict[str, float]
+    speed_up: float
+    reached: bool
+
+
+def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Choice:
+    """Return the layers to prune for a speed-up, with the pattern "unstructured".
+
+    keep: names of layers that stay as they are.
+
+    The layers are chosen one after another. The next layer is the one that saves the most time per
+    weight that becomes zero. Where pruning one more layer can reach the speed-up, the layer that
+    reaches it with the fewest zeros is the last. The time of the network is expected to fall in the
+    same ratio as the sum of its steps' times.
+    """
+    total = advice.others_us[AS_IT_IS] + sum(group.us[AS_IT_IS] for group in advice.groups)
+    groups = [group for group in advice.groups if not set(group.pruned).intersection(keep)]
+    ways = [way for way in WAYS if way.pattern == "unstructured" and way.name in advice.network_us]
+    taken: dict[LayerGroup, Way] = {}
+    saved = 0.0
+
+    def expected() -> float:
+        return total / (total - saved)
+
+    while expected() < speed_up:
+        steps = list(_steps(groups, ways, taken))
+        if not steps:
+            break
+        enough = [step for step in steps if total >= speed_up * (total - saved - step[0])]
+        gain, _, group, way = (min(enough, key=lambda step: step[1]) if enough else
+                               max(steps, key=lambda step: step[0] / step[1]))
+        saved += gain
+        taken[group] = way
+    return Choice({layer: way.sparsity for group, way in taken.items() for layer in group.pruned},
+                  expected(), expected() >= speed_up)
+
+
+def _steps(groups: Sequence[LayerGroup], ways: list[Way],
+           taken: dict[LayerGroup, Way]) -> Iterator[tuple[float, float, LayerGroup, Way]]:
+    """Yield each change that gives a group more zeros and saves time.
+
+    A change is given by the microseconds saved, the number of further zeros, the group and its new
+    way.
+    """
+    for group in groups:
+        now = taken.get(group)
+        us = group.us[now.name if now else AS_IT_IS]
+        for way in ways:
+            more = way.sparsity - (now.sparsity if now else 0.0)
+            if more > 0 and (gain := us - group.us[way.name]) > 0:
+                yield gain, more * group.weights, group, way
+
+
+def chart(advice: Advice, title: str) -> bytes:
+    """Return a PNG picture of the network's speed over the share of zeros.
+
+    The speed is given as a multiple of the unchanged network's speed. A horizontal line marks the
+    multiple 1.
+    """
+    figure = new_figure(7.0, 4.5, 110)
+    axis = figure.subplots()
+    measured = [way for way in WAYS if way.name in advice.network_us]
+    curve = [(0.0, 1.0), *((way.sparsity, advice.speed(way.name)) for way in measured
+                           if way.pattern == "unstructured")]
+    axis.plot([100 * sparsity for sparsity, _ in curve], [speed for _, speed in curve], marker="o",
+              label="any weights")
+    for way in measured:
+        if way.pattern != "unstructured":
+            axis.plot(100 * way.sparsity, advice.speed(way.name), marker="s", linestyle="none",
+                      label=f"pattern {way.name}" if way.pattern == way.name else way.name)
+    axis.axhline(1.0, linewidth=0.8, color="0.3")
+    axis.annotate(f"{AS_IT_IS}: {duration_text(advice.network_us[AS_IT_IS])}", (0, 1.0),
+                  xytext=(4, -12), textcoords="offset points", fontsize=8)
+    axis.set_xlabel("zeros among the weights, %")
+    axis.set_ylabel("times as fast")
+    axis.set_ylim(bottom=0)
+    axis.set_title(f"{title}, batch {advice.batch}, {advice.description}", fontsize=10)
+    axis.legend(fontsize=8)
+    axis.grid(linewidth=0.3)
+    return as_png(figure)

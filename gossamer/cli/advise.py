@@ -12,9 +12,9 @@ from rich.console import Console
 
 from gossamer.advise import Advice, Choice, LayerGroup, advise, chart, cheapest, check_speed_up
 from gossamer.advise.advice import AS_IT_IS, WAYS
-from gossamer.cli.onnx_form import naming, onnx_form
-from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, WeightsOption
-from gossamer.errors import InputError, one_of
+from gossamer.cli import arguments
+from gossamer.cli.convert import naming, onnx_form
+from gossamer.errors import InputError
 from gossamer.io import output_files, terminal
 from gossamer.io.charts import check_available
 from gossamer.io.output_files import replacing
@@ -25,33 +25,30 @@ from gossamer.plan.report.html import time_text
 
 
 def advise_(
-    model: ModelArgument,
-    device: DeviceOption = None,
+    model: arguments.ModelArgument,
+    device: arguments.DeviceOption = None,
     batch: Annotated[int | None, typer.Option(
-        min=1, help="Images of an execution.",
+        min=1, help="Batch size.",
         show_default="1, or the file's where it does not run at 1")] = None,
     precision: Annotated[str, typer.Option(
-        help=f"The least precise arithmetic allowed: {', '.join(PRECISIONS)}.")] = "fp32",
+        help=f"Lowest precision allowed: {', '.join(PRECISIONS)}.")] = "fp32",
     effort: Annotated[str, typer.Option(
-        help=f"How much is measured: {', '.join(EFFORTS)}.")] = "quick",
+        help=f"Tuning effort: {', '.join(EFFORTS)}.")] = "quick",
     speed_up: Annotated[float | None, typer.Option(
-        "--speed-up", metavar="2", help="Say which layers to prune for a network that is so many "
-        "times as fast.")] = None,
+        "--speed-up", metavar="2", help="Choose the layers to prune for this speed-up.")] = None,
     plot: Annotated[Path | None, typer.Option(
-        metavar="FILE.png", help="Draw speed over sparsity; needs matplotlib.")] = None,
-    weights: WeightsOption = None,
-    as_json: JsonOption = False,
+        metavar="FILE.png", help="Plot speed over sparsity; needs matplotlib.")] = None,
+    weights: arguments.WeightsOption = None,
+    as_json: arguments.JsonOption = False,
 ) -> None:
-    """Measure what zeros would bring a network on a device, before it is trained with them.
+    """Measure how much faster pruning would make a network on a device.
 
     Each layer and the whole network are timed unchanged, and with these weights set to zero: the
     smallest 80, 90, 95 or 98% of each layer's weights; the two smallest of every four weights; half
     of each layer's filters.
     """
-    if precision not in PRECISIONS:
-        raise InputError(f"--precision {precision}: {one_of(precision, PRECISIONS)}")
-    if effort not in EFFORTS:
-        raise InputError(f"--effort {effort}: {one_of(effort, EFFORTS)}")
+    arguments.check_choice("--precision", precision, PRECISIONS)
+    arguments.check_choice("--effort", effort, EFFORTS)
     if speed_up is not None and (reason := check_speed_up(speed_up)) is not None:
         raise InputError(f"--speed-up {speed_up:g}: {reason}")
     if plot is not None:
@@ -65,7 +62,7 @@ def advise_(
     choice = None if speed_up is None else cheapest(advice, speed_up)
     if plot is not None:
         with replacing(plot) as file:
-            file.write(chart.png(advice, Path(model).name))
+            file.write(chart(advice, Path(model).name))
     if as_json:
         terminal.print_json({"model": model, "precision": precision, "effort": effort,
                              **asdict(advice),
@@ -91,7 +88,7 @@ def _print_advice(advice: Advice) -> None:
              {"layer": "times as fast",
               **{name: f"{advice.speed(name):.2f}" for name in names if name != AS_IT_IS}}]
     terminal.print_table(columns, rows)
-    print("steps are timed alone, so that their sum is not the network's time")
+    print("steps are timed separately, so that their sum is not the network's time")
     for warning in advice.warnings:
         terminal.notice(warning, "warning")
     for name, reason in advice.absent.items():
@@ -109,14 +106,13 @@ def _group_name(group: LayerGroup) -> str:
 
 def print_choice(model: str, advice: Advice, choice: Choice, speed_up: float) -> None:
     if not choice.sparsities:
-        print(f"no layer is faster with zeros here: nothing to prune for {speed_up:g} times the "
-              "speed")
+        print(f"no layer is faster with zeros on this device: nothing to prune for a speed-up of "
+              f"{speed_up:g}")
         return
     if not choice.reached:
-        terminal.notice(f"--speed-up {speed_up:g}: zeros without a pattern are expected to bring "
-                        f"{choice.speed_up:.2f} times the speed at most, by these layers")
-    print(f"layers to prune for about {choice.speed_up:.2f} times the "
-          "speed, with few zeros:")
+        terminal.notice(f"--speed-up {speed_up:g}: unstructured pruning is expected to reach at "
+                        f"most {choice.speed_up:.2f}, with these layers")
+    print(f"layers to prune for a speed-up of about {choice.speed_up:.2f}:")
     terminal.print_table({"layer": "layer", "sparsity": "sparsity"}, list(_lines(choice)))
     terminal.print_line(f"gossamer prune {model} --speed-up {speed_up:g} -o thin.onnx writes such "
                         "a network")

@@ -1,19 +1,20 @@
-"""Turns texts of the command line, such as MODEL, --shape and --input, into graphs, plans and
-arrays."""
+"""Options that several verbs share, and the graphs, plans and arrays they name."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import typer
 
 import gossamer
 from gossamer.device.registry import names_several
-from gossamer.errors import GossamerWarning, InputError, quoted
+from gossamer.errors import GossamerWarning, InputError, one_of, quoted
 from gossamer.io import terminal
+from gossamer.io.images import PRESETS
 from gossamer.io.npy import read_arrays
 from gossamer.io.text import shape_text
 from gossamer.model import zoo
@@ -29,6 +30,47 @@ if TYPE_CHECKING:
     from gossamer.model.graph import Graph
 
 
+ModelArgument = Annotated[str, typer.Argument(
+    metavar="MODEL", help=f"The network: {expected_models()}.")]
+ShapeOption = Annotated[list[str] | None, typer.Option(
+    metavar="[NAME=]3,224,224",
+    help="Shape of an input without the batch, where the file leaves it open. May be repeated.")]
+WeightsOption = Annotated[str | None, typer.Option(
+    metavar="FILE", help="Weights of a .cfg (default: the .weights file of the same name).")]
+OutputsOption = Annotated[list[str] | None, typer.Option(
+    metavar="NAME[,NAME]", help="Outputs to compute (default: all). May be repeated.")]
+PlanArgument = Annotated[str, typer.Argument(
+    metavar="MODEL", help=f"A plan saved by `gossamer compile` ({SUFFIX}), "
+                          f"{expected_models()}.")]
+DeviceOption = Annotated[str | None, typer.Option(
+    help="Device: host, opencl:N or cuda:N (default: the best available).")]
+DevicesOption = Annotated[str | None, typer.Option(
+    "--device", help="Device: host, opencl:N or cuda:N (default: the best available); "
+                     "cuda:all or cuda:0,cuda:1 to share the work.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+StrictOption = Annotated[bool, typer.Option(
+    "--strict", help="Fail where a layer cannot run on the device, instead of using the host.")]
+LabelsOption = Annotated[Path | None, typer.Option(
+    metavar="FILE", help="File of class names, one per line.")]
+LabelOption = Annotated[str, typer.Option(
+    metavar="NAME|N", help="Label column of a .csv file: its name in the first line, its number "
+                           "from 1, first, or last.")]
+PreprocessOption = Annotated[str | None, typer.Option(
+    help=f"Preprocessing of photos: {', '.join(PRESETS)}.")]
+SizeOption = Annotated[str | None, typer.Option(
+    help="Resize photos to this height x width: 224 or 224x320.")]
+ResizeOption = Annotated[int | None, typer.Option(
+    help="Resize the short side to this length, then crop the centre to --size.")]
+ScaleOption = Annotated[float | None, typer.Option(
+    help="Factor of the pixel values (0 to 255), applied before --mean and --std.")]
+MeanOption = Annotated[str | None, typer.Option(
+    help="Mean to subtract: one number, or one per channel.")]
+StdOption = Annotated[str | None, typer.Option(
+    help="Standard deviation to divide by: one number, or one per channel.")]
+BgrOption = Annotated[bool, typer.Option("--bgr", help="Use the channel order BGR instead of RGB.")]
+GreyOption = Annotated[bool, typer.Option("--grey", help="Convert photos to one grey channel.")]
+
+
 AnyPlan = Plan | PlanGroup | OpenPlan
 """A plan of a network on one device, on several devices, or with inputs of any size."""
 
@@ -36,9 +78,12 @@ AnyPlan = Plan | PlanGroup | OpenPlan
 def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
                outputs: list[str] | None = None, precision: str | None = None, *,
                may_stay_open: bool = False) -> Graph:
-    """Returns the graph of the MODEL argument with the --shape, --weights and --outputs options,
-    and prints its warnings. precision: the value of --precision, or None. may_stay_open: whether
-    sizes besides the batch may stay open; else an open size raises InputError."""
+    """Return the graph of the MODEL argument, and print its warnings.
+
+    precision: the value of --precision, or None.
+    may_stay_open: whether sizes besides the batch may stay open; else an open size raises
+    InputError.
+    """
     if not model:
         raise InputError(f"MODEL: the name is empty; expected {expected_models()}")
     if weights == "":
@@ -60,9 +105,12 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
 
 def load_plan(model: str, device: str | None, shapes: list[str] | None, weights: str | None,
               strict: bool, outputs: list[str] | None = None) -> Plan | PlanGroup | None:
-    """Returns the plan that the MODEL argument names, on one device or several, and prints its
-    warnings. Returns None where MODEL names a network. Raises InputError for options that go with
-    networks only."""
+    """Return the plan that the MODEL argument names, on one device or several, and print its
+    warnings.
+
+    Returns None where MODEL names a network.
+    Raises InputError for options that go with networks only.
+    """
     if not model.endswith(SUFFIX):
         return None
     if shapes:
@@ -81,16 +129,35 @@ def load_plan(model: str, device: str | None, shapes: list[str] | None, weights:
     return plan
 
 
+def check_choice(option: str, value: str, choices: Collection[str]) -> None:
+    """Raise InputError where the value of an option is none of the choices."""
+    if value not in choices:
+        raise InputError(f"{option} {value}: {one_of(value, choices)}")
+
+
+def batch_sizes(text: str, example: str) -> list[int]:
+    """Return the batch sizes that --batch gives."""
+    try:
+        sizes = [int(part) for part in text.split(",")]
+    except ValueError:
+        sizes = [0]
+    if min(sizes) < 1:
+        raise InputError(f"--batch {text}: expected sizes of 1 or more, like {example}")
+    return sizes
+
+
 def device_of(plan: AnyPlan) -> tuple[str, str]:
-    """Returns the names and the descriptions of the devices that a plan runs on."""
+    """Return the names and the descriptions of the devices that a plan runs on."""
     if isinstance(plan, PlanGroup):
         return plan.device_names, plan.device_descriptions
     return plan.device.name, plan.device.description
 
 
 def results_of(plan: AnyPlan, batches: Iterable[tuple[np.ndarray, ...]]) -> Iterator[Any]:
-    """Yields the result of a plan for each batch of inputs, in the order of the batches. The
-    devices of a PlanGroup share the batches."""
+    """Yield the result of a plan for each batch of inputs, in the order of the batches.
+
+    The devices of a PlanGroup share the batches.
+    """
     if isinstance(plan, PlanGroup):
         with plan.stream(batches) as results:
             yield from results
@@ -100,9 +167,13 @@ def results_of(plan: AnyPlan, batches: Iterable[tuple[np.ndarray, ...]]) -> Iter
 
 
 def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:
-    """Returns the graph with open dimensions set from texts like image=3,224,224. A text has the
-    sizes of all dimensions except the batch. A text without a name is for the first input. Raises
-    InputError where a text contradicts the graph."""
+    """Return the graph with open dimensions set by texts like image=3,224,224.
+
+    A text has the sizes of all dimensions except the batch. A text without a name is for the first
+    input.
+
+    Raises InputError where a text contradicts the graph.
+    """
     shapes = {}
     for text in texts:
         name, _, sizes = text.rpartition("=")
@@ -119,8 +190,7 @@ def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:
 
 
 def check_numbers(graph: Graph) -> None:
-    """Raises InputError for a network that takes or gives values that no file of arrays holds, such
-    as texts."""
+    """Raise InputError for inputs or outputs that no array file holds, such as texts."""
     for what, infos in (("takes", graph.network_inputs), ("gives", graph.network_outputs)):
         for info in infos:
             if not hasattr(np, info.dtype):
@@ -130,17 +200,17 @@ def check_numbers(graph: Graph) -> None:
 
 
 def has_batch(graph: Graph) -> bool:
-    """Returns whether the network takes batches of any size."""
+    """Return whether the network takes batches of any size."""
     return any(info.shape[:1] == (None,) for info in graph.network_inputs)
 
 
 def input_names(graph: Graph) -> str:
-    """Returns the names of the graph's inputs for a message."""
+    """Return the names of the graph's inputs for a message."""
     return ", ".join(repr(info.name) for info in graph.network_inputs)
 
 
 def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> list[np.ndarray]:
-    """Returns the arrays that an option names, in the order of the graph's inputs.
+    """Return the arrays that an option names, in the order of the graph's inputs.
 
     Each text is a file, or NAME=FILE; a .npz file gives several inputs by their names. option: the
     option, for messages. Raises InputError where a file cannot be read, where an input has no array
@@ -171,8 +241,10 @@ def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> 
 
 
 def _name_and_file(text: str, graph: Graph, option: str) -> tuple[str, str]:
-    """Returns the name of the input and the file in NAME=FILE; the name is empty where only a file
-    is given."""
+    """Return the input and the file of NAME=FILE.
+
+    The name is empty where only a file is given.
+    """
     names = [info.name for info in graph.network_inputs]
     name, equals, file = text.partition("=")
     if not equals or (name not in names and Path(text).exists()):
@@ -186,8 +258,10 @@ def _name_and_file(text: str, graph: Graph, option: str) -> tuple[str, str]:
 
 
 def _check_arrays(graph: Graph, arrays: dict[str, tuple[str, np.ndarray]], option: str) -> None:
-    """Raises InputError where an array does not have the shape, dtype or rows that its input
-    takes. arrays: file and content by the input's name."""
+    """Raise InputError where an array does not have the shape, dtype or rows that its input takes.
+
+    arrays: file and content by the input's name.
+    """
     rows: tuple[str, int] | None = None
     for info in graph.network_inputs:
         file, values = arrays[info.name]
@@ -216,8 +290,10 @@ def _check_arrays(graph: Graph, arrays: dict[str, tuple[str, np.ndarray]], optio
 
 def array_batches(arrays: Sequence[np.ndarray], graph: Graph, rows: int,
                   batch: int) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yields the rows of the inputs, `batch` at a time; an input without a batch dimension is
-    yielded whole each time."""
+    """Yield the rows of the inputs, `batch` at a time.
+
+    An input without a batch dimension is yielded whole each time.
+    """
     for start in range(0, max(rows, 1), max(batch, 1)):
         yield tuple(values[start : start + batch] if info.shape[:1] == (None,) else values
                     for values, info in zip(arrays, graph.network_inputs, strict=True))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from gossamer.cli.options import DeviceOption, JsonOption
+from gossamer.cli import arguments
+from gossamer.cli.arguments import DeviceOption, JsonOption
 from gossamer.errors import InputError
 from gossamer.io import terminal
 from gossamer.model import zoo
@@ -30,28 +31,29 @@ if TYPE_CHECKING:
 
 def bench(
     model: Annotated[str, typer.Argument(
-        metavar="MODEL", help=f"The network: {expected_models()}. Where the package gossamer-bench "
-                              "is installed, the name of a suite too.")],
+        metavar="MODEL", help=f"The network: {expected_models()}. With the package gossamer-bench "
+                              "also the name of a suite.")],
     device: DeviceOption = None,
     batch: Annotated[str, typer.Option(
-        help="Batch sizes: of the latency and of the throughput.")] = "1,64",
+        help="Batch sizes of the latency and of the throughput measurement.")] = "1,64",
     precision: Annotated[str, typer.Option(
-        help="fp32 (strict float32 everywhere), tf32, fp16: the best of each contender in each.")
+        help="Precisions to measure: fp32, tf32, fp16.")
     ] = "fp32",
     against: Annotated[str | None, typer.Option(
-        metavar="PEERS", help="torch-eager, torch-compile, torch-compile:reduce-overhead, "
-                              "torch-compile-graph, onnxruntime, or none (default: all).")] = None,
+        metavar="PEERS", help="Contenders: torch-eager, torch-compile, "
+                              "torch-compile:reduce-overhead, torch-compile-graph, onnxruntime, or "
+                              "none (default: all).")] = None,
     effort: Annotated[str, typer.Option(
-        help="quick, normal or max: how much is tried before gossamer's choice.")] = "quick",
+        help="Tuning effort of gossamer: quick, normal or max.")] = "quick",
     seconds: Annotated[float, typer.Option(
-        help="Seconds for which each contender is called.")] = 2.0,
+        help="Duration of each measurement, in seconds.")] = 2.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure gossamer beside others, in one process on one machine."""
+    """Compare the speed of gossamer with that of PyTorch and ONNX Runtime."""
     if model not in zoo.MODELS and not registry.reader_of(model):
         raise InputError(f"{model}: expected a network ({expected_models()}); suites, timm and "
-                         "serve are a package of their own, which a checkout of gossamer installs: "
-                         "pip install -e benchmarks/gossamer_bench")
+                         "serve need the package gossamer-bench: pip install -e "
+                         "benchmarks/gossamer_bench in gossamer's checkout")
     (load,) = parse_loads("1", None, seconds)
     bench_network([Path(model)], device, parse_batches(batch), parse_precisions(precision), against,
                   effort, load, as_json=as_json)
@@ -60,8 +62,13 @@ def bench(
 def bench_network(models: Sequence[Path], device_name: str | None, batches: Sequence[int],
                   precisions: Sequence[str], against: str | None, effort: str, load: Load, *,
                   as_json: bool) -> None:
-    """Measures gossamer and its peers: the latency of calls at the first batch size, and the
-    throughput at the last batch size. Prints a table with a line for each contender."""
+    """Measure gossamer and its peers, and print a table.
+
+    The latency of calls is measured at the first batch size, the throughput at the last. The table
+    has a line for each contender.
+
+    Prints a table with a line for each contender.
+    """
     from gossamer.device.registry import find
     from gossamer.plan.policy import EFFORTS
 
@@ -95,7 +102,7 @@ def bench_network(models: Sequence[Path], device_name: str | None, batches: Sequ
 
 def _results(model: Path, device: Device, batches: Sequence[int], precisions: tuple[str, ...],
              against: str | None, effort: str, load: Load) -> Iterator[Result]:
-    """Yields the results of latency and of throughput."""
+    """Yield the results of latency and of throughput."""
     from gossamer.bench import call_contest
     from gossamer.bench.calls import latency_case, throughput_case
     from gossamer.bench.networks import network_at
@@ -130,7 +137,7 @@ def _results(model: Path, device: Device, batches: Sequence[int], precisions: tu
 
 def _document(model: Path, device: Device, precisions: Sequence[str], effort: str,
               results: Sequence[Result]) -> dict[str, Any]:
-    """Returns the measurements as one document for JSON, with a dictionary for each contender."""
+    """Return the measurements as one document for JSON, with a dictionary for each contender."""
     latency, throughput = results
     lines: dict[tuple[str, str], dict[str, Any]] = {}
     for row in latency.rows:
@@ -161,11 +168,11 @@ def _columns(document: dict[str, Any]) -> dict[str, str]:
     return columns | {
         "p50_us": f"p50 us, batch {document['latency_batch']}", "quartiles": "quartiles us",
         "p99_us": "p99 us", "p99.9_us": "p99.9 us",
-        "a_second": f"images a second, batch {document['throughput_batch']}"}
+        "a_second": f"images per second, batch {document['throughput_batch']}"}
 
 
 def _texts(line: dict[str, Any]) -> dict[str, Any]:
-    """Returns the texts of a line of the table."""
+    """Return the texts of a line of the table."""
     from gossamer_bench.report.tables import us
 
     texts = {key: us(value) if key.endswith("_us") else value for key, value in line.items()}
@@ -177,7 +184,7 @@ def _texts(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_loads(threads: str, rate: float | None, seconds: float) -> list[Load]:
-    """Returns a load for each number of threads. A load says how calls follow one another."""
+    """Return a load for each number of threads. A load says how calls follow one another."""
     from gossamer.bench.call_times import Load
 
     try:
@@ -194,18 +201,12 @@ def parse_loads(threads: str, rate: float | None, seconds: float) -> list[Load]:
 
 
 def parse_batches(text: str) -> list[int]:
-    """Returns the batch sizes that --batch gives."""
-    try:
-        sizes = [int(part) for part in text.split(",")]
-    except ValueError:
-        sizes = [0]
-    if min(sizes) < 1:
-        raise InputError(f"--batch {text}: expected sizes of 1 or more, like 1,64")
-    return sizes
+    """Return the batch sizes that --batch gives."""
+    return arguments.batch_sizes(text, "1,64")
 
 
 def parse_precisions(text: str) -> tuple[str, ...]:
-    """Returns the precisions that --precision gives, the most precise first."""
+    """Return the precisions that --precision gives, the most precise first."""
     names = text.split(",")
     for name in names:
         if name not in PRECISIONS:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gossamer.cli.options import JsonOption
+from gossamer.cli.arguments import JsonOption
 from gossamer.device.kernel_cache import MOST_BYTES, cache_folder
 from gossamer.errors import InputError
 from gossamer.io import output_files, packed, terminal
@@ -75,21 +75,20 @@ def list_caches(as_json: JsonOption = False) -> None:
 
 def clear(
     device: Annotated[str | None, typer.Option(
-        metavar="NAME", help="Only the measurements of this device (cuda:0), or this file as "
-                             "`gossamer cache list` names it.")] = None,
+        metavar="NAME", help="Remove only the measurements of this device (cuda:0), or this file "
+                             "of `gossamer cache list`.")] = None,
     kernels: Annotated[bool, typer.Option(
-        "--kernels", help="The compiled kernels of all devices too.")] = False,
+        "--kernels", help="Also remove the compiled kernels of all devices.")] = False,
 ) -> None:
-    """Remove stored measurements, at once and without asking."""
+    """Remove stored measurements, without asking."""
     chosen = _chosen(device)
     if not chosen:
         print(f"no measurements{f' of {device}' if device else ''} in {tuning_folder()}")
     for path in chosen:
         stored = _stored(path)
         _remove(path)
-        contents = (counted(stored.layers, "layer"), counted(stored.candidates, "candidate"),
-                    counted(stored.plans, "plan"))
-        print(f"removed {path}: {stored.problem or ', '.join(contents)}")
+        contents = _counts(stored.layers, stored.candidates, stored.plans)
+        print(f"removed {path}: {stored.problem or contents}")
     if kernels:
         files = _kernel_files()
         size = sum(path.stat().st_size for path in files)
@@ -101,11 +100,13 @@ def clear(
 def export_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")],
     device: Annotated[str | None, typer.Option(
-        metavar="NAME", help="The device whose measurements are written, such as cuda:0 "
-                             "(default: the best one here).")] = None,
+        metavar="NAME", help="Device, such as cuda:0 (default: the best available).")] = None,
 ) -> None:
-    """Write the measurements of a device to a file, for machines with the same device and the same
-    versions of driver, toolkit and gossamer."""
+    """Write the measurements of a device to a file.
+
+    Machines with the same device and the same versions of driver, toolkit and gossamer can import
+    them.
+    """
     from gossamer.device.registry import find
 
     opened = find(device)
@@ -132,11 +133,9 @@ def import_file(
     file: Annotated[Path, typer.Argument(
         metavar="FILE", help="A file that `gossamer cache export` wrote.")],
     device: Annotated[str | None, typer.Option(
-        metavar="NAME", help="The device that the measurements are for, such as cuda:0 (default: "
-                             "the best one here).")] = None,
+        metavar="NAME", help="Device, such as cuda:0 (default: the best available).")] = None,
 ) -> None:
-    """Add the measurements of a file to the stored measurements, so that none of them is made
-    again."""
+    """Add the measurements of a file to the stored ones."""
     from gossamer.device.registry import find
 
     opened = find(device)
@@ -151,16 +150,17 @@ def import_file(
 
 
 def _contents(content: dict[str, Any]) -> str:
-    """Returns in words how many measurements a file holds."""
-    layers, candidates, plans = (sum(numbers) for numbers in zip(
-        *map(count, content["sections"]), strict=True))
+    """Return in words how many measurements a file holds."""
+    return _counts(*map(sum, zip(*map(count, content["sections"]), strict=True)))
+
+
+def _counts(layers: int, candidates: int, plans: int) -> str:
     return ", ".join((counted(layers, "layer"), counted(candidates, "candidate"),
                       counted(plans, "plan")))
 
 
 def _chosen(device: str | None) -> list[Path]:
-    """Returns the files of measurements of a device, or the one file that `device` names; all files
-    for None."""
+    """Return the measurement files that --device names; all files for None."""
     files = _tuning_files()
     if device is None:
         return files
@@ -173,7 +173,7 @@ def _chosen(device: str | None) -> list[Path]:
 
 
 def _stored(path: Path) -> StoredFile:
-    """Returns how much a file of measurements holds, or why the file is not used."""
+    """Return how much a file of measurements holds, or why the file is not used."""
     name = path.name
     try:
         size = path.stat().st_size
@@ -214,7 +214,7 @@ def _kernel_files() -> list[Path]:
 
 
 def _visible(folder: Path) -> list[Path]:
-    """Returns the files of a folder, without locks and files that are only half written."""
+    """Return the files of a folder, without locks and files that are only half written."""
     try:
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):

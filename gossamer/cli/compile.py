@@ -1,5 +1,4 @@
-"""The verb `compile`: measures every layer's candidates, shows why the fastest was taken, and saves
-the plan."""
+"""The verb `compile`: choose the fastest algorithms, and save the plan."""
 
 from __future__ import annotations
 
@@ -19,18 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gossamer.cli import arguments
 from gossamer.cli.guard import Terminated
-from gossamer.cli.options import (
-    DevicesOption,
-    JsonOption,
-    ModelArgument,
-    OutputsOption,
-    ShapeOption,
-    WeightsOption,
-)
 from gossamer.cli.report import evaluate_hint, print_notes, report_dict
 from gossamer.device.base import Device
 from gossamer.device.registry import find, find_several, names_several
-from gossamer.errors import InputError, closest, one_of
+from gossamer.errors import InputError, closest
 from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
 from gossamer.io.text import duration_text, share_text
@@ -63,64 +54,64 @@ from gossamer.version import PACKAGE_VERSION
 
 
 def compile_(
-    model: ModelArgument,
-    device: DevicesOption = None,
+    model: arguments.ModelArgument,
+    device: arguments.DevicesOption = None,
     batch: Annotated[str | None, typer.Option(
         metavar="1,8", help="Batch sizes to plan for.",
         show_default="1, or the file's where it does not run at 1")] = None,
     effort: Annotated[str, typer.Option(
-        help=f"How much is measured: {', '.join(EFFORTS)}.")] = "normal",
+        help=f"Tuning effort: {', '.join(EFFORTS)}.")] = "normal",
     given_precision: Annotated[str | None, typer.Option(
-        "--precision", help=f"The least precise arithmetic allowed: {', '.join(PRECISIONS)}; with "
-        "one, float64 becomes float32.", show_default="fp32")] = None,
+        "--precision", help=f"Lowest precision allowed: {', '.join(PRECISIONS)}. Given, it also "
+        "converts float64 to float32.", show_default="fp32")] = None,
     calibration: Annotated[list[str] | None, typer.Option(
-        metavar="[NAME=]X.npy", help="Inputs on which the outputs' error is measured against "
-        "float64; one an input of the network.")] = None,
+        metavar="[NAME=]X.npy", help="Inputs on which the error of the outputs is measured, "
+        "compared with float64. Repeat it for each input.")] = None,
     tolerance: Annotated[float | None, typer.Option(
-        metavar="1e-3", help="The largest error on the --calibration inputs: beyond it layers stay "
-        "in float32."
-        )] = None,
+        metavar="1e-3", help="Maximum error on the --calibration inputs; layers that would exceed "
+        "it stay in float32.")] = None,
     sparse_threshold: Annotated[float | None, typer.Option(
-        metavar="0.6", help="Layers with a larger share of zeros take a sparse algorithm, "
-        "the others a dense one (default: whichever measures faster).")] = None,
+        metavar="0.6", help="Use sparse algorithms for layers with a larger fraction of zeros, "
+        "dense ones for the others (default: whichever measures faster).")] = None,
     force: Annotated[list[str] | None, typer.Option(
-        metavar="LAYER=ALGORITHM", help="The algorithm that this layer takes; an error where it "
-        "cannot compute it. May be repeated.")] = None,
+        metavar="LAYER=ALGORITHM", help="Use this algorithm for the layer, or fail. May be "
+        "repeated.")] = None,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar=f"FILE{SUFFIX}",
-        help="Save the plan here, for `gossamer run` and Plan.load.")] = None,
+        help="Save the plan to this file, for `gossamer run` and Plan.load.")] = None,
     explain: Annotated[list[str] | None, typer.Option(
-        metavar="LAYER", help="Show every candidate of this layer; may be repeated.")] = None,
+        metavar="LAYER", help="Show every candidate of this layer. May be repeated.")] = None,
     html: Annotated[Path | None, typer.Option(
-        "--html", metavar="FILE.html", help="Write all of it as one page with bars.")] = None,
+        "--html", metavar="FILE.html",
+        help="Write an HTML report with all layers and candidates.")] = None,
     budget: Annotated[float | None, typer.Option(
-        metavar="SECONDS", help="Measure no longer than this for a batch size, and take the best "
-        "plan that is known then.")] = None,
+        metavar="SECONDS", help="Maximum tuning time per batch size; the best plan so far is "
+        "used.")] = None,
     threads: Annotated[str, typer.Option(
-        metavar="N|all", help="Threads of a layer on the host: a number, or as many "
-        "as there are processors, and no more than OMP_NUM_THREADS says.")] = "all",
+        metavar="N|all", help="Threads per layer on the host; all is the number of processors, "
+        "limited by OMP_NUM_THREADS.")] = "all",
     no_vendors: Annotated[bool, typer.Option(
-        "--no-vendors", help="Leave the libraries of vendors out, such as ONNX Runtime and cuDNN, "
-        "where other algorithms compute a layer.")] = False,
+        "--no-vendors", help="Do not use vendor libraries such as cuDNN and ONNX Runtime, except "
+        "for layers that nothing else computes.")] = False,
     profile_tuning: Annotated[bool, typer.Option(
-        "--profile-tuning", help="Show where the time of measuring went.")] = False,
+        "--profile-tuning", help="Show how the tuning time was spent.")] = False,
     strict: Annotated[bool, typer.Option(
         "--strict", help="Fail when a layer cannot run on the device.")] = False,
-    shape: ShapeOption = None,
-    weights: WeightsOption = None,
-    outputs: OutputsOption = None,
-    as_json: JsonOption = False,
+    shape: arguments.ShapeOption = None,
+    weights: arguments.WeightsOption = None,
+    outputs: arguments.OutputsOption = None,
+    as_json: arguments.JsonOption = False,
 ) -> None:
     """Find the fastest algorithm for every layer of a network, and save the plan."""
     precision = given_precision or "fp32"
     _check_options(effort, precision, sparse_threshold, budget, output, html)
-    sizes = [] if batch is None else _batches(batch)
+    sizes = [] if batch is None else sorted({*arguments.batch_sizes(batch, "1,8")})
     graph = arguments.load_graph(model, shape, weights, outputs, given_precision)
     if sizes not in ([], [1]) and not arguments.has_batch(graph):
-        raise InputError(f"--batch {batch}: {model} has no batch; leave --batch out")
+        raise InputError(f"--batch {batch}: {model} has no batch dimension; leave --batch out")
     sizes = sizes or [default_batch(graph)]
     if tolerance is not None and not calibration:
-        raise InputError("--tolerance: the error is measured on inputs; give --calibration X.npy")
+        raise InputError("--tolerance: needs --calibration X.npy")
     explained = explain or []
     inputs = arguments.read_inputs(calibration, graph, "--calibration") if calibration else None
     policy = Policy(effort, precision, strict, sparse_threshold=sparse_threshold,
@@ -164,11 +155,11 @@ def compile_(
         if path is not None:
             terminal.print_line(f"written: {path}")
     if any(row["precision"] != "fp32" for report in reports for row in report.rows):
-        print(f"some layers are in less than float32; {evaluate_hint(output or 'FILE' + SUFFIX)}")
+        print(f"some layers run in less than float32; {evaluate_hint(output or 'FILE' + SUFFIX)}")
 
 
 def _page_facts(model: str, graph: Graph) -> dict[str, Any]:
-    """Returns the facts that the page states: version, date, and the network's size."""
+    """Return the facts that the page states: version, date, and the network's size."""
     file = Path(model)
     return {"version": PACKAGE_VERSION, "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
             "parameters": sum(array.size for array in graph.constants.values()),
@@ -177,12 +168,10 @@ def _page_facts(model: str, graph: Graph) -> dict[str, Any]:
 
 def _check_options(effort: str, precision: str, sparse_threshold: float | None,
                    budget: float | None, output: Path | None, html: Path | None) -> None:
-    """Raises InputError where an option has an impossible value or names a file that cannot be
+    """Raise InputError where an option has an impossible value or names a file that cannot be
     written."""
-    if effort not in EFFORTS:
-        raise InputError(f"--effort {effort}: {one_of(effort, EFFORTS)}")
-    if precision not in PRECISIONS:
-        raise InputError(f"--precision {precision}: {one_of(precision, PRECISIONS)}")
+    arguments.check_choice("--effort", effort, EFFORTS)
+    arguments.check_choice("--precision", precision, PRECISIONS)
     if sparse_threshold is not None and not 0 < sparse_threshold < 1:
         raise InputError(f"--sparse-threshold {sparse_threshold:g}: expected a sparsity between 0 "
                          "and 1, such as 0.6")
@@ -195,8 +184,10 @@ def _check_options(effort: str, precision: str, sparse_threshold: float | None,
 
 def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
              explained: Sequence[str]) -> list[Report]:
-    """Measures the candidates of the plan, and returns its report at each batch size, with the time
-    from end to end. explained: names of the layers that --explain asks for."""
+    """Measure the plan's candidates, and return its report at each batch size.
+
+    explained: names of the layers that --explain asks for.
+    """
     layers: list[Layer] = []
     for size in sizes:
         of_size = plan.layers(size)
@@ -216,13 +207,15 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
 
 @contextmanager
 def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
-    """Makes Ctrl-C in a terminal end only the measuring in the body of the with statement, so that
-    a plan is made of the measurements so far. A second Ctrl-C, an interrupt without a terminal, or
-    SIGTERM ends the program with a message on the measurements."""
+    """Make Ctrl-C in a terminal end only the measuring in the with statement.
+
+    A plan is then made of the measurements so far. A second Ctrl-C, an interrupt without a
+    terminal, or SIGTERM ends the program with a message on the measurements.
+    """
     def stop(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, before)
         tuner.stop()
-        counter.say("ending: the plan so far follows; Ctrl-C again ends without it")
+        counter.say("stopping with the best plan so far; press Ctrl-C again to abort")
 
     before = signal.getsignal(signal.SIGINT)
     # a signal that is ignored already, as under nohup, stays ignored
@@ -245,8 +238,10 @@ def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
 
 
 def _interrupted(tuner: Tuner) -> str:
-    """Returns the message on an interruption: how many candidates were measured, and the file that
-    keeps their times."""
+    """Return the message on an interruption of the measuring.
+
+    It says how many candidates were measured, and which file keeps their times.
+    """
     text = f"interrupted: {counted(tuner.measured, 'candidate')} measured"
     if not tuner.measured:
         return text
@@ -256,9 +251,12 @@ def _interrupted(tuner: Tuner) -> str:
 
 
 def _target(device: str | None) -> Device:
-    """Returns the device that the plan is measured on. Where several devices are named, the first
-    device is returned, since one plan serves all devices of a kind. Raises InputError for devices
-    of several kinds."""
+    """Return the device that the plan is measured on.
+
+    Where several devices are named, the first device is returned, since one plan serves all devices
+    of a kind.
+    Raises InputError for devices of several kinds.
+    """
     if device is None or not names_several(device):
         return find(device)
     devices = find_several(device)
@@ -272,7 +270,7 @@ def _target(device: str | None) -> Device:
 
 def _print_reports(device: Device, reports: Sequence[Report], tuner: Tuner,
                    explained: Sequence[str], precision: str) -> None:
-    """Prints the report at each batch size, with every candidate of the explained layers."""
+    """Print the report at each batch size, with every candidate of the explained layers."""
     print(f"device: {device.name} ({device.description})")
     for report in reports:
         _print_report(report, tuner.notices, precision)
@@ -284,7 +282,7 @@ def _print_reports(device: Device, reports: Sequence[Report], tuner: Tuner,
 
 
 def _print_tuning(tuning: Mapping[str, Any]) -> None:
-    """Prints how much time each part of the measuring took."""
+    """Print how much time each part of the measuring took."""
     if not tuning:
         print("\nnothing was measured: all times came from the cache")
         return
@@ -297,7 +295,10 @@ def _print_tuning(tuning: Mapping[str, Any]) -> None:
 
 
 def _print_report(report: Report, said: Sequence[str], precision: str) -> None:
-    """Prints the report at one batch size. said: warnings that were printed before."""
+    """Print the report at one batch size.
+
+    said: warnings that were printed before.
+    """
     print(f"\nbatch {report.batch}")
     rows = [{**row, "density": None if row["density"] is None else share_text(row["density"]),
              "algorithm": with_precision(row),
@@ -358,20 +359,11 @@ def _print_candidates(row: Mapping[str, Any], batch: int) -> None:
         below="reason")
 
 
-def _batches(text: str) -> list[int]:
-    """Returns the batch sizes that --batch gives."""
-    try:
-        sizes = sorted({int(part) for part in text.split(",")})
-    except ValueError:
-        sizes = [0]
-    if sizes[0] < 1:
-        raise InputError(f"--batch {text}: expected sizes of 1 or more, like 1,8")
-    return sizes
-
-
 def _forced(options: Sequence[str]) -> dict[str, str]:
-    """Returns the algorithm of each layer that --force names. Raises InputError for a text without
-    a layer or an algorithm."""
+    """Return the algorithm of each layer that --force names.
+
+    Raises InputError for a text without a layer or an algorithm.
+    """
     forced = {}
     for option in options:
         # names of layers may hold "=", names of algorithms do not
@@ -383,7 +375,7 @@ def _forced(options: Sequence[str]) -> dict[str, str]:
 
 
 def _check_layer(name: str, names: Sequence[str]) -> None:
-    """Raises InputError where no layer has the name that --explain gives."""
+    """Raise InputError where no layer has the name that --explain gives."""
     if name in names:
         return
     close = closest(name, names)
@@ -395,19 +387,22 @@ def _check_layer(name: str, names: Sequence[str]) -> None:
 
 
 class _CandidateCounter:
-    """A bar that counts the measured candidates. Its text has the number of layers with a known
-    time, the sum of the best times and the time that is left."""
+    """A bar that counts the measured candidates.
+
+    Its text has the number of layers with a known time, the sum of the best times and the time that
+    is left.
+    """
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task = progress.add_task("preparing", total=None)
 
     def note(self, line: str) -> None:
-        """Shows a line of text that says what is measured next."""
+        """Show a line of text that says what is measured next."""
         self._progress.reset(self._task, description=line, total=None)
 
     def update(self, known: TuningProgress) -> None:
-        """Shows how far measuring is."""
+        """Show how far measuring is."""
         left = f", about {known.seconds_left:.0f} s left" if known.done else ""
         self._progress.update(
             self._task, completed=known.done, total=known.candidates,
@@ -415,7 +410,7 @@ class _CandidateCounter:
                         f"{duration_text(known.best_us)} so far{left}")
 
     def say(self, line: str) -> None:
-        """Shows a line above the bar."""
+        """Show a line above the bar."""
         self._progress.console.print(line)
 
     def stop(self) -> None:
@@ -424,7 +419,7 @@ class _CandidateCounter:
 
 @contextmanager
 def _progress() -> Iterator[_CandidateCounter]:
-    """Shows a bar while the body of the with statement runs, where stderr is a terminal."""
+    """Show a bar while the body of the with statement runs, where stderr is a terminal."""
     console = Console(stderr=True)
     with Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                   TextColumn("{task.description}", markup=False), console=console,

@@ -18,12 +18,12 @@ BROKEN_PIPE = 141
 
 
 def main() -> NoReturn:
-    """Runs the console script `gossamer`, and ends the process with its exit code."""
+    """Run the console script `gossamer`, and end the process with its exit code."""
     code: Any = 0
     try:
         _open_streams()
         with interruptible_at_once():
-            from gossamer.cli.usage import invoke
+            from gossamer.cli.app import invoke
         code = invoke()
         sys.stdout.flush()
     except InputError as error:
@@ -38,8 +38,11 @@ def main() -> NoReturn:
 
 
 class _Output(io.FileIO):
-    """Standard output whose failures can be distinguished from other errors. After a failure, bytes
-    that are still buffered are thrown away, so that Python prints no error at exit."""
+    """Standard output whose failures can be distinguished from other errors.
+
+    After a failure, bytes that are still buffered are thrown away, so that Python prints no error
+    at exit.
+    """
 
     broken = False
 
@@ -57,7 +60,7 @@ class _Output(io.FileIO):
 
 
 def _open_streams() -> None:
-    """Makes stdout replace characters that it cannot encode, and report its own failures. A closed
+    """Make stdout replace characters that it cannot encode, and report its own failures. A closed
     stream is replaced by a stream that drops all output."""
     closed = sys.stdout is None
     for name in ("stdout", "stderr"):

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import onnx
 import typer
+from google.protobuf.message import EncodeError
 
-from gossamer.cli.onnx_form import onnx_form, serialised
-from gossamer.cli.options import ModelArgument, WeightsOption
+from gossamer.cli.arguments import ModelArgument, WeightsOption, load_graph
+from gossamer.errors import InputError, ModelError
 from gossamer.io import output_files
 from gossamer.io.output_files import replacing
 from gossamer.io.text import bytes_text
+from gossamer.model import zoo
+from gossamer.model.load import expected_models, other_kind
+from gossamer.model.onnx_writer import to_onnx
+from gossamer.model.readers import registry
 
 
 def convert(
     model: ModelArgument,
     output: Annotated[Path, typer.Option(
-        "--output", "-o", metavar="OUT.onnx", help="Write the network here, as ONNX.")],
+        "--output", "-o", metavar="OUT.onnx", help="File to write.")],
     weights: WeightsOption = None,
 ) -> None:
     """Write a network as an ONNX file.
 
-    A network that detects objects ends at its raw heads; anchors, names of classes and how boxes
-    are decoded are in the file's metadata.
+    A detector ends with its raw heads; the anchors, the class names and the decoding of boxes are
+    stored in the metadata of the file.
     """
     make = onnx_form(model, weights)
     output_files.check_file("--output", output, ".onnx", filter(None, (model, weights)))
@@ -31,3 +40,47 @@ def convert(
     with replacing(output) as file:
         file.write(content)
     print(f"written: {output}, an ONNX file of {bytes_text(len(content))}")
+
+
+def onnx_form(model: str, weights: str | None) -> Callable[[], onnx.ModelProto]:
+    """Return a function that returns the network of the MODEL argument as ONNX.
+
+    The content of an ONNX file stays as it is; for other networks the nodes of the graph are
+    written as ONNX.
+    weights: the file of --weights.
+    Raises InputError where MODEL names no network.
+    """
+    reader = registry.reader_of(model)
+    if model not in zoo.MODELS and reader is None:
+        if (kind := other_kind(model)) is not None:
+            raise InputError(f"{model}: {kind}")
+        raise InputError(f"{model}: expected {expected_models()}; export other networks as ONNX "
+                         "first")
+    if model in zoo.MODELS or weights is not None or reader is None or reader.read_onnx is None:
+        return lambda: to_onnx(load_graph(model, None, weights))
+    return partial(reader.read_onnx, Path(model))
+
+
+@contextmanager
+def naming(model: str) -> Iterator[None]:
+    """Make errors about the model name the MODEL argument once."""
+    try:
+        yield
+    except (InputError, ModelError) as error:
+        text = str(error).removeprefix("ONNX model: ")
+        if text.startswith((f"{model}: ", f"cannot read {model}: ")):
+            raise
+        raise type(error)(f"{model}: {text}") from None
+
+
+def serialised(model: str, network: onnx.ModelProto) -> bytes:
+    """Return the content of an ONNX file.
+
+    model: the MODEL argument, for messages.
+    Raises InputError where the network is too large for one file.
+    """
+    try:
+        return network.SerializeToString()
+    except (EncodeError, ValueError):
+        raise InputError(f"{model}: has more than 2 GB of weights, which one ONNX file cannot "
+                         "hold") from None

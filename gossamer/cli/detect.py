@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import numpy as np
 import typer
@@ -16,22 +18,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import gossamer
+from gossamer.cli import arguments
 from gossamer.cli.arguments import load_graph, load_plan
-from gossamer.cli.detect_output import DetectOutput, Finding
-from gossamer.cli.options import (
-    DeviceOption,
-    JsonOption,
-    PlanArgument,
-    ShapeOption,
-    StrictOption,
-    WeightsOption,
-)
+from gossamer.detect.decoding import Box
 from gossamer.detect.detector import Detector
+from gossamer.detect.drawing import draw_boxes
 from gossamer.device.registry import names_several
 from gossamer.errors import InputError, one_line
 from gossamer.io import terminal
 from gossamer.io.images import FORMATS, load_image
 from gossamer.io.labels.reader import read_names
+from gossamer.io.output_files import check_place, replacing
 from gossamer.plan.candidate import counted
 from gossamer.plan.plan_group import PlanGroup
 
@@ -39,31 +36,31 @@ _Photo = tuple[Path, np.ndarray]
 
 
 def detect(
-    model: PlanArgument,
+    model: arguments.PlanArgument,
     images: Annotated[list[str], typer.Argument(
         metavar="IMAGE...", help="Photos, or folders of photos.")],
     names: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="Names of the classes, one a line.")] = None,
+        metavar="FILE", help="File of class names, one per line.")] = None,
     threshold: Annotated[float | None, typer.Option(
-        metavar="0.25", help="Least score of a box.")] = None,
+        metavar="0.25", help="Minimum score of a box (default: the network's own).")] = None,
     nms: Annotated[float | None, typer.Option(
         "--nms", metavar="0.45",
-        help="Overlap above which the lower of two boxes of a class is dropped.")] = None,
+        help="Maximum overlap (IoU) of two boxes of a class (default: the network's own).")] = None,
     resize: Annotated[str | None, typer.Option(
-        help="How photos come to the network's size: stretch or letterbox (default: as the "
-             "network was made for).")] = None,
+        help="How photos are resized to the input: stretch or letterbox (default: the network's "
+             "own).")] = None,
     output: Annotated[str | None, typer.Option(
         "--output", "-o", metavar="OUT",
-        help="Write the photo with its boxes here (.jpg, .png), all photos and detections.json in "
-             "a folder, or only a .json file.")] = None,
-    device: DeviceOption = None,
-    batch: Annotated[int, typer.Option(min=1, help="Photos at once.")] = 1,
-    shape: ShapeOption = None,
-    weights: WeightsOption = None,
-    strict: StrictOption = False,
-    as_json: JsonOption = False,
+        help="Write the annotated photo (.jpg, .png), a folder of annotated photos and "
+             "detections.json, or a .json file.")] = None,
+    device: arguments.DeviceOption = None,
+    batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 1,
+    shape: arguments.ShapeOption = None,
+    weights: arguments.WeightsOption = None,
+    strict: arguments.StrictOption = False,
+    as_json: arguments.JsonOption = False,
 ) -> None:
-    """Find objects on photos, and draw boxes round them."""
+    """Find objects on photos, and draw boxes around them."""
     paths = _photos(images)
     out = None if output is None else DetectOutput(output, paths, [model, weights, names])
     class_names = None if names is None else read_names(names, "--names")
@@ -91,9 +88,12 @@ def detect(
 
 
 def _photos(images: Sequence[str]) -> list[Path]:
-    """Returns the given photos, and the photos in the given folders in the order of their names. A
-    notice names images of other formats in a folder. Raises InputError for a folder without
-    photos."""
+    """Return the given photos and those in the given folders, sorted by name.
+
+    A notice names images of other formats in a folder.
+
+    Raises InputError for a folder without photos.
+    """
     Image.init()
     paths: list[Path] = []
     for text in images:
@@ -106,20 +106,19 @@ def _photos(images: Sequence[str]) -> list[Path]:
                         and path.suffix.lower() in Image.EXTENSION and path.is_file())
         photos = [path for path in inside if Image.EXTENSION[path.suffix.lower()] in FORMATS]
         if not photos:
-            raise InputError(f"{text}: is a folder without photos ({', '.join(FORMATS)}; folders "
-                             "inside it are not looked into)")
+            raise InputError(f"{text}: has no photos ({', '.join(FORMATS)}; subfolders are not "
+                             "searched)")
         if len(photos) < len(inside):
             left_out = [path.name for path in inside if path not in photos]
             more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-            terminal.notice(f"{text}: left out, as none of {', '.join(FORMATS)}: "
+            terminal.notice(f"{text}: skipped, since they are none of {', '.join(FORMATS)}: "
                             f"{', '.join(left_out[:3])}{more}", "warning")
         paths += photos
     return paths
 
 
 def _as_option(message: str, names: Path | None) -> str:
-    """Returns a message of the detector in the words of the command line: where the message is
-    about an option, it begins with the option's name."""
+    """Return a message of the detector in the words of the command line."""
     if message.split()[0] in ("threshold", "nms", "resize"):
         return f"--{message}"
     return f"--names {names}: {message}" if "names are given" in message else message
@@ -150,8 +149,10 @@ class _Run:
     timed: int = 0
 
     def detect(self, paths: Sequence[Path]) -> None:
-        """Finds the objects on all photos, shows a bar of the progress, and names the photos that
-        cannot be read."""
+        """Find the objects on all photos, with a progress bar.
+
+        Photos that cannot be read are named.
+        """
         console = Console(stderr=True)
         with Progress(TextColumn("detecting", markup=False), BarColumn(), MofNCompleteColumn(),
                       TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=console,
@@ -183,7 +184,7 @@ class _Run:
                 "results": [finding.as_json() for finding in self.findings]}
 
     def print_end(self) -> None:
-        """Prints how many objects were found, on how many photos, on which device and how fast."""
+        """Print how many objects were found, on how many photos, on which device and how fast."""
         found = [finding for finding in self.findings if finding.error is None]
         objects = sum(len(finding.boxes) for finding in found)
         failed = f", {self.failed} could not be read" if self.failed else ""
@@ -193,7 +194,7 @@ class _Run:
               f"{self.detector.plan.device.name}{rate}")
 
     def _batches(self, paths: Sequence[Path]) -> Iterator[tuple[int, list[_Photo]]]:
-        """Yields for each batch the number of all its photos, and the photos that can be read."""
+        """Yield for each batch the number of all its photos, and the photos that can be read."""
         for start in range(0, len(paths), self.batch):
             of_batch = paths[start:start + self.batch]
             photos: list[_Photo] = []
@@ -207,7 +208,7 @@ class _Run:
             yield len(of_batch), photos
 
     def _detect(self, photos: list[_Photo]) -> None:
-        """Finds, prints and draws the objects of a batch."""
+        """Find, print and draw the objects of a batch."""
         found = self.detector.detect([image for _, image in photos])
         for (path, image), boxes in zip(photos, found, strict=True):
             finding = Finding(path, (image.shape[0], image.shape[1]), boxes)
@@ -227,3 +228,139 @@ class _Run:
         for box in finding.boxes:
             print(f"{box.score:8.1%}  {one_line(box.name)}, {box.left:.0f},{box.top:.0f} to "
                   f"{box.right:.0f},{box.bottom:.0f}")
+
+
+_SUFFIXES = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
+_LIST = "detections.json"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The objects that were found on a photo.
+
+    path: file of the photo.
+    size: height and width of the photo.
+    boxes: the objects, each with its box.
+    error: why the photo could not be read; None where it was read.
+    """
+
+    path: Path
+    size: tuple[int, int] = (0, 0)
+    boxes: Sequence[Box] = ()
+    error: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        if self.error is not None:
+            return {"image": str(self.path), "error": self.error}
+        return {"image": str(self.path), "width": self.size[1], "height": self.size[0],
+                "objects": [box.as_json() for box in self.boxes]}
+
+
+@dataclass
+class DetectOutput:
+    """The files of --output: one photo, a folder of photos with a list, or a list alone.
+
+    name: value of the option.
+    photos: the photos in order.
+    read: the other files that the command reads.
+    """
+
+    name: str
+    photos: Sequence[Path]
+    read: Iterable[str | Path | None] = ()
+    _targets: dict[Path, Path] = field(init=False, default_factory=dict)
+    _list: Path | None = field(init=False, default=None)
+    _new_folder: Path | None = field(init=False, default=None)
+    _has_written: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        """Decide where each photo goes.
+
+        Raises InputError where a file could not be written, or would replace a file that the
+        command reads.
+        """
+        option, path = f"--output {self.name}", Path(self.name)
+        if not self.name:
+            raise InputError("--output: the name is empty; expected a photo, a folder or a .json "
+                             "file")
+        suffix = path.suffix.lower()
+        if suffix == ".json" and not path.is_dir():
+            self._list = path
+        elif suffix in _SUFFIXES and not path.is_dir():
+            if len(self.photos) > 1:
+                raise InputError(f"{option}: cannot write {len(self.photos)} photos to one file; "
+                                 "give a folder")
+            self._targets = {self.photos[0]: path}
+        elif suffix and not path.is_dir() and not self.name.endswith("/"):
+            raise InputError(f"{option}: expected a name that ends in "
+                             f"{', '.join(_SUFFIXES)} or .json, or a folder (with / at its "
+                             "end)")
+        else:
+            self._targets = _inside(path, self.photos)
+            self._list = path / _LIST
+            if not path.is_dir():
+                # the folder is made when the first file is written into it
+                check_place(option, path, ())
+                if path.exists():
+                    raise InputError(f"{option}: is a file, expected a folder")
+                self._new_folder = path
+                return
+        read = [*self.photos, *(file for file in self.read if file is not None)]
+        for target in filter(None, [*self._targets.values(), self._list]):
+            check_place(f"--output {target}", target, read)
+
+    def write(self, photo: Path, image: np.ndarray, boxes: Sequence[Box]) -> None:
+        """Write a photo with its boxes, unless --output asks for the list alone."""
+        target = self._targets.get(photo)
+        if target is None:
+            return
+        drawn = Image.fromarray(draw_boxes(image, boxes))
+        with self._replacing(target) as file:
+            drawn.save(file, _SUFFIXES[target.suffix.lower()], quality=92)
+
+    def finish(self, content: Mapping[str, Any]) -> bool:
+        """Write the list of all findings, where --output asks for a list.
+
+        Returns whether any file was written: no file is written where the only photo could not be
+        read.
+        """
+        if self._list is not None:
+            with self._replacing(self._list) as file:
+                file.write((json.dumps(content, indent=2) + "\n").encode(errors="backslashreplace"))
+        return self._has_written
+
+    @contextmanager
+    def _replacing(self, target: Path) -> Iterator[IO[bytes]]:
+        """Yield a file that becomes the target, whose folder is made if missing.
+
+        Raises InputError where the folder or the file cannot be made.
+        """
+        if self._new_folder is not None:
+            try:
+                self._new_folder.mkdir(exist_ok=True)
+            except OSError as error:
+                raise InputError(f"--output {self.name}: the folder cannot be made: "
+                                 f"{error.strerror}") from None
+        with replacing(target, f"--output {target}") as file:
+            yield file
+        self._has_written = True
+
+
+def _inside(folder: Path, photos: Sequence[Path]) -> dict[Path, Path]:
+    """Return a file in the folder for each photo.
+
+    The file has the photo's name, with a number where another photo has the same name.
+    """
+    targets: dict[Path, Path] = {}
+    taken: set[str] = set()
+    for photo in photos:
+        if photo in targets:
+            continue
+        suffix = photo.suffix if photo.suffix.lower() in _SUFFIXES else ".png"
+        name, number = f"{photo.stem}{suffix}", 1
+        while name.lower() in taken:
+            number += 1
+            name = f"{photo.stem}-{number}{suffix}"
+        taken.add(name.lower())
+        targets[photo] = folder / name
+    return targets

@@ -2,74 +2,74 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator
+import zipfile
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
 
 import gossamer
-from gossamer.cli.arguments import AnyPlan, device_of, load_graph, load_plan, results_of
-from gossamer.cli.labelled_inputs import LabelledInputs, labelled_inputs
-from gossamer.cli.options import (
-    BgrOption,
-    DevicesOption,
-    GreyOption,
-    JsonOption,
-    LabelOption,
-    LabelsOption,
-    MeanOption,
-    PlanArgument,
-    PreprocessOption,
-    ResizeOption,
-    ScaleOption,
-    ShapeOption,
-    SizeOption,
-    StdOption,
-    StrictOption,
-    WeightsOption,
+from gossamer.cli import arguments, photo_options
+from gossamer.cli.arguments import (
+    AnyPlan,
+    device_of,
+    has_batch,
+    input_names,
+    load_graph,
+    load_plan,
+    results_of,
 )
 from gossamer.cli.photo_options import PhotoOptions
-from gossamer.cli.progress import input_bar
-from gossamer.cli.report import print_notes
+from gossamer.cli.report import input_bar, print_notes
+from gossamer.cli.run_inputs import batch_size
 from gossamer.errors import InputError
 from gossamer.io import terminal
+from gossamer.io.labels.reader import class_names
 from gossamer.io.text import human, shape_text
 from gossamer.model import outputs as network_outputs
 from gossamer.plan.candidate import counted
+from gossamer.model.photos import taking_photos
+from gossamer.train.data import labelled_pictures, sources
+from gossamer.train.data.columns import CellRules, encoded
+
+if TYPE_CHECKING:
+    from gossamer.model.graph import Graph
+
 
 _TOP = (1, 5)
 """The k of each top-k: a sample counts as right where its class is among the k best."""
 
 
 def evaluate(
-    model: PlanArgument,
+    model: arguments.PlanArgument,
     data: Annotated[str, typer.Argument(
-        metavar="DATA", help="Labelled samples: a folder with one folder of photos for each class, "
-                             "a .csv file, a .npz file (x, y), or an idx file.")],
-    device: DevicesOption = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Samples at once (32).")] = None,
-    labels: LabelsOption = None,
-    label: LabelOption = "first",
+        metavar="DATA", help=f"Labelled samples: {sources.FORMATS}.")],
+    device: arguments.DevicesOption = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Batch size (default: 32).")] = None,
+    labels: arguments.LabelsOption = None,
+    label: arguments.LabelOption = "first",
     limit: Annotated[int | None, typer.Option(
-        min=1, help="Take so many samples at most.")] = None,
-    shape: ShapeOption = None,
-    weights: WeightsOption = None,
-    preprocess: PreprocessOption = None,
-    size: SizeOption = None,
-    resize: ResizeOption = None,
-    scale: ScaleOption = None,
-    mean: MeanOption = None,
-    std: StdOption = None,
-    bgr: BgrOption = False,
-    grey: GreyOption = False,
-    strict: StrictOption = False,
-    as_json: JsonOption = False,
+        min=1, help="Evaluate at most this many samples.")] = None,
+    shape: arguments.ShapeOption = None,
+    weights: arguments.WeightsOption = None,
+    preprocess: arguments.PreprocessOption = None,
+    size: arguments.SizeOption = None,
+    resize: arguments.ResizeOption = None,
+    scale: arguments.ScaleOption = None,
+    mean: arguments.MeanOption = None,
+    std: arguments.StdOption = None,
+    bgr: arguments.BgrOption = False,
+    grey: arguments.GreyOption = False,
+    strict: arguments.StrictOption = False,
+    as_json: arguments.JsonOption = False,
 ) -> None:
-    """Count how many labelled samples a network gets right: top-1 and top-5."""
+    """Compute the top-1 and top-5 accuracy of a network on labelled samples."""
     options = PhotoOptions(preprocess, size, resize, scale, mean, std, bgr, grey)
     saved_plan = load_plan(model, device, shape, weights, strict)
     graph = load_graph(model, shape, weights) if saved_plan is None else saved_plan.graph
@@ -93,16 +93,20 @@ def evaluate(
     print_notes(plan.report(min(samples.batch, len(ranks))))
     terminal.print_line(f"data: {counted(len(ranks), 'sample')} of {samples.source}, "
                         f"{classes} classes; {seconds:.1f} s, "
-                        f"{human(len(ranks) / seconds)} a second")
+                        f"{human(len(ranks) / seconds)} per second")
     for count, right in top.items():
         print(f"top-{count}: {right / len(ranks):.2%} ({right} of {len(ranks)})")
 
 
 def _ranks(model: str, plan: AnyPlan, samples: LabelledInputs,
            labels: Path | None) -> tuple[np.ndarray, int]:
-    """Returns the rank of each sample's right class (how many classes the network puts before it),
-    and the number of classes. Raises InputError where the network does not score classes, or has no
-    class for a sample's label."""
+    """Return the rank of each sample's right class, and the number of classes.
+
+    The rank is the number of classes that the network puts before the right one.
+
+    Raises InputError where the network does not score classes, or has no class for a sample's
+    label.
+    """
     ranks: list[np.ndarray] = []
     right: np.ndarray | None = None
     broken = 0
@@ -120,8 +124,8 @@ def _ranks(model: str, plan: AnyPlan, samples: LabelledInputs,
             rows = sizes.popleft()
             if not network_outputs.is_class_scores(scores, rows):
                 raise InputError(f"{model}: output {plan.graph.network_outputs[0].name!r} is "
-                                 f"{shape_text(scores.shape)} {scores.dtype}: no score for each "
-                                 "class, which evaluate counts")
+                                 f"{shape_text(scores.shape)} {scores.dtype}, expected one "
+                                 "score per class")
             if right is None:
                 classes = scores.shape[1]
                 right = samples.classes(classes, labels, plan.graph.metadata.classes)
@@ -135,3 +139,165 @@ def _ranks(model: str, plan: AnyPlan, samples: LabelledInputs,
         terminal.notice(f"{broken} of {len(samples.labels)} samples: the scores have NaN or "
                         "infinite numbers", "warning")
     return np.concatenate(ranks), classes
+
+
+_BATCH = 32
+"""Number of samples that are computed at once by networks that take batches of any size."""
+
+
+@dataclass(frozen=True)
+class LabelledInputs:
+    """Samples, in batches, and their labels.
+
+    labels: the label of each sample, as text.
+    batches: the input array of each execution.
+    batch: number of samples of an execution; the last may have fewer.
+    source: text that says where the samples come from.
+    are_photos: whether the samples are photos, whose labels are the names of their folders.
+    graph: the network, changed where needed to take the arrays of `batches`.
+    """
+
+    labels: Sequence[str]
+    batches: Iterator[tuple[np.ndarray, ...]]
+    batch: int
+    source: str
+    are_photos: bool
+    graph: Graph
+
+    def classes(self, count: int, names_file: Path | None,
+                network_names: Sequence[str]) -> np.ndarray:
+        """Return the index of each sample's class, of `count` classes.
+
+        Labels are looked up among the classes' names. Where a label is no name of a class, all
+        labels are taken as indices. Where a label is no index either, and there are `count` folders
+        of photos, the folders in the order of their names are taken as the classes, with a notice.
+
+        names_file: the file of --labels, or None. With a file, every label has to be a name in the
+        file.
+        network_names: names that came with the network.
+        Raises InputError that names the first label without a class.
+        """
+        names = class_names(names_file, count, network_names)
+        distinct = sorted(set(self.labels))
+        indices = _by_name(distinct, names)
+        if indices is None and names_file is None:
+            indices = _as_indices(distinct, count)
+        if indices is None and names_file is None and self.are_photos and len(distinct) == count:
+            indices = {label: index for index, label in enumerate(distinct)}
+            terminal.notice(f"{self.source}: its folders are not named like the network's classes, "
+                            "and are used as classes in their order; --labels FILE gives names")
+        if indices is None:
+            known = Counter(map(_plain, names or ()))
+            unknown = [label for label in distinct if known[_plain(label)] != 1]
+            wrong = next((label for label in unknown if _as_indices([label], count) is None),
+                         unknown[0])
+            what = ("is the name of several classes" if known[_plain(wrong)] > 1
+                    else "is not a class of the network")
+            raise InputError(f"{self.source}: the label {wrong!r} {what}; expected the name of "
+                             f"one of its {count} classes (--labels FILE gives them, one per line) "
+                             f"or a number from 0 to {count - 1}")
+        return np.array([indices[label] for label in self.labels], np.intp)
+
+
+def labelled_inputs(model: str, graph: Graph, data: str, label: str, limit: int | None,
+                    options: PhotoOptions, batch: int | None, *, is_planned: bool
+                    ) -> LabelledInputs:
+    """Return the samples of a file or folder.
+
+    is_planned: whether MODEL is a saved plan, whose input formats are fixed.
+    Raises InputError where there are no samples, or where the samples do not fit the network.
+    """
+    if len(graph.network_inputs) > 1:
+        raise InputError(f"{model}: takes the inputs {input_names(graph)}; evaluate runs networks "
+                         "of one input")
+    path = Path(data)
+    if path.is_dir():
+        training, test = sources.parts(path)
+        path = training if test is None else test
+    if path.is_dir():
+        if label != "first":
+            raise InputError(f"--label {label}: needs a .csv or .tsv file; {path} is a folder")
+        return _photos(model, graph, path, limit, options, batch, is_planned=is_planned)
+    if options.names():
+        raise InputError(f"{options.names()[0]}: applies to photos, and {path} holds "
+                         "numbers")
+    return _numbers(model, graph, path, label, limit, batch)
+
+
+def _photos(model: str, graph: Graph, folder: Path, limit: int | None, options: PhotoOptions,
+            batch: int | None, *, is_planned: bool) -> LabelledInputs:
+    files = labelled_pictures.labelled_files(folder, limit)
+    prepare = photo_options.preprocessing(model, graph, options)
+    size = batch_size(graph, batch, len(files), _size_of_batches(graph))
+    graph = graph if is_planned else taking_photos(graph, prepare)
+    batches = photo_options.photo_batches([str(file) for file, _ in files], size, prepare,
+                                          graph.network_inputs[0])
+    return LabelledInputs([name for _, name in files], batches, size, str(folder), True, graph)
+
+
+def _numbers(model: str, graph: Graph, path: Path, label: str, limit: int | None,
+             batch: int | None) -> LabelledInputs:
+    columns = graph.metadata.columns
+    training, test = sources.load(path, label=label, limit=limit, rules=CellRules(known=columns))
+    dataset, shape = encoded(test or training, columns), graph.network_inputs[0].shape[1:]
+    numbers = dataset.x.shape[1]
+    if None in shape or math.prod(size or 1 for size in shape) != numbers or (
+            graph.network_inputs[0].dtype != "float32"):
+        info = graph.network_inputs[0]
+        raise InputError(f"{path}: a sample has {numbers} numbers; {model} takes "
+                         f"{shape_text(info.shape)} {info.dtype}")
+    stored = _stored_shape(path, "x_test" if test else None)
+    if stored is not None and len(stored) > 1 and len(shape) > 1 and (
+            _without_ones(stored) != _without_ones(shape)):
+        raise InputError(f"{path}: a sample is {shape_text(stored)}, {model} takes "
+                         f"{shape_text(shape)}; save x in that order of axes")
+    x = dataset.x.reshape(len(dataset.x), *(size or 1 for size in shape))
+    given = graph.inputs[0].given
+    if given is not None:
+        x = given.arranged(x)
+    size = batch_size(graph, batch, len(x), _size_of_batches(graph))
+    batches = ((x[first:first + size],) for first in range(0, len(x), size))
+    return LabelledInputs(list(map(str, dataset.y.tolist())), batches, size, dataset.source, False,
+                          graph)
+
+
+def _without_ones(shape: Sequence[int | None]) -> list[int | None]:
+    return [size for size in shape if size != 1]
+
+
+def _size_of_batches(graph: Graph) -> int:
+    return _BATCH if has_batch(graph) else 1
+
+
+def _stored_shape(path: Path, name: str | None) -> tuple[int, ...] | None:
+    """Return the shape of a sample in a .npz file; None for other files."""
+    if path.suffix != ".npz":
+        return None
+    with zipfile.ZipFile(path) as archive:
+        names = [name] if name else ["x", "x_train"]
+        member = next(f"{entry}.npy" for entry in names if f"{entry}.npy" in archive.namelist())
+        with archive.open(member) as file:
+            version = np.lib.format.read_magic(file)
+            read = (np.lib.format.read_array_header_1_0 if version == (1, 0)
+                    else np.lib.format.read_array_header_2_0)
+            return tuple(read(file)[0][1:])
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.casefold().replace("_", " ").split())
+
+
+def _by_name(labels: Sequence[str], names: Sequence[str] | None) -> dict[str, int] | None:
+    """Return the class of each label's name; None where one is not unique."""
+    counts = Counter(map(_plain, names or ()))
+    if any(counts[_plain(label)] != 1 for label in labels):
+        return None
+    index_of = {_plain(name): index for index, name in enumerate(names or ())}
+    return {label: index_of[_plain(label)] for label in labels}
+
+
+def _as_indices(labels: Sequence[str], count: int) -> dict[str, int] | None:
+    """Return the labels as indices of classes; None where a label is no index of a class."""
+    if not all(label.isascii() and label.isdigit() and int(label) < count for label in labels):
+        return None
+    return {label: int(label) for label in labels}

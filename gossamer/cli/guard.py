@@ -1,4 +1,4 @@
-"""Turns the errors of a verb into messages and exit codes."""
+"""Turn the errors of a verb into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ from gossamer.errors import GossamerError, GossamerWarning
 
 
 def guarded(verb: Callable[..., None]) -> Callable[..., None]:
-    """Returns the verb with its errors turned into one line on stderr and an exit code: 2 for an
-    error that the user can mend, 1 for a fault of gossamer itself, 130 for Ctrl-C, 143 for SIGTERM.
-    Warnings become one-line notices."""
+    """Return the verb with its errors turned into one line and an exit code.
+
+    The code is 2 for an error that the user can mend, 1 for a fault of gossamer itself, 130 for
+    Ctrl-C, 143 for SIGTERM.
+
+    Warnings become one-line notices.
+    """
 
     @functools.wraps(verb)
     def guarded_verb(*args: Any, **options: Any) -> None:
@@ -66,8 +70,10 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Makes SIGTERM end the body of the with statement as Ctrl-C does, so that the terminal's
-    cursor is shown again and no file is left half written."""
+    """Make SIGTERM end the body of the with statement as Ctrl-C does.
+
+    The terminal's cursor is then shown again, and no file is left half written.
+    """
     # only the main thread may set the handler, and a handler that a program has set stays
     if (threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):

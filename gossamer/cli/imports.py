@@ -1,4 +1,4 @@
-"""Lets Ctrl-C end the process while modules are imported."""
+"""Let Ctrl-C end the process while modules are imported."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ INTERRUPTED = 130
 
 @contextmanager
 def interruptible_at_once() -> Iterator[None]:
-    """Lets Ctrl-C end the process at once. Without this context manager, Python may lose a
-    KeyboardInterrupt within imports, or print it and go on."""
+    """Let Ctrl-C end the process at once.
+
+    Without this context manager, Python may lose a KeyboardInterrupt within imports, or print it
+    and go on.
+    """
 
     def leave(*_: object) -> None:
         os.write(2, b"error: interrupted\n")

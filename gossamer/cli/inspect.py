@@ -1,4 +1,4 @@
-"""The verb `inspect`: lists the nodes of a network's file, with shapes, parameters and FLOPs."""
+"""The verbs `devices` and `inspect`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
+import gossamer
+from gossamer.cli import arguments
 from gossamer.cli.arguments import load_graph
-from gossamer.cli.options import (
-    JsonOption,
-    ModelArgument,
-    OutputsOption,
-    ShapeOption,
-    WeightsOption,
-)
 from gossamer.io import terminal
-from gossamer.io.text import human, share_text
+from gossamer.io.text import bytes_text, human, share_text
 from gossamer.model.formats import format_lines
 from gossamer.model.infer.resolve import default_batch, resolve
 from gossamer.plan.candidate import counted
@@ -26,18 +21,36 @@ from gossamer.plan.report.part_notes import part_notes
 from gossamer.plan.report.summary import forms_of_layers, summarise
 
 
+def devices(as_json: arguments.JsonOption = False) -> None:
+    """List the devices of this machine: PASS, or why one cannot be used."""
+    rows = [asdict(device) for device in gossamer.devices()]
+    if as_json:
+        terminal.print_json(rows)
+        return
+    for row in rows:
+        row["memory"] = bytes_text(row["memory_bytes"]) if row["memory_bytes"] else ""
+        row["compute_units"] = row["compute_units"] or None
+        row["state"] = row["problem"] or "PASS"
+    terminal.print_table({"name": "device", "state": "state", "description": "name",
+                          "compute_units": "compute units", "memory": "memory",
+                          "driver": "driver"}, rows,
+                         spare=("driver", "memory", "compute_units", "description"))
+
+
 def inspect(
-    model: ModelArgument,
+    model: arguments.ModelArgument,
     batch: Annotated[int | None, typer.Option(
-        min=0, help="Images at once.", show_default="1, or the file's where it does not run at 1",
+        min=0, help="Batch size.", show_default="1, or the file's where it does not run at 1",
         )] = None,
-    shape: ShapeOption = None,
-    weights: WeightsOption = None,
-    outputs: OutputsOption = None,
-    as_json: JsonOption = False,
+    shape: arguments.ShapeOption = None,
+    weights: arguments.WeightsOption = None,
+    outputs: arguments.OutputsOption = None,
+    as_json: arguments.JsonOption = False,
 ) -> None:
-    """Show the nodes of a network's file: shapes, parameters, FLOPs and density, and which layers
-    can be computed on bits."""
+    """Show the nodes of a network: shapes, parameters, FLOPs and density.
+
+    Also shows which layers are binary.
+    """
     graph = load_graph(model, shape, weights, outputs)
     if batch is None:
         batch = default_batch(graph)

@@ -1,4 +1,4 @@
-"""Turns the options about photos into a preprocessing, and checks it against the network's
+"""Turn the options about photos into a preprocessing, and check it against the network's
 input."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PhotoOptions:
 
     def __post_init__(self) -> None:
         if self.bgr and self.grey:
-            raise InputError("--bgr --grey: photos have one order of channels; give one of both")
+            raise InputError("--bgr --grey: give only one of the two")
 
     @property
     def channels(self) -> str | None:
@@ -49,21 +49,22 @@ class PhotoOptions:
         return "bgr" if self.bgr else "grey" if self.grey else None
 
     def names(self) -> list[str]:
-        """Returns the names of the options that were given."""
+        """Return the names of the options that were given."""
         return [f"--{name}" for name, value in vars(self).items()
                 if value is not None and value is not False]
 
 
 def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocessing:
-    """Returns the preprocessing that the options ask for; else the preprocessing that came with the
-    network; else ImageNet's, with a notice.
+    """Return the preprocessing of photos.
+
+    It is the one that the options ask for, else the network's own, else ImageNet's, with a notice.
 
     Photos get the size of the network's input unless an option gives a size. Raises InputError
     where photos that are prepared like this do not fit the network.
     """
     if len(graph.network_inputs) > 1:
-        raise InputError(f"{model}: takes the inputs {input_names(graph)}, and photos are one; "
-                         "give --input NAME=X.npy for each")
+        raise InputError(f"{model}: has the inputs {input_names(graph)}, and photos are one "
+                         "input; give --input NAME=X.npy for each")
     input_shape = graph.network_inputs[0].shape
     size = _checked_size(options, model, input_shape)
     fields = _number_fields(options)
@@ -91,26 +92,26 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
                 text = f"--{text}"
         raise InputError(text) from None
     if is_assumed:
-        terminal.notice("photos are prepared as for ImageNet (RGB, mean and deviation normalised), "
-                        "and the results mean nothing if the network was trained otherwise; "
-                        "--preprocess and --mean, --std, --scale, --bgr, --grey choose otherwise")
+        terminal.notice("assuming ImageNet's preprocessing (RGB, normalised by mean and standard "
+                        "deviation); the results are meaningless if the network was trained with "
+                        "another: see --preprocess, --mean, --std, --scale, --bgr, --grey")
     return prepare
 
 
 def _check_normalisation(info: ValueInfo, prepare: Preprocessing, options: PhotoOptions) -> None:
-    """Raises InputError where options ask for another normalisation than a saved plan computes."""
+    """Raise InputError where options ask for another normalisation than a saved plan computes."""
     if info.given is None or not info.given.changes_values or not options.names():
         return
     asked = InputFormat.from_metadata(prepare)
     if (asked.factors, asked.shifts) != (info.given.factors, info.given.shifts):
-        raise InputError(f"{', '.join(options.names())}: the plan takes {info.name!r} as "
-                         f"{info.given}, and normalises otherwise; leave these options out, or "
-                         "compile it again")
+        raise InputError(f"{', '.join(options.names())}: the plan has its own normalisation of "
+                         f"{info.name!r}, {info.given}; leave these options out, or compile the "
+                         "network again")
 
 
 def photo_batches(paths: Sequence[str], batch: int, prepare: Preprocessing,
                   info: ValueInfo) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yields the prepared photos, `batch` at a time, as arrays that the input takes."""
+    """Yield the prepared photos, `batch` at a time, as arrays that the input takes."""
     for start in range(0, len(paths), batch):
         images = [open_image(path) for path in paths[start : start + batch]]
         yield (batch_as_taken(prepare, info, images),)
@@ -118,7 +119,7 @@ def photo_batches(paths: Sequence[str], batch: int, prepare: Preprocessing,
 
 def _checked_size(options: PhotoOptions, model: str,
                   input_shape: Sequence[int | None]) -> tuple[int, int] | None:
-    """Returns the height and width of --size, and checks --resize too."""
+    """Return the height and width of --size, and check --resize too."""
     size = _size(options.size) if options.size is not None else None
     if size and len(input_shape) == 4 and any(
             network_length not in (None, length)
@@ -143,7 +144,7 @@ def _size(text: str) -> tuple[int, int]:
 
 
 def _number_fields(options: PhotoOptions) -> dict[str, Any]:
-    """Returns the fields of Preprocessing that --scale, --mean and --std give."""
+    """Return the fields of Preprocessing that --scale, --mean and --std give."""
     fields: dict[str, Any] = {"scale": options.scale, "mean": _numbers("mean", options.mean),
                               "std": _numbers("std", options.std)}
     if options.scale is not None and not math.isfinite(options.scale):
@@ -164,15 +165,20 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
 
 
 def check_preset(preset: str) -> Preprocessing:
-    """Returns the preparation that --preprocess names. Raises InputError for another name."""
+    """Return the preparation that --preprocess names.
+
+    Raises InputError for another name.
+    """
     if preset not in PRESETS:
         raise InputError(f"--preprocess {preset}: {one_of(preset, PRESETS)}")
     return PRESETS[preset]
 
 
 def _base(options: PhotoOptions, model: str, graph: Graph, has_numbers: bool) -> Preprocessing:
-    """Returns the preprocessing before --size, --resize, --scale, --mean, --std, --bgr and --grey
-    change it. has_numbers: whether --scale, --mean or --std is given."""
+    """Return the preprocessing before single options change it.
+
+    has_numbers: whether --scale, --mean or --std is given.
+    """
     if options.preprocess is not None:
         return check_preset(options.preprocess)
     if graph.metadata.preprocessing is not None:
@@ -184,14 +190,16 @@ def _base(options: PhotoOptions, model: str, graph: Graph, has_numbers: bool) ->
 
 def _in_channel_order(base: Preprocessing, options: PhotoOptions, model: str,
                       fields: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields with the channels that the options ask for, and with the base's mean and
-    standard deviation in the order of these channels."""
+    """Return the fields with the channels that the options ask for.
+
+    The base's mean and standard deviation are put in the order of these channels.
+    """
     channels = options.channels
     if channels == "grey" and base.channels != "grey":
         for name, values in (("mean", base.mean), ("std", base.std)):
             if len(values) > 1 and name not in fields:
-                raise InputError(f"--grey: the preparation {options.preprocess or model} has one "
-                                 f"number a colour; give --{name} too, or another --preprocess")
+                raise InputError(f"--grey: the preprocessing {options.preprocess or model} has one "
+                                 f"{name} per channel; give --{name} too, or another --preprocess")
     step = -1 if {base.channels, channels} == {"rgb", "bgr"} else 1
     return {"mean": base.mean[::step], "std": base.std[::step], **fields, "channels": channels}
 
@@ -205,8 +213,7 @@ def _check_channels(order: str, model: str, shape: Sequence[int | None]) -> None
 
 
 def _check_photos_fit(prepare: Preprocessing, model: str, info: ValueInfo) -> None:
-    """Raises InputError, before any photo is resized, where prepared photos have other sizes than
-    the network takes."""
+    """Raise InputError where prepared photos do not fit the network's input."""
     shape = info.shape
     channels = 1 if prepare.channels == "grey" else 3
     if len(shape) == 2 and shape[1]:
@@ -215,7 +222,7 @@ def _check_photos_fit(prepare: Preprocessing, model: str, info: ValueInfo) -> No
         side = math.isqrt(shape[1])
         advice = f"; try --grey --size {side}" if side * side == shape[1] else ""
         photo_shape = shape_text((channels, *(prepare.size or ("?", "?"))))
-        raise InputError(f"{model}: takes {shape[1]} numbers, a photo as it is prepared now has "
+        raise InputError(f"{model}: takes {shape[1]} numbers, a preprocessed photo has "
                          f"{photo_shape}{advice}")
     if len(shape) != 4:
         raise InputError(f"{model}: input {info.name!r} has shape {shape_text(shape)} and takes "

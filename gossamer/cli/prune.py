@@ -15,8 +15,8 @@ import typer
 from rich.console import Console
 
 from gossamer.advise import advise, cheapest, check_speed_up
-from gossamer.cli.onnx_form import naming, onnx_form, serialised
-from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, WeightsOption
+from gossamer.cli import arguments
+from gossamer.cli.convert import naming, onnx_form, serialised
 from gossamer.cli.report import evaluate_hint
 from gossamer.errors import InputError, ModelError, one_of
 from gossamer.io import output_files, terminal
@@ -28,39 +28,40 @@ from gossamer.plan.candidate import counted
 
 
 def prune_(
-    model: ModelArgument,
+    model: arguments.ModelArgument,
     output: Annotated[Path, typer.Option(
-        "--output", "-o", metavar="OUT.onnx", help="Write the pruned network here, as ONNX.")],
+        "--output", "-o", metavar="OUT.onnx", help="File to write.")],
     sparsity: Annotated[float | None, typer.Option(
-        metavar="0.9", help="The share of weights that become zero, from 0 up to below 1.")] = None,
+        metavar="0.9", help="Fraction of weights to set to zero, from 0 to below 1.")] = None,
     per_layer: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="Shares of some layers, which do not take part in --sparsity: a "
-                             ".csv file with lines `layer, sparsity`, or a .json object.")] = None,
+        metavar="FILE", help="Sparsities of single layers, to which --sparsity then does not "
+                             "apply: a .csv file with lines `layer, sparsity`, or a .json "
+                             "object.")] = None,
     scope: Annotated[str | None, typer.Option(
-        help="Whether --sparsity is of all layers together (global, the default) or of each "
-             "(layer).")] = None,
+        help="Apply --sparsity to all layers together (global) or to each (layer) (default: "
+             "global).")] = None,
     pattern: Annotated[str, typer.Option(
-        help="Which weights become zero: unstructured, any; 2:4, two of every four along the input "
-             "channels; channels, the filters of least norm, of which --sparsity is a share.",
-        )] = "unstructured",
+        help="Sparsity pattern: unstructured; 2:4, two of every four weights along the input "
+             "channels; channels, whole filters (of smallest norm).")] = "unstructured",
     speed_up: Annotated[float | None, typer.Option(
-        "--speed-up", metavar="2", help="Few zeros that make the network so many times as fast on "
-        "--device, as `gossamer advise` measures it.")] = None,
-    device: DeviceOption = None,
+        "--speed-up", metavar="2",
+        help="Choose sparsities that make the network this many times as fast on --device, with "
+             "few zeros (measured by `gossamer advise`).")] = None,
+    device: arguments.DeviceOption = None,
     batch: Annotated[int | None, typer.Option(
-        min=1, help="Images of an execution, for --speed-up (default: as for advise).")] = None,
+        min=1, help="Batch size for --speed-up (default: as for advise).")] = None,
     precision: Annotated[str | None, typer.Option(
-        help="The least precise arithmetic allowed, for --speed-up (default: fp32).")] = None,
+        help="Lowest precision allowed, for --speed-up (default: fp32).")] = None,
     keep: Annotated[list[str] | None, typer.Option(
-        metavar="LAYER", help="A layer whose weights stay as they are. May be repeated.")] = None,
+        metavar="LAYER", help="Do not prune this layer. May be repeated.")] = None,
     depthwise: Annotated[bool, typer.Option(
         "--depthwise", help="Prune depthwise convolutions too.")] = False,
-    weights: WeightsOption = None,
-    as_json: JsonOption = False,
+    weights: arguments.WeightsOption = None,
+    as_json: arguments.JsonOption = False,
 ) -> None:
-    """Set the smallest weights of a network's convolutions and matrix products to zero.
+    """Set the smallest weights of convolutions and matrix products to zero.
 
-    It writes an ONNX file: the graph of MODEL with its weights pruned, nothing else changed.
+    Writes an ONNX file with the graph of MODEL, in which only weights have changed.
     """
     if speed_up is None:
         _check_zeros(sparsity, per_layer, scope, pattern)
@@ -92,20 +93,18 @@ def prune_(
     with replacing(output) as file:
         file.write(content)
     if all(layer.after == layer.before for layer in layers):
-        terminal.notice(f"nothing was pruned: so many weights of {model} were zero already; the "
-                        "weights that are written are the same")
+        terminal.notice(f"nothing was pruned: {model} has that many zeros already")
     for layer in layers:
         if not layer.after and layer.before:
-            terminal.notice(f"layer {layer.name!r}: no weight is left; give it a lower sparsity "
+            terminal.notice(f"layer {layer.name!r}: all weights are zero; give it a lower sparsity "
                             "with --per-layer", "warning")
     _report(model, output, layers, as_json)
 
 
 def _check_zeros(sparsity: float | None, per_layer: Path | None, scope: str | None,
                  pattern: str) -> None:
-    """Raises InputError where the options do not say which weights become zero."""
-    if pattern not in PATTERNS:
-        raise InputError(f"--pattern {pattern}: {one_of(pattern, PATTERNS)}")
+    """Raise InputError where the options do not say which weights become zero."""
+    arguments.check_choice("--pattern", pattern, PATTERNS)
     if pattern == "2:4":
         if sparsity not in (None, 0.5) or per_layer is not None:
             raise InputError("--pattern 2:4: makes half of the weights zero; leave --sparsity and "
@@ -114,26 +113,25 @@ def _check_zeros(sparsity: float | None, per_layer: Path | None, scope: str | No
         raise InputError("give --sparsity, --per-layer or both")
     if sparsity is not None and (reason := check_sparsity(sparsity)) is not None:
         raise InputError(f"--sparsity {sparsity:g}: {reason}")
-    if scope is not None and scope not in SCOPES:
-        raise InputError(f"--scope {scope}: {one_of(scope, SCOPES)}")
+    if scope is not None:
+        arguments.check_choice("--scope", scope, SCOPES)
     if scope == "global" and pattern != "unstructured":
-        raise InputError(f"--scope global: --pattern {pattern} is of each layer; leave it out")
+        raise InputError(f"--scope global: --pattern {pattern} applies to each layer; leave "
+                         "--scope out")
     if scope is not None and sparsity is None:
-        raise InputError(f"--scope {scope}: says what --sparsity is of; give that too")
+        raise InputError(f"--scope {scope}: needs --sparsity")
 
 
 def _check_measured(**options: object) -> None:
-    """Raises InputError where options of a measurement are given without --speed-up, since nothing
-    is measured without it."""
+    """Raise InputError for options that need --speed-up."""
     for name, value in options.items():
         if value is not None:
-            raise InputError(f"--{name} {value}: is for --speed-up, which measures; give that too")
+            raise InputError(f"--{name} {value}: needs --speed-up")
 
 
 def _check_speed_up(speed_up: float, sparsity: float | None, per_layer: Path | None,
                     scope: str | None, pattern: str, precision: str | None) -> None:
-    """Raises InputError where --speed-up has an impossible value, or where other options, too, say
-    which weights become zero."""
+    """Raise InputError for a wrong --speed-up, or options that exclude it."""
     if (reason := check_speed_up(speed_up)) is not None:
         raise InputError(f"--speed-up {speed_up:g}: {reason}")
     given = {"--sparsity": sparsity, "--per-layer": per_layer, "--scope": scope,
@@ -149,8 +147,11 @@ def _check_speed_up(speed_up: float, sparsity: float | None, per_layer: Path | N
 def _measured_shares(model: str, read: Callable[[], onnx.ModelProto], speed_up: float,
                      keep: Sequence[str], device: str | None, batch: int | None,
                      precision: str) -> dict[str, float]:
-    """Measures the network, and returns the sparsity of each layer that is pruned to reach a
-    speed-up. Raises InputError where zeros make no layer faster."""
+    """Measure the network, and return the sparsity of each layer that is pruned to reach a
+    speed-up.
+
+    Raises InputError where zeros make no layer faster.
+    """
     with Console(stderr=True).status("reading the network") as status, naming(model):
         advice = advise(read, device=device, batch=batch, precision=precision, note=status.update)
     choice = cheapest(advice, speed_up, keep)
@@ -158,15 +159,17 @@ def _measured_shares(model: str, read: Callable[[], onnx.ModelProto], speed_up: 
         raise InputError(f"--speed-up {speed_up:g}: no layer of {model} is faster with zeros on "
                          f"{advice.device}; gossamer advise shows the times")
     if not choice.reached:
-        terminal.notice(f"--speed-up {speed_up:g}: zeros are expected to bring "
-                        f"{choice.speed_up:.2f} times the speed at most; these are written",
+        terminal.notice(f"--speed-up {speed_up:g}: the expected speed-up is at most "
+                        f"{choice.speed_up:.2f}, which the written network has",
                         "warning")
     return choice.sparsities
 
 
 def read_shares(path: Path) -> dict[str, float]:
-    """Returns the fraction of zeros for each layer that a .csv or .json file names. Raises
-    InputError that names the file and the line."""
+    """Return the fraction of zeros for each layer that a .csv or .json file names.
+
+    Raises InputError that names the file and the line.
+    """
     if path.suffix not in (".csv", ".json"):
         raise InputError(f"--per-layer {path}: expected a name that ends in .csv or .json")
     try:
@@ -194,7 +197,7 @@ def read_shares(path: Path) -> dict[str, float]:
 
 
 def _csv_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
-    """Yields the place in the file, the layer and the sparsity of each line."""
+    """Yield the place in the file, the layer and the sparsity of each line."""
     reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
     try:
         for row in reader:
@@ -211,7 +214,7 @@ def _csv_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
 
 
 def _json_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
-    """Yields the file, the layer and the sparsity of each entry."""
+    """Yield the file, the layer and the sparsity of each entry."""
     try:
         # whole numbers are read as floats: a number that is too large for a float becomes infinite
         content = json.loads(text, object_pairs_hook=tuple, parse_int=float)
@@ -238,7 +241,7 @@ def _report(model: str, output: Path, layers: list[PrunedLayer], as_json: bool) 
     rows = [{"layer": layer.name, "op": layer.op, "size": layer.size or None,
              "shape": shape_text(layer.shape) if layer.size else None,
              "before": _density(layer, layer.before), "after": _density(layer, layer.after),
-             "kept": f"as it was: {layer.kept}" if layer.kept else None} for layer in layers]
+             "kept": f"unchanged: {layer.kept}" if layer.kept else None} for layer in layers]
     terminal.print_table({"layer": "layer", "op": "op", "shape": "shape", "size": "weights",
                           "before": "density before", "after": "after", "kept": "note"}, rows)
     print(f"{counted(len(pruned), 'layer')}: density {before / weights:.2%} before, "
@@ -247,7 +250,7 @@ def _report(model: str, output: Path, layers: list[PrunedLayer], as_json: bool) 
     terminal.print_line(f"written: {output}, an ONNX file: the graph of {model} with its "
                         "weights pruned, nothing else changed")
     if after < before:
-        print("a network loses accuracy when it is pruned, unless it is trained on afterwards; "
+        print("pruning costs accuracy unless the network is trained further; "
               + evaluate_hint(output))
 
 

@@ -1,17 +1,31 @@
-"""Prints a plan's report as a table of layers, and turns the report into plain data for JSON."""
+"""Print a plan's report, and show the progress of inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gossamer.io import terminal
 from gossamer.io.text import duration_text, share_text
 
 
+@contextmanager
+def input_bar() -> Iterator[Progress]:
+    """Show a bar while the body of the with statement runs, where stderr is a terminal."""
+    console = Console(stderr=True)
+    with Progress(TextColumn("{task.description}", markup=False), BarColumn(),
+                  MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True,
+                  disable=not console.is_terminal) as progress:
+        yield progress
+
+
 def print_report(report: Any) -> None:
-    """Prints the layers of a profiled plan's report, and the time from end to end."""
+    """Print the layers of a profiled plan's report, and the time from end to end."""
     rows = [{**row, "density": None if row["density"] is None else share_text(row["density"]),
              "median_us": f"{row['median_us']:.1f}", "share": f"{row['share']:.1%}"}
             for row in report.rows]
@@ -27,8 +41,10 @@ def print_report(report: Any) -> None:
 
 
 def print_notes(report: Any, said: Collection[str] = ()) -> None:
-    """Prints the notes of a report, and its warnings on stderr. said: warnings that were printed
-    before."""
+    """Print the notes of a report, and its warnings on stderr.
+
+    said: warnings that were printed before.
+    """
     for note in report.notes:
         if note not in report.warnings:
             terminal.print_line(note)
@@ -37,13 +53,13 @@ def print_notes(report: Any, said: Collection[str] = ()) -> None:
 
 
 def evaluate_hint(model: object) -> str:
-    """Returns a sentence on the command that counts how many samples a changed network gets
+    """Return a sentence on the command that counts how many samples a changed network gets
     right."""
-    return f"gossamer evaluate {model} DATA counts what it gets right on labelled samples"
+    return f"gossamer evaluate {model} DATA measures its accuracy on labelled samples"
 
 
 def report_dict(report: Any) -> dict[str, Any]:
-    """Returns a plan's report as plain data."""
+    """Return a plan's report as plain data."""
     return {"device": report.device, "batch": report.batch, "end_to_end_us": report.end_to_end_us,
             "end_to_end_cached": report.end_to_end_cached, "call_us": report.call_us,
             "shares": dict(report.shares),

@@ -1,5 +1,8 @@
-"""Writes the rows of `run` to files. Files of JSON lines and CSV grow row by row and can be
-continued; .npy and Parquet files appear when they are complete."""
+"""Write the rows of `run` to files.
+
+Files of JSON lines and CSV grow row by row and can be continued; .npy and Parquet files appear when
+they are complete.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from gossamer.errors import InputError
+from gossamer.errors import InputError, installing
 from gossamer.io import output_files
 from gossamer.io.text import shape_text
 
 GROWING = (".jsonl", ".csv")
 """Suffixes of the files that can be continued."""
-SUFFIXES = (*GROWING, ".npy", ".parquet")
 _JSON = json.JSONEncoder(allow_nan=False).encode
 """Function that returns a row's document() as JSON; it takes Python's numbers, not NumPy's."""
-_STAY = "; the rows before stay, and --resume continues them"
 _MOST_COLUMNS = 4096
 """The most columns of a CSV file, in which each number of a row has a column of its own."""
 
@@ -50,7 +51,10 @@ class Row:
     outputs: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def document(self, key: str) -> dict[str, Any]:
-        """Returns the row for JSON. key: the key of the row's name, such as "file"."""
+        """Return the row for JSON.
+
+        key: the key of the row's name, such as "file".
+        """
         result: dict[str, Any] = {key: self.name}
         if self.label is not None:
             result["label"] = self.label
@@ -63,7 +67,10 @@ class Row:
         return result
 
     def columns(self, key: str) -> dict[str, Any]:
-        """Returns the row for tables, with outputs as flat arrays. key: as for document()."""
+        """Return the row for tables, with outputs as flat arrays.
+
+        key: as for document().
+        """
         result: dict[str, Any] = {key: self.name}
         if self.label is not None:
             result["label"] = self.label
@@ -76,78 +83,88 @@ class Row:
 
 
 def _numbers(values: np.ndarray) -> Any:
-    """Returns an array as nested lists; float32 and float16 are written with no more digits than
-    they need."""
+    """Return an array as nested lists.
+
+    Float32 and float16 are written with no more digits than they need.
+    """
     if values.dtype in (np.float32, np.float16):
         values = values.astype(str).astype(np.float64)
     return values.tolist()
 
 
 def check(path: Path, option_text: str, outputs: int) -> None:
-    """Raises InputError where no file of rows can be written under this name. outputs: the number
-    of the network's outputs."""
-    output_files.check_named(option_text, path, SUFFIXES)
+    """Raise InputError where no file of rows can be written under this name.
+
+    outputs: the number of the network's outputs.
+    """
+    output_files.check_named(option_text, path, tuple(_KINDS))
     if path.suffix == ".npy" and outputs > 1:
         raise InputError(f"{option_text}: the network has {outputs} outputs; .jsonl and .parquet "
-                         "hold several")
+                         "can hold several")
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
-        raise InputError(f"{option_text}: needs pyarrow: pip install pyarrow; .jsonl and .csv "
+        raise InputError(f"{option_text}: needs pyarrow: {installing('tables')}; .jsonl and .csv "
                          "need nothing more")
 
 
-def open_rows(path: Path, option_text: str, key: str, *, resume: bool) -> RowFile:
-    """Returns the file of rows at a path that check() has accepted. key: the JSON key of the rows'
-    names, or the heading of the column with the rows' names. resume: whether a file that exists is
-    continued."""
-    if path.suffix in GROWING:
-        kind = JsonLines if path.suffix == ".jsonl" else CsvLines
-        return kind(path, option_text, key, resume=resume)
-    return (NumpyFile if path.suffix == ".npy" else ParquetFile)(path, option_text, key)
-
-
 class RowFile(abc.ABC):
-    """A file that takes rows. The object is a context manager, which completes the file at the end.
+    """A file that takes rows, completed at the end of a with statement.
+
+    Where the body of the with statement fails, a file that grows row by row keeps its rows, and any
+    other file is not written.
 
     done: the names of the rows that the file has already, as text.
     """
 
-    def __init__(self, path: Path, option_text: str, key: str) -> None:
+    stays = ""
+    """The end of a message that the file cannot be written."""
+
+    def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
         self._path = path
         self._option_text = option_text
         self._key = key
+        self._stack = ExitStack()
         self.done: set[str] = set()
 
     @abc.abstractmethod
     def write(self, rows: Sequence[Row], count: int) -> None:
-        """Adds rows. count: how many rows the file will have in all. Raises InputError where the
-        rows cannot be written."""
+        """Add rows, of which the file will have `count` in all.
+
+        Raises InputError where the rows cannot be written.
+        """
+
+    def complete(self) -> None:  # noqa: B027
+        """Write what is left to write when there are no more rows."""
 
     def __enter__(self) -> RowFile:
         return self
 
-    @abc.abstractmethod
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        """Completes the file. Where the body of the with statement failed, a file that grows row by
-        row keeps its rows, and any other file is not written."""
+        with self._named_errors(), self._stack:
+            if error is not None:
+                raise error  # so that a file that is written whole is removed
+            self.complete()
 
     @contextmanager
-    def _named_errors(self, then: str = "") -> Iterator[None]:
+    def _named_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise InputError(f"{self._option_text}: cannot be written: "
-                             f"{error.strerror or error}{then}") from None
+                             f"{error.strerror or error}{self.stays}") from None
 
 
 class _Lines(RowFile):
-    """A text file to which rows are appended. Where a process ends early, its rows stay in the
-    file. A last row that was cut off by the end of the process is removed when the file is
-    continued."""
+    """A text file to which rows are appended.
 
-    def __init__(self, path: Path, option_text: str, key: str, *, resume: bool) -> None:
+    Where a process ends early, its rows stay in the file. A last row that was cut off by the end of
+    the process is removed when the file is continued.
+    """
+
+    stays = "; the rows written so far stay, and --resume continues them"
+
+    def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
         super().__init__(path, option_text, key)
-        self._stack = ExitStack()
         self._file: IO[str] | None = None
         self._mode = "w"
         if resume and path.exists():
@@ -164,7 +181,7 @@ class _Lines(RowFile):
                 file.write(whole.encode("utf-8", "surrogateescape"))
 
     def _append(self, text: str) -> None:
-        with self._named_errors(_STAY):
+        with self._named_errors():
             if self._file is None:
                 # names of files may have bytes that are not UTF-8
                 self._file = self._stack.enter_context(self._path.open(
@@ -172,24 +189,21 @@ class _Lines(RowFile):
             self._file.write(text)
             self._file.flush()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        with self._named_errors(_STAY):
-            self._stack.close()
-
     @abc.abstractmethod
     def _whole(self, text: str) -> str:
-        """Returns the text of a file, without its last row where that row was cut off."""
+        """Return the text of a file, without its last row where that row was cut off."""
 
     @abc.abstractmethod
     def _names(self, text: str) -> set[str]:
-        """Returns the names of the rows in a text. Raises InputError where the text does not have
-        rows as this command writes them."""
+        """Return the names of the rows in a text.
+
+        Raises InputError where the text does not have rows as this command writes them.
+        """
 
     def _other_rows(self, line: int, expected: str) -> InputError:
-        return InputError(f"{self._option_text}: --resume continues rows of this command, line "
-                          f"{line} is none: expected {expected}; leave --resume out to write the "
-                          "file anew")
+        return InputError(f"{self._option_text}: --resume continues files of this command, but "
+                          f"line {line} is not one of its rows: expected {expected}; leave "
+                          "--resume out to overwrite the file")
 
 
 class JsonLines(_Lines):
@@ -212,14 +226,16 @@ class JsonLines(_Lines):
 
 
 class CsvLines(_Lines):
-    """A table under a line of headings. The headings are those of the first row without an error,
-    or those of the first row where all rows have errors. A table that is continued keeps its
-    headings."""
+    """A table under a line of headings.
 
-    def __init__(self, path: Path, option_text: str, key: str, *, resume: bool) -> None:
+    The headings are those of the first row without an error, or those of the first row where all
+    rows have errors. A table that is continued keeps its headings.
+    """
+
+    def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
         self._headings: list[str] = []
         self._waiting: list[dict[str, Any]] = []
-        super().__init__(path, option_text, key, resume=resume)
+        super().__init__(path, option_text, key, resume)
 
     def write(self, rows: Sequence[Row], count: int) -> None:
         for row in rows:
@@ -227,19 +243,17 @@ class CsvLines(_Lines):
                        for name, value in _cells(column, values)}
             if len(columns) > _MOST_COLUMNS:
                 raise InputError(f"{self._option_text}: a row has {len(columns)} numbers, a table "
-                                 f"takes {_MOST_COLUMNS}; .npy and .jsonl take any number")
+                                 f"at most {_MOST_COLUMNS}; .npy and .jsonl have no limit")
             self._waiting.append(columns)
             if not row.error:
                 self._check_headings(list(columns))
         if self._headings:
             self._write_waiting()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        if error is None and self._waiting:
+    def complete(self) -> None:
+        if self._waiting:
             self._check_headings(list(self._waiting[0]))
             self._write_waiting()
-        super().__exit__(kind, error, trace)
 
     def _check_headings(self, names: list[str]) -> None:
         if not self._headings:
@@ -271,7 +285,7 @@ class CsvLines(_Lines):
 
 
 def _cells(column: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the columns of a value: one for each number of an array, one for any other value."""
+    """Yield the columns of a value: one for each number of an array, one for any other value."""
     if not isinstance(value, np.ndarray):
         yield column, value
     elif value.size == 1:
@@ -283,11 +297,12 @@ def _cells(column: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 class NumpyFile(RowFile):
     """The rows of the network's only output as an array, with NaN where an input could not be read.
-    The file is written while the rows come, and appears when it is complete."""
 
-    def __init__(self, path: Path, option_text: str, key: str) -> None:
+    The file is written while the rows come, and appears when it is complete.
+    """
+
+    def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
         super().__init__(path, option_text, key)
-        self._stack = ExitStack()
         self._file: IO[bytes] | None = None
         self._empty: np.ndarray | None = None
         self._waiting = 0
@@ -302,16 +317,18 @@ class NumpyFile(RowFile):
                 file, empty = self._begun(values, count)
                 if values is not None and values.shape != empty.shape:
                     raise InputError(
-                        f"{self._option_text}: {row.name} gives {shape_text(values.shape)}, those "
-                        f"before {shape_text(empty.shape)}, which make no array; .jsonl and "
-                        ".parquet take both, and --size gives all pictures one size")
+                        f"{self._option_text}: {row.name} has an output of shape "
+                        f"{shape_text(values.shape)}, earlier inputs {shape_text(empty.shape)}, "
+                        "which cannot be one array; .jsonl and .parquet take both, --size resizes "
+                        "all pictures")
                 file.write(empty.tobytes() if values is None else
                            np.ascontiguousarray(values).tobytes())
 
     def _begun(self, values: np.ndarray | None, count: int) -> tuple[IO[bytes], np.ndarray]:
-        """Returns the file, opened and with its header written, and a row of NaN, which stands for
-        an input that could not be read. Where outputs are no floats, the row has zeros and only
-        states the shape."""
+        """Return the opened file and a row of NaN for inputs that cannot be read.
+
+        Where outputs are no floats, the row has zeros and only states the shape.
+        """
         if self._file is None or self._empty is None:
             assert values is not None
             if not np.issubdtype(values.dtype, np.floating) and self._waiting:
@@ -328,21 +345,18 @@ class NumpyFile(RowFile):
         return self._file, self._empty
 
     def _no_nan(self, dtype: np.dtype) -> InputError:
-        return InputError(f"{self._option_text}: an input could not be read, and its row cannot be "
-                          f"NaN in {dtype}; .jsonl and .csv say which")
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self._stack.__exit__(kind, error, trace)
+        return InputError(f"{self._option_text}: an input could not be read, and {dtype} has no "
+                          "NaN to mark its row; use .jsonl or .csv")
 
 
 class ParquetFile(RowFile):
-    """A table of Parquet, in which an output is a list of numbers. The file is written while the
-    rows come, and appears when it is complete."""
+    """A table of Parquet, in which an output is a list of numbers.
 
-    def __init__(self, path: Path, option_text: str, key: str) -> None:
+    The file is written while the rows come, and appears when it is complete.
+    """
+
+    def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
         super().__init__(path, option_text, key)
-        self._stack = ExitStack()
         self._writer: Any = None
         self._waiting: list[dict[str, Any]] = []
 
@@ -352,14 +366,19 @@ class ParquetFile(RowFile):
         if complete or self._writer is not None:
             self._write_waiting(complete[:1])
 
-    def _write_waiting(self, first: Sequence[Mapping[str, Any]]) -> None:
+    def _write_waiting(self, typical: Sequence[Mapping[str, Any]]) -> None:
+        """Write the rows that wait.
+
+        typical: a row whose types are those of the columns.
+        """
         import pyarrow
         from pyarrow import parquet
 
         with self._named_errors():
             if self._writer is None:
-                schema = pyarrow.schema([(name, _parquet_type(name, value))
-                                         for name, value in first[0].items()])
+                schema = pyarrow.Table.from_pylist([
+                    {name: "" if value is None else value for name, value in row.items()}
+                    for row in typical]).schema
                 file = self._stack.enter_context(
                     output_files.replacing(self._path, self._option_text))
                 self._writer = parquet.ParquetWriter(file, schema)
@@ -367,26 +386,22 @@ class ParquetFile(RowFile):
                 self._waiting, schema=self._writer.schema))
         self._waiting.clear()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        try:
-            if error is None and self._waiting:
-                self._write_waiting(self._waiting)
-            if self._writer is not None and error is None:
-                with self._named_errors():
-                    self._writer.close()
-        except BaseException as failure:
-            self._stack.__exit__(type(failure), failure, failure.__traceback__)
-            raise
-        self._stack.__exit__(kind, error, trace)
+    def complete(self) -> None:
+        if self._waiting:
+            self._write_waiting(self._waiting[:1])
+        if self._writer is not None:
+            self._writer.close()
 
 
-def _parquet_type(name: str, value: Any) -> Any:
-    """Returns Arrow's type of a column, given one of the column's values."""
-    import pyarrow
+_KINDS: dict[str, type[RowFile]] = {
+    ".jsonl": JsonLines, ".csv": CsvLines, ".npy": NumpyFile, ".parquet": ParquetFile}
+"""The kind of file by its suffix."""
 
-    if isinstance(value, np.ndarray):
-        return pyarrow.list_(pyarrow.from_numpy_dtype(value.dtype))
-    if isinstance(value, bool | int):
-        return pyarrow.int64()
-    return pyarrow.float64() if isinstance(value, float) else pyarrow.string()
+
+def open_rows(path: Path, option_text: str, key: str, resume: bool) -> RowFile:
+    """Return the file of rows at a path that check() has accepted.
+
+    key: the JSON key of the rows' names, or the heading of the column with the rows' names.
+    resume: whether a file that exists is continued.
+    """
+    return _KINDS[path.suffix](path, option_text, key, resume)

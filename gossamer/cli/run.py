@@ -3,94 +3,81 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
 import gossamer
-from gossamer.cli import (
-    arguments,
-    photo_options,
-    row_inputs,
-    run_on_ray,
-    run_output,
-    run_rows,
-)
-from gossamer.cli.arguments import AnyPlan, load_graph, load_plan
-from gossamer.cli.options import (
-    BgrOption,
-    DevicesOption,
-    GreyOption,
-    JsonOption,
-    LabelOption,
-    LabelsOption,
-    MeanOption,
-    OutputsOption,
-    PlanArgument,
-    PreprocessOption,
-    ResizeOption,
-    ScaleOption,
-    ShapeOption,
-    SizeOption,
-    StdOption,
-    StrictOption,
-    WeightsOption,
-)
+from gossamer.cli import arguments, photo_options, run_rows
+from gossamer.cli.arguments import AnyPlan, device_of, load_graph, load_plan
 from gossamer.cli.photo_options import PhotoOptions
-from gossamer.cli.progress import input_bar
-from gossamer.cli.run_inputs import RunInputs, array_inputs, negatives, photo_inputs
+from gossamer.cli.report import input_bar, print_notes, print_report, report_dict
+from gossamer.cli.run_inputs import (
+    RunInputs,
+    array_inputs,
+    check_label,
+    make_rows,
+    negatives,
+    photo_inputs,
+    row_inputs,
+    scored_classes,
+)
 from gossamer.device.registry import names_several
-from gossamer.errors import InputError
+from gossamer.errors import InputError, one_line
 from gossamer.io import output_files, terminal
 from gossamer.io.labels.reader import read_names
+from gossamer.io.text import shape_text
+from gossamer.model import outputs as network_outputs
 from gossamer.model.infer.resolve import is_open
+
+if TYPE_CHECKING:
+    from gossamer.model.graph import Graph
 
 
 def run(
-    model: PlanArgument,
+    model: arguments.PlanArgument,
     photos: Annotated[list[str] | None, typer.Argument(
-        metavar="[FILE]...", help="Photos, as with --image; folders of them; or a .csv file of "
-                                  "samples.")] = None,
+        metavar="[FILE]...", help="Photos, folders of photos, or a .csv file of samples.")] = None,
     image: Annotated[list[str] | None, typer.Option(
-        metavar="FILE...", help="Photos to run it on.")] = None,
+        metavar="FILE...", help="Photos.")] = None,
     array: Annotated[list[str] | None, typer.Option(
         "--input", metavar="[NAME=]X.npy",
-        help="An array of inputs, the batch first; one for each of several inputs, or a .npz "
-             "file with their names.")] = None,
+        help="Array of inputs, of shape (batch, ...). Repeat it for each input, or give a .npz "
+             "file that has the names of the inputs.")] = None,
     output: Annotated[str | None, typer.Option(
         "--output", "-o", metavar="FILE",
-        help="Write the outputs here: .npy (.npz when there are several); a row for each photo or "
-             "sample: .jsonl, .csv, .parquet.")] = None,
+        help="Write the outputs to this file: .npy, or .npz for several outputs; .jsonl, .csv or "
+             ".parquet for one row per photo or sample.")] = None,
     resume: Annotated[bool, typer.Option(
-        "--resume", help="Continue the rows of a .jsonl or .csv file that is there.")] = False,
-    label: LabelOption = "first",
-    device: DevicesOption = None,
+        "--resume", help="Continue an existing .jsonl or .csv file.")] = False,
+    label: arguments.LabelOption = "first",
+    device: arguments.DevicesOption = None,
     batch: Annotated[int | None, typer.Option(
-        min=1, help="Inputs at once (default: one photo, or all of --input; all photos where "
-                    "the network mixes the inputs of a batch).")] = None,
-    labels: LabelsOption = None,
-    top: Annotated[int, typer.Option(min=1, help="How many classes to print.")] = 5,
-    shape: ShapeOption = None,
-    weights: WeightsOption = None,
-    outputs: OutputsOption = None,
-    preprocess: PreprocessOption = None,
-    size: SizeOption = None,
-    resize: ResizeOption = None,
-    scale: ScaleOption = None,
-    mean: MeanOption = None,
-    std: StdOption = None,
-    bgr: BgrOption = False,
-    grey: GreyOption = False,
+        min=1, help="Batch size (default: 1 photo, or all of --input; all photos where the network "
+                    "mixes the inputs of a batch).")] = None,
+    labels: arguments.LabelsOption = None,
+    top: Annotated[int, typer.Option(min=1, help="Number of classes to print.")] = 5,
+    shape: arguments.ShapeOption = None,
+    weights: arguments.WeightsOption = None,
+    outputs: arguments.OutputsOption = None,
+    preprocess: arguments.PreprocessOption = None,
+    size: arguments.SizeOption = None,
+    resize: arguments.ResizeOption = None,
+    scale: arguments.ScaleOption = None,
+    mean: arguments.MeanOption = None,
+    std: arguments.StdOption = None,
+    bgr: arguments.BgrOption = False,
+    grey: arguments.GreyOption = False,
     table: Annotated[bool, typer.Option(
-        "--table", help="Time and show every layer of the plan.")] = False,
+        "--table", help="Time every layer and print a table.")] = False,
     ray: Annotated[str | None, typer.Option(
-        metavar="ADDRESS", help="Run pictures on a Ray cluster, whose workers read the files: "
-                                "HOST:PORT, auto for this machine's own, or local.")] = None,
-    strict: StrictOption = False,
-    as_json: JsonOption = False,
+        metavar="ADDRESS", help="Run on a Ray cluster, whose workers read the pictures: "
+                                "HOST:PORT, auto (the cluster of this machine) or local.")] = None,
+    strict: arguments.StrictOption = False,
+    as_json: arguments.JsonOption = False,
 ) -> None:
     """Run a network on photos or on arrays."""
     # click gives an option one value, so that further files after --image FILE are arguments
@@ -102,24 +89,24 @@ def run(
              if saved_plan is None else saved_plan.graph)
     arguments.check_numbers(graph)
     options = PhotoOptions(preprocess, size, resize, scale, mean, std, bgr, grey)
-    if not arrays and (resume or ray is not None or row_inputs.make_rows(photos)
+    if not arrays and (resume or ray is not None or make_rows(photos)
                        or is_open(graph) or Path(output or "").suffix in run_rows.OWN_SUFFIXES):
         rows = run_rows.RowOptions(output, resume, labels, top)
         run_rows.check(rows, graph, [model, *filter(None, [weights]), *photos])
-        inputs_of_rows = row_inputs.row_inputs(model, graph, photos, options, batch, label,
+        inputs_of_rows = row_inputs(model, graph, photos, options, batch, label,
                                                is_planned=saved_plan is not None)
         remote = None
         if ray is not None:
-            run_on_ray.check(photos, table)
+            run_rows.check_ray(photos, table)
             prepare = photo_options.preprocessing(model, graph, options)
             network = model if saved_plan is not None else inputs_of_rows.graph
-            remote = run_on_ray.RayAnswers(ray, network, inputs_of_rows, prepare, device)
+            remote = run_rows.RayAnswers(ray, network, inputs_of_rows, prepare, device)
         run_rows.run_rows(model, saved_plan, inputs_of_rows, rows, device, strict=strict,
                           table=table, as_json=as_json, remote=remote)
         return
     if ray is not None:
-        raise InputError(f"--ray {ray}: is for pictures; leave --input out")
-    row_inputs.check_label(label)
+        raise InputError(f"--ray {ray}: needs pictures; leave --input out")
+    check_label(label)
     output_path = None
     if output is not None:
         files_read = [model, *filter(None, [weights]), *photos,
@@ -131,11 +118,11 @@ def run(
     else:
         inputs = array_inputs(model, graph, arrays, options, batch)
     plan, results, report = _execute(model, saved_plan, inputs, device, strict, table)
-    answers = run_output.find_answers(results, inputs, graph, labels, top)
+    answers = find_answers(results, inputs, graph, labels, top)
     if as_json:
-        run_output.print_json(model, plan, report, inputs, results, answers, table)
+        print_json(model, plan, report, inputs, results, answers, table)
     else:
-        run_output.print_results(plan, report, inputs, results, answers, table)
+        print_results(plan, report, inputs, results, answers, table)
     if output_path is not None:
         sys.stdout.flush()  # a closed stdout fails here, before the file is written
         output_files.write(output_path, output or "", results)
@@ -144,8 +131,7 @@ def run(
 
 
 def _check_sources(photos: list[str], arrays: list[str], labels: Path | None) -> None:
-    """Raises InputError, before any work, where photos and arrays are both given or both missing,
-    and where labels cannot be read."""
+    """Raise InputError, before any work, for missing or conflicting inputs."""
     if bool(photos) == bool(arrays):
         raise InputError("give either --image FILE... or --input X.npy")
     if "" in photos:
@@ -156,8 +142,10 @@ def _check_sources(photos: list[str], arrays: list[str], labels: Path | None) ->
 
 def _execute(model: str, saved_plan: AnyPlan | None, inputs: RunInputs, device: str | None,
              strict: bool, table: bool) -> tuple[AnyPlan, dict[str, np.ndarray], Any]:
-    """Returns the plan, the network's outputs on all inputs, and the plan's report. Where `table`
-    is set, the report has the times of the layers."""
+    """Return the plan, the network's outputs on all inputs, and the plan's report.
+
+    Where `table` is set, the report has the times of the layers.
+    """
     graph, results = inputs.graph, list[tuple[np.ndarray, ...]]()
     inverted: list[str] = []
 
@@ -189,5 +177,99 @@ def _execute(model: str, saved_plan: AnyPlan | None, inputs: RunInputs, device: 
 def _tell_of_negatives(inverted: list[str]) -> None:
     if inverted:
         more = f" and {len(inverted) - 1} more" if len(inverted) > 1 else ""
-        terminal.notice(f"{inverted[0]}{more}: nearer in brightness to a negative of what was "
-                        "trained on; --scale -1 --mean -255 takes its negative")
+        terminal.notice(f"{inverted[0]}{more}: looks inverted compared with the training "
+                        "pictures; --scale -1 --mean -255 inverts it")
+
+
+_MOST_ANSWERS = 20
+"""The number of rows at the beginning of an --input array for which classes are printed."""
+
+
+def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Graph,
+                 labels: Path | None, top: int) -> list[dict[str, Any]] | None:
+    """Return the best classes of each input; None for other networks.
+
+    Warns of outputs with NaN or infinity.
+
+    An input with scores that are not finite has no best classes. Raises InputError where labels
+    are given and do not fit.
+    """
+    first, metadata = graph.network_outputs[0].name, graph.metadata
+    scores = outputs[first]
+    classify, names = scored_classes(graph, scores, len(inputs.names), labels,
+                                     are_photos=inputs.are_photos)
+    broken = _warn_of_broken_numbers(outputs, inputs.names, classify).get(first, ())
+    if not classify:
+        return None
+    return [{"input": name, "top": [] if index in broken else
+             network_outputs.best_classes(row, top, names, metadata.independent_scores)}
+            for index, (name, row) in enumerate(zip(inputs.names, scores, strict=True))]
+
+
+def _warn_of_broken_numbers(outputs: Mapping[str, np.ndarray], names: Sequence[str],
+                            classify: bool) -> dict[str, list[int]]:
+    """Warn of outputs with NaN or infinity, and return the rows with such numbers, by output."""
+    broken = {}
+    for output, values in outputs.items():
+        if network_outputs.is_finite(values):
+            continue
+        rows = network_outputs.broken_rows(values, len(names))
+        input_name = names[rows[0]] if rows else ", ".join(names[:1])
+        more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+        consequence = "; its classes are not printed" if classify else ""
+        terminal.notice(f"{input_name}{more}: output {output!r} has NaN or infinite "
+                        f"numbers{consequence}", "warning")
+        broken[output] = rows
+    return broken
+
+
+def print_results(plan: AnyPlan, report: Any, inputs: RunInputs, outputs: Mapping[str, np.ndarray],
+                  answers: list[dict[str, Any]] | None, table: bool) -> None:
+    """Print the device, notes, best classes and a summary of other outputs.
+
+    table: whether the report has the times of the layers, which are then printed too.
+    """
+    print("device: {} ({})".format(*device_of(plan)))
+    print_notes(report)
+    if table:
+        print_report(report)
+    _print_answers(answers or [], None if inputs.are_photos else _MOST_ANSWERS)
+    scored = plan.graph.network_outputs[0].name if answers is not None else None
+    for name, values in outputs.items():
+        if name != scored:
+            terminal.print_line(_output_line(name, network_outputs.summary(values)))
+
+
+def print_json(model: str, plan: AnyPlan, report: Any, inputs: RunInputs,
+               outputs: Mapping[str, np.ndarray], answers: list[dict[str, Any]] | None,
+               table: bool) -> None:
+    """Print the same as print_results(), and the index of each class, as JSON."""
+    device, description = device_of(plan)
+    results: dict[str, Any] = {
+        "model": model, "device": device,
+        "description": description, "batch": inputs.batch, "notes": report.notes,
+        "results": answers or [],
+        "outputs": {name: network_outputs.summary(values) for name, values in outputs.items()}}
+    if table:
+        results["report"] = report_dict(report)
+    terminal.print_json(results)
+
+
+def _print_answers(answers: Sequence[Mapping[str, Any]], most: int | None) -> None:
+    """Print the best classes of the first `most` inputs."""
+    for answer in answers[:most]:
+        print(f"\n{one_line(answer['input'])}")
+        for line in answer["top"]:
+            name = line["name"] or f"class {line['class']}"
+            number = (f"score {line['score']:.4f}" if "score" in line
+                      else f"{line['probability']:8.2%}")
+            print(f"{number}  {one_line(name)}")
+    if most is not None and len(answers) > most:
+        print(f"\nand {len(answers) - most} more inputs (--json prints all)")
+
+
+def _output_line(name: str, summary: Mapping[str, Any]) -> str:
+    text = f"{one_line(name)}: {shape_text(summary['shape'])} {summary['dtype']}"
+    if summary["min"] is not None:
+        text += f", {summary['min']:.6g} to {summary['max']:.6g}"
+    return text

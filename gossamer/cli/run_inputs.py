@@ -1,23 +1,36 @@
-"""Reads the inputs of the verb `run`, photos or arrays, in batches."""
+"""Read the inputs of `run`: photos, arrays, folders of pictures and CSV files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gossamer.cli import arguments, photo_options
+from gossamer.cli.arguments import has_batch, input_names
 from gossamer.cli.photo_options import PhotoOptions
-from gossamer.errors import InputError
+from gossamer.device.host import processors
+from gossamer.errors import InputError, quoted
 from gossamer.io import terminal
-from gossamer.model.infer.resolve import mixing_node
-from gossamer.model.photos import taking_photos
+from gossamer.io.images import pictures_in
+from gossamer.io.labels.reader import class_names
+from gossamer.io.picture_batches import picture_batches
+from gossamer.io.text import shape_text
+from gossamer.model.infer.resolve import is_open, mixing_node
+from gossamer.model.outputs import is_class_scores
+from gossamer.model.photos import PhotoReader, taking_photos
+from gossamer.plan.candidate import counted
+from gossamer.train.data import csv_files
+from gossamer.train.data.csv_files import FIRST, LAST
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
     from gossamer.model.metadata import ModelMetadata
+
 
 _WHITE = 255.0
 """The largest grey level."""
@@ -43,9 +56,12 @@ class RunInputs:
 
 def photo_inputs(model: str, graph: Graph, photos: list[str], options: PhotoOptions,
                  batch: int | None, *, is_planned: bool) -> RunInputs:
-    """Returns the photos in batches. model: the network as the command line names it, for messages.
-    is_planned: whether MODEL is a saved plan, whose input formats are fixed. Raises InputError
-    where the photos do not fit the network."""
+    """Return the photos in batches.
+
+    model: the network as the command line names it, for messages.
+    is_planned: whether MODEL is a saved plan, whose input formats are fixed.
+    Raises InputError where the photos do not fit the network.
+    """
     prepare = photo_options.preprocessing(model, graph, options)
     size = batch_size(graph, batch, len(photos), 1)
     graph = graph if is_planned else taking_photos(graph, prepare)
@@ -55,11 +71,13 @@ def photo_inputs(model: str, graph: Graph, photos: list[str], options: PhotoOpti
 
 def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptions,
                  batch: int | None) -> RunInputs:
-    """Returns the arrays of the --input options in batches. Raises InputError where the arrays do
-    not fit the network."""
+    """Return the arrays of the --input options in batches.
+
+    Raises InputError where the arrays do not fit the network.
+    """
     if options.names():
-        terminal.notice(f"{', '.join(options.names())}: for photos only; --input is taken as it "
-                        "is")
+        terminal.notice(f"{', '.join(options.names())}: ignored, since they apply to photos and "
+                        "not to --input")
     arrays = arguments.read_inputs(texts, graph)
     if arguments.has_batch(graph):
         rows = next(len(values) for values, info in zip(arrays, graph.network_inputs, strict=True)
@@ -67,7 +85,7 @@ def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptio
         names = [f"{texts[0]}[{index}]" for index in range(rows)]
         size = batch_size(graph, batch, rows, rows)
     elif batch is not None:
-        raise InputError(f"--batch {batch}: {model} has no batch; leave --batch out")
+        raise InputError(f"--batch {batch}: {model} has no batch dimension; leave --batch out")
     else:
         names, size = [", ".join(texts)], 1
     batches = arguments.array_batches(arrays, graph, len(names), size)
@@ -75,8 +93,11 @@ def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptio
 
 
 def batch_size(graph: Graph, batch: int | None, rows: int, default: int) -> int:
-    """Returns how many rows run at once. batch: the value of --batch. Raises InputError where this
-    batch size would change the network's results."""
+    """Return how many rows run at once.
+
+    batch: the value of --batch.
+    Raises InputError where this batch size would change the network's results.
+    """
     size = min(batch or default, rows)
     if size >= rows:
         return rows
@@ -85,14 +106,34 @@ def batch_size(graph: Graph, batch: int | None, rows: int, default: int) -> int:
         return size
     if batch is None:
         return rows
-    raise InputError(f"--batch {batch}: the numbers of this network depend on what runs "
-                     f"together ({mixing}); leave --batch out, so that all {rows} inputs run at "
-                     "once")
+    raise InputError(f"--batch {batch}: the outputs of this network depend on the whole batch "
+                     f"({mixing}); leave --batch out to run all {rows} inputs at once")
+
+
+def scored_classes(graph: Graph, scores: np.ndarray, rows: int, labels: Path | None, *,
+                   are_photos: bool) -> tuple[bool, Sequence[str] | None]:
+    """Return whether the first output scores classes, and the names of the classes, if known.
+
+    scores: the first output for `rows` inputs.
+    labels: the file of --labels.
+    Raises InputError where labels are given and do not fit.
+    """
+    metadata = graph.metadata
+    if metadata.detector is None and (are_photos or labels or metadata.classes) and (
+            is_class_scores(scores, rows)):
+        return True, class_names(labels, scores.shape[1], metadata.classes)
+    if labels:
+        raise InputError(f"--labels {labels}: output {graph.network_outputs[0].name!r} is "
+                         f"{shape_text(scores.shape)} {scores.dtype}, expected one score per "
+                         "class; leave --labels out")
+    return False, None
 
 
 def negatives(names: Sequence[str], pictures: np.ndarray, metadata: ModelMetadata) -> list[str]:
-    """Returns the names of the pictures that seem to be negatives of the training data, such as a
-    dark digit on a light ground where the network was trained on light digits on a dark ground.
+    """Return the names of the pictures that look inverted.
+
+    Such is a dark digit on a light ground where the network was trained on light digits on a dark
+    ground.
 
     Only mean brightness is compared, so that the result is empty where the mean brightness of the
     training data was medium.
@@ -105,3 +146,147 @@ def negatives(names: Sequence[str], pictures: np.ndarray, metadata: ModelMetadat
     means = pictures.reshape(len(pictures), -1).mean(axis=1)
     nearer = np.abs(_WHITE - means - metadata.brightness) < np.abs(means - metadata.brightness)
     return [name for name, negative in zip(names, nearer, strict=False) if negative]
+
+
+_BATCH = 32
+"""Number of rows that are computed at once where --batch is not given."""
+_TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One input, and whether it could be read.
+
+    index: the input's number among all inputs.
+    error: why the input could not be read; "" where it was read.
+    """
+
+    index: int
+    error: str = ""
+
+
+Chunk = tuple[list[Entry], np.ndarray | None]
+"""Inputs in their order, and one array of all inputs that could be read. The array is None where no
+input could be read."""
+
+
+@dataclass(frozen=True)
+class RowInputs:
+    """Inputs that become rows, one row for each input.
+
+    key: the key or heading under which a row names its input: "file" or "sample".
+    names: the file or the number of each input.
+    labels: the label of each input of a CSV file that has labels; else None.
+    batch: the most inputs that run at once.
+    chunks: function that reads the inputs with the given numbers.
+    graph: the network, changed where needed to take the arrays of the chunks.
+    """
+
+    key: str
+    names: Sequence[str | int]
+    labels: Sequence[str] | None
+    batch: int
+    chunks: Callable[[Sequence[int]], Iterator[Chunk]]
+    graph: Graph
+
+
+def is_table(name: str) -> bool:
+    """Whether a name is the name of a CSV file."""
+    return name.lower().endswith(_TABLES)
+
+
+def make_rows(sources: Sequence[str]) -> bool:
+    """Return whether each input makes a row: for folders and CSV files."""
+    return any(is_table(name) or Path(name).is_dir() for name in sources)
+
+
+def check_label(label: str) -> None:
+    """Raise InputError where a column of labels is named for inputs that have no columns."""
+    if label != FIRST:
+        raise InputError("--label: needs a .csv file of samples")
+
+
+def row_inputs(model: str, graph: Graph, sources: Sequence[str], options: PhotoOptions,
+               batch: int | None, label: str, *, is_planned: bool) -> RowInputs:
+    """Return the inputs of folders and picture files, or of one CSV file.
+
+    model: the network as the command line names it.
+    is_planned: whether MODEL is a saved plan, whose input formats are fixed.
+    Raises InputError where there are no inputs, or where the inputs do not fit the network.
+    """
+    tables = [name for name in sources if is_table(name)]
+    if not tables:
+        check_label(label)
+        return _pictures(model, graph, sources, options, batch, is_planned=is_planned)
+    if len(sources) > 1:
+        raise InputError(f"{tables[0]}: is a table of samples; give no other files")
+    if options.names():
+        raise InputError(f"{options.names()[0]}: applies to photos, and {tables[0]} is a "
+                         "table")
+    return _samples(model, graph, Path(tables[0]), batch, label)
+
+
+def _pictures(model: str, graph: Graph, sources: Sequence[str], options: PhotoOptions,
+              batch: int | None, *, is_planned: bool) -> RowInputs:
+    files: list[str] = []
+    others = 0
+    for source in sources:
+        path = Path(source)
+        if path.is_dir():
+            pictures, ignored = pictures_in(path)
+            files += map(str, pictures)
+            others += ignored
+        elif path.exists():
+            files.append(source)
+        else:
+            raise InputError(f"{source}: no such file or folder")
+    if others:
+        terminal.notice(f"{counted(others, 'file')} skipped: their names are not those of pictures")
+    files = list(dict.fromkeys(files))
+    prepare = photo_options.preprocessing(model, graph, options)
+    size = _batch(graph, batch, len(files))
+    graph = graph if is_planned else taking_photos(graph, prepare)
+
+    reader = PhotoReader(prepare, graph.inputs[0])
+
+    def chunks(indices: Sequence[int]) -> Iterator[Chunk]:
+        numbers = iter(indices)
+        for part in picture_batches(reader, [files[index] for index in indices], processors(),
+                                    size):
+            yield [Entry(next(numbers), error) for error in part.errors], part.pictures
+
+    return RowInputs("file", files, None, size, chunks, graph)
+
+
+def _samples(model: str, graph: Graph, path: Path, batch: int | None, label: str) -> RowInputs:
+    if len(graph.inputs) > 1:
+        raise InputError(f"{model}: has the inputs {input_names(graph)}, and a table is one "
+                         "input; give --input NAME=X.npy for each")
+    info = graph.inputs[0]
+    shape = info.shape[1:]
+    if None in shape or info.dtype != "float32":
+        raise InputError(f"{path}: {model} takes {shape_text(info.shape)} {info.dtype}, a row of a "
+                         "table is a fixed number of float32 values")
+    numbers, labels = csv_files.read_inputs(path, math.prod(size or 1 for size in shape), label,
+                                            graph.metadata.columns)
+    if labels is not None:
+        column = f"{label} column" if label in (FIRST, LAST) else f"column {quoted(label)}"
+        terminal.notice(f"{path}: its {column} is used as labels, since the network has one input "
+                        "less than the table has columns")
+    x = numbers.reshape(len(numbers), *(size or 1 for size in shape))
+    if info.given is not None:
+        x = info.given.arranged(x)
+    size = _batch(graph, batch, len(x))
+
+    def chunks(indices: Sequence[int]) -> Iterator[Chunk]:
+        for start in range(0, len(indices), size):
+            part = list(indices[start:start + size])
+            yield [Entry(index) for index in part], x[part]
+
+    return RowInputs("sample", range(len(x)), labels, size, chunks, graph)
+
+
+def _batch(graph: Graph, batch: int | None, rows: int) -> int:
+    # pictures of several sizes are computed one by one
+    default = _BATCH if has_batch(graph) and not is_open(graph) else 1
+    return batch_size(graph, batch, rows, default)

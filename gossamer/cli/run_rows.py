@@ -1,8 +1,8 @@
-"""Runs a network on folders of pictures and on tables, for the verb `run`, and writes a row for
-each input."""
+"""Run a network on folders of pictures or tables, one row per input."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections import deque
@@ -10,21 +10,19 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import gossamer
 from gossamer.cli import row_files
 from gossamer.cli.arguments import AnyPlan, device_of
-from gossamer.cli.progress import input_bar
-from gossamer.cli.report import print_report
+from gossamer.cli.report import input_bar, print_report
 from gossamer.cli.row_files import Row, RowFile
-from gossamer.cli.row_inputs import Chunk, Entry, RowInputs
+from gossamer.cli.run_inputs import Chunk, Entry, RowInputs, is_table, scored_classes
 from gossamer.errors import InputError, one_line
 from gossamer.io import output_files, terminal
-from gossamer.io.labels.reader import class_names
+from gossamer.io.images import Preprocessing
 from gossamer.io.text import shape_text
 from gossamer.model import outputs as network_outputs
 from gossamer.plan.open_plan import OpenPlan
@@ -41,18 +39,6 @@ OWN_SUFFIXES = (".jsonl", ".csv", ".parquet")
 Answer = tuple[list[Entry], Any]
 """Inputs in their order, and the outputs for all inputs that could be read. The outputs are None
 where no input could be read."""
-
-
-class RemoteAnswers(Protocol):
-    """Computes the outputs for inputs on the machines of a cluster.
-
-    place: the names and the descriptions of the devices.
-    """
-
-    place: tuple[str, str]
-
-    def answers(self, left: Sequence[int]) -> Iterator[Answer]:
-        """Yields the inputs whose indices are in `left`, with their outputs, in order."""
 
 
 @dataclass(frozen=True)
@@ -76,39 +62,40 @@ class RowOptions:
 
 
 def check(options: RowOptions, graph: Graph, files_read: Sequence[str]) -> None:
-    """Raises InputError, before any work, where rows cannot be written as the options say."""
+    """Raise InputError, before any work, where rows cannot be written as the options say."""
     if options.output is None:
         if options.resume:
-            raise InputError("--resume: goes with --output FILE.jsonl or FILE.csv, which it "
-                             "continues")
+            raise InputError("--resume: needs --output FILE.jsonl or FILE.csv, the file to "
+                             "continue")
         return
     path = Path(options.output)
     row_files.check(path, options.option_text, len(graph.outputs))
     if options.resume and path.suffix not in row_files.GROWING:
-        raise InputError(f"--resume: {options.output} is written whole; only "
-                         f"{' and '.join(row_files.GROWING)} files are continued")
+        raise InputError(f"--resume: cannot continue {options.output}, only "
+                         f"{' and '.join(row_files.GROWING)} files")
     output_files.check_place(options.option_text, path, files_read)
 
 
 def run_rows(model: str, saved_plan: AnyPlan | None, inputs: RowInputs,
              options: RowOptions, device: str | None, *, strict: bool, table: bool,
-             as_json: bool, remote: RemoteAnswers | None = None) -> None:
-    """Runs a network on the inputs and writes a row for each input, in the order of the inputs.
-    Prints the device and the number of rows a second. Raises InputError where no input can be read,
-    or rows cannot be written.
+             as_json: bool, remote: RayAnswers | None = None) -> None:
+    """Run a network on the inputs and write a row for each input, in the order of the inputs.
+
+    Prints the device and the number of rows a second.
+    Raises InputError where no input can be read, or rows cannot be written.
 
     remote: computes the answers on a cluster; None where the plan's device computes them.
     """
     documents: list[dict[str, Any]] = []
     if options.output is not None:
         rows = row_files.open_rows(Path(options.output), options.option_text, inputs.key,
-                                   resume=options.resume)
+                                   options.resume)
     else:
         rows = _Shown(inputs.key, documents if as_json else None)
     left = [index for index, name in enumerate(inputs.names) if str(name) not in rows.done]
     plan = saved_plan or gossamer.compile(
         inputs.graph, device=device if remote is None else "host", strict=strict)
-    device_name, description = device_of(plan) if remote is None else remote.place
+    device_name, description = device_of(plan) if remote is None else remote.devices
     if not as_json:
         print(f"device: {device_name} ({description})")
     loop = _Loop(model, plan, inputs, options, device_name, remote)
@@ -138,8 +125,8 @@ class _Loop:
     """
 
     def __init__(self, model: str, plan: AnyPlan, inputs: RowInputs, options: RowOptions,
-                 place: str, remote: RemoteAnswers | None) -> None:
-        self._place = place
+                 devices: str, remote: RayAnswers | None) -> None:
+        self._devices = devices
         self._remote = remote
         self._model = model
         self._plan = plan
@@ -147,7 +134,7 @@ class _Loop:
         self._options = options
         self._entries: deque[list[Entry]] = deque()
         self._last: list[Entry] = []
-        self._is_checked = False
+        self._classifies: bool | None = None
         self._names: Sequence[str] | None = None
         self.unreadable: list[str] = []
         self.broken: list[str] = []
@@ -155,35 +142,37 @@ class _Loop:
         self.seconds = 0.0
 
     def run(self, rows: RowFile, left: Sequence[int]) -> None:
-        """Writes the rows of the inputs whose indices are in `left`."""
+        """Write the rows of the inputs whose indices are in `left`."""
         start = time.perf_counter()
         count = len(self._inputs.names)
         with responsive(), input_bar() as bar, closing(self._answers(left)) as answers:
-            task = bar.add_task(f"running on {self._place}", total=len(left))
+            task = bar.add_task(f"running on {self._devices}", total=len(left))
             for entries, result in answers:
                 made = self._rows(entries, result)
                 rows.write(made, count)
                 seconds = time.perf_counter() - start
                 bar.update(task, advance=len(made), description=(
-                    f"{_rate(self.computed / seconds)} a second on {self._place}"))
+                    f"{_rate(self.computed / seconds)} per second on {self._devices}"))
         self.seconds = time.perf_counter() - start
         if left and len(self.unreadable) == count:
             raise InputError(f"{self.unreadable[0]}; none of {count} can be read")
         for what, names in (("cannot be read", self.unreadable),
                             ("have an output with NaN or infinite numbers", self.broken)):
             if names:
-                terminal.notice(f"{len(names)} of {len(left)} {what}, as the rows say: {names[0]}"
+                terminal.notice(f"{len(names)} of {len(left)} {what}, see their rows: {names[0]}"
                                 f"{', ...' if len(names) > 1 else ''}", "warning")
 
     def summary(self, before: int) -> dict[str, Any]:
-        """Returns the counts and the duration of the run. before: how many rows the file had
-        already."""
+        """Return the counts and the duration of the run.
+
+        before: how many rows the file had already.
+        """
         return {"rows": self.computed + len(self.unreadable), "unreadable": len(self.unreadable),
                 "rows_before": before, "seconds": self.seconds,
                 "a_second": self.computed / self.seconds if self.computed else 0.0}
 
     def _answers(self, left: Sequence[int]) -> Generator[Answer, None, None]:
-        """Yields inputs with their outputs, in order."""
+        """Yield inputs with their outputs, in order."""
         if self._remote is not None:
             yield from self._remote.answers(left)
             return
@@ -199,7 +188,7 @@ class _Loop:
             yield self._last, None
 
     def _arrays(self, chunks: Iterator[Chunk]) -> Iterator[np.ndarray]:
-        """Yields the arrays of the chunks, and keeps the inputs of each chunk until its result
+        """Yield the arrays of the chunks, and keep the inputs of each chunk until its result
         comes."""
         for entries, array in chunks:
             if array is None:
@@ -209,16 +198,22 @@ class _Loop:
                 yield array
 
     def _rows(self, entries: Sequence[Entry], result: Any) -> list[Row]:
-        """Returns the rows of inputs. result: the outputs of the inputs that could be read."""
+        """Return the rows of inputs.
+
+        result: the outputs of the inputs that could be read.
+        """
         graph, count = self._plan.graph, sum(not entry.error for entry in entries)
         arrays = result if isinstance(result, tuple) else () if result is None else (result,)
         outputs = {info.name: array for info, array in zip(graph.outputs, arrays, strict=False)}
         for output, array in outputs.items():
             if array.ndim == 0 or len(array) != count:
                 raise InputError(f"{self._model}: output {output!r} is {shape_text(array.shape)} "
-                                 f"for {count} inputs, and has no row for each; give --input X.npy")
-        if outputs:
-            self._check(outputs[graph.outputs[0].name], count)
+                                 f"for {count} inputs, expected one row per input; give --input "
+                                 "X.npy")
+        if outputs and self._classifies is None:
+            self._classifies, self._names = scored_classes(
+                graph, outputs[graph.outputs[0].name], count, self._options.labels,
+                are_photos=self._inputs.key == "file")
         broken = {row for array in outputs.values()
                   for row in network_outputs.broken_rows(array, count)}
         classes = self._classes(outputs)
@@ -243,7 +238,7 @@ class _Loop:
         return rows
 
     def _classes(self, outputs: dict[str, np.ndarray]) -> list[list[dict[str, Any]]] | None:
-        """Returns the best classes of each input; None where the network does not score classes."""
+        """Return the best classes of each input; None where the network does not score classes."""
         if not outputs or not self._classifies:
             return None
         graph = self._plan.graph
@@ -256,23 +251,6 @@ class _Loop:
             for line in lines:
                 line[number] = float(f"{line[number]:.7g}")
         return best
-
-    def _check(self, scores: np.ndarray, count: int) -> None:
-        """Decides, by the first outputs, whether the network scores classes, and finds the names of
-        the classes. Raises InputError where --labels does not fit."""
-        if self._is_checked:
-            return
-        graph, labels = self._plan.graph, self._options.labels
-        metadata, self._is_checked = graph.metadata, True
-        self._classifies = metadata.detector is None and bool(
-            self._inputs.key == "file" or labels or metadata.classes) and (
-            network_outputs.is_class_scores(scores, count))
-        if self._classifies:
-            self._names = class_names(labels, scores.shape[1], metadata.classes)
-        elif labels:
-            raise InputError(f"--labels {labels}: output {graph.outputs[0].name!r} is "
-                             f"{shape_text(scores.shape)} {scores.dtype}: no score for each class; "
-                             "leave --labels out")
 
 
 class _Shown(RowFile):
@@ -289,10 +267,6 @@ class _Shown(RowFile):
         for row in rows:
             print(f"{one_line(str(row.name))}: {_said(row)}")
         sys.stdout.flush()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        pass
 
 
 def _said(row: Row) -> str:
@@ -314,9 +288,63 @@ def _rate(a_second: float) -> str:
 def _text(key: str, summary: dict[str, Any]) -> str:
     what = "pictures" if key == "file" else "samples"
     text = (f"{summary['rows']} {what} in {summary['seconds']:.1f} s, "
-            f"{_rate(summary['a_second'])} a second")
+            f"{_rate(summary['a_second'])} per second")
     if summary["unreadable"]:
         text += f"; {summary['unreadable']} could not be read"
     if summary["rows_before"]:
-        text += f"; {summary['rows_before']} rows were there already"
+        text += f"; {summary['rows_before']} rows existed already"
     return text
+
+
+class RayAnswers:
+    """The answers of a cluster's workers, which read the pictures themselves.
+
+    devices: two texts that are shown instead of the names and the descriptions of devices.
+    model: the file of a saved plan, or the graph of a network.
+    device: the device of each worker.
+    """
+
+    def __init__(self, address: str, model: Any, inputs: RowInputs, prepare: Preprocessing,
+                 device: str | None) -> None:
+        from gossamer.ray import connect
+
+        try:
+            self._ray = connect(address)
+        except InputError as error:
+            raise InputError(f"--ray {address}: {error}") from None
+        # the verb itself shows how many rows are done
+        self._ray.data.DataContext.get_current().enable_progress_bars = False
+        logging.getLogger("ray.data").setLevel(logging.WARNING)
+        self._model = model
+        self._inputs = inputs
+        self._prepare = prepare
+        self._device = device
+        nodes = sum(node["Alive"] for node in self._ray.nodes())
+        self.devices = "ray", f"{nodes} machine{'s' if nodes > 1 else ''} of a cluster"
+
+    def answers(self, left: Sequence[int]) -> Iterator[Answer]:
+        """Yield in order, batch by batch, the pictures with these indices and their outputs."""
+        from gossamer.ray import map_pictures
+
+        if not left:
+            return
+        data = self._ray.data.from_items(
+            [{"index": index, "file": str(self._inputs.names[index])} for index in left],
+            override_num_blocks=max(1, len(left) // (4 * self._inputs.batch)))
+        rows = map_pictures(data, self._model, self._prepare, batch=self._inputs.batch,
+                            device=self._device)
+        names = [info.name for info in self._inputs.graph.outputs]
+        for block in rows.iter_batches(batch_size=self._inputs.batch, batch_format="numpy"):
+            entries = [Entry(int(index), str(error)) for index, error
+                       in zip(block["index"], block["error"], strict=True)]
+            is_read = np.array([not entry.error for entry in entries])
+            yield entries, (tuple(block[name][is_read] for name in names) if is_read.any()
+                            else None)
+
+
+def check_ray(sources: Sequence[str], table: bool) -> None:
+    """Raise InputError where inputs or options do not go with a cluster."""
+    if any(map(is_table, sources)):
+        raise InputError("--ray: needs pictures; a table runs faster on one machine")
+    if table:
+        raise InputError("--ray: cannot time the layers of workers; leave --table out")

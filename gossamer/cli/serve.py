@@ -14,12 +14,11 @@ from typing import Annotated
 import typer
 
 import gossamer
-from gossamer.cli import photo_options
+from gossamer.cli import arguments, photo_options
 from gossamer.cli.arguments import load_graph, load_plan
-from gossamer.cli.options import DevicesOption, PreprocessOption, StrictOption
 from gossamer.cli.photo_options import PhotoOptions
 from gossamer.device.registry import find, find_several, names_several
-from gossamer.errors import InputError, quoted
+from gossamer.errors import InputError, installing, quoted
 from gossamer.io.images import Preprocessing
 from gossamer.io.limits import bytes_of
 from gossamer.model.graph import Graph
@@ -43,44 +42,45 @@ _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 def serve(
     models: Annotated[list[str], typer.Argument(
         metavar="[NAME=]MODEL...",
-        help="The networks: saved plans, files or names of the zoo, each of which is offered under "
-             "its NAME, or that of its file.")],
-    device: DevicesOption = None,
+        help="The networks: saved plans, files or names of the zoo. NAME is the model name in "
+             "requests (default: the name of the file).")],
+    device: arguments.DevicesOption = None,
     host: Annotated[str, typer.Option(
-        help="The address to listen at. There is no authentication: give another one than this "
-             "machine's own only behind a proxy that has it.")] = "127.0.0.1",
+        help="Address to listen on. There is no authentication: use another address than the "
+             "default only behind a proxy that has it.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(
-        min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
+        min=0, max=65535, help="Port to listen on; 0 chooses a free one.")] = 8000,
     latency: Annotated[str | None, typer.Option(
-        metavar="TIME", help="When answers are wanted, such as 5ms: batches are chosen so that "
-                             "they come in time (default: what computes most a second).")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="The largest batch.")] = 64,
+        metavar="TIME", help="Target latency, such as 5ms: limits the batch sizes (default: the "
+                             "highest throughput).")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Maximum batch size.")] = 64,
     queue: Annotated[int, typer.Option(
-        min=1, help="How many images may wait; more are answered with 429.")] = 1024,
+        min=1,
+        help="Maximum number of images in the queue; further requests get status 429.")] = 1024,
     max_body: Annotated[str, typer.Option(
-        metavar="BYTES", help="The largest request, such as 64M; larger ones are answered with "
+        metavar="BYTES", help="Maximum size of a request, such as 64M; larger ones get status "
                               "413.")] = "64M",
     max_json: Annotated[str, typer.Option(
-        metavar="BYTES", help="The longest answer in JSON; longer ones are refused with 400, and "
-                              "come in binary where they are asked for so.")] = "64M",
+        metavar="BYTES", help="Maximum size of a JSON answer; larger ones get status 400 unless "
+                              "the request asks for binary outputs.")] = "64M",
     max_pixels: Annotated[str, typer.Option(
-        metavar="PIXELS", help="The most pixels of a picture, such as 16M; their sides have at "
-                               "most 16384.")] = "16M",
+        metavar="PIXELS", help="Maximum number of pixels of a picture, such as 16M; its sides are "
+                               "at most 16384.")] = "16M",
     allow_host: Annotated[list[str] | None, typer.Option(
-        metavar="NAME", help="A name that requests may give in their header Host, such as that "
-                             "of a proxy; * allows all. Without it a server at 127.0.0.1 takes "
-                             "addresses and names without a dot. May be repeated.")] = None,
+        metavar="NAME", help="Allowed Host header, such as the name of a proxy; * allows all. "
+                             "By default a server on 127.0.0.1 allows addresses and names "
+                             "without a dot. May be repeated.")] = None,
     access_log: Annotated[bool, typer.Option(
         "--access-log", help="Log every request.")] = False,
     log_format: Annotated[str, typer.Option(
-        metavar="text|json", help="How the log is written to standard error.")] = "text",
+        metavar="text|json", help="Format of the log on standard error.")] = "text",
     grace: Annotated[float, typer.Option(
-        min=0, help="Seconds after SIGTERM in which requests are still taken, while the server "
-                    "says that it is ending.")] = 1.0,
-    preprocess: PreprocessOption = None,
-    strict: StrictOption = False,
+        min=0, help="Seconds after SIGTERM in which requests are still accepted, while the "
+                    "readiness probe fails.")] = 1.0,
+    preprocess: arguments.PreprocessOption = None,
+    strict: arguments.StrictOption = False,
 ) -> None:
-    """Answer requests over HTTP: tensors by the Open Inference Protocol, or pictures."""
+    """Serve networks over HTTP, for tensors (Open Inference Protocol) or pictures."""
     if hasattr(signal, "SIGHUP"):
         # the signal ends a process that does not handle it, as this one does only when it has
         # started
@@ -94,7 +94,7 @@ def serve(
         raise InputError(f"--log-format {quoted(log_format)}: expected one of "
                          f"{', '.join(log.FORMATS)}")
     if not grace < math.inf:
-        raise InputError(f"--grace {grace}: expected seconds")
+        raise InputError(f"--grace {grace}: expected a finite number of seconds")
     if preprocess is not None:
         photo_options.check_preset(preprocess)
     named = _named(models)
@@ -104,8 +104,8 @@ def serve(
         from gossamer.serve.app import Server
         from gossamer.serve.run import serve as serve_until_ended
     except ImportError as error:
-        raise InputError(f"serve needs the package {error.name}: pip install "
-                         "'gossamer[serve]'") from None
+        raise InputError(f"serve needs the package {error.name}: "
+                         f"{installing('serve')}") from None
     hosts = _hosts(host, listener, allow_host)
     with log.written(log_format, requests=access_log):
         logger.info("gossamer %s serves %s", PACKAGE_VERSION, ", ".join(named))
@@ -113,8 +113,8 @@ def serve(
                               partial(_loaded, model, device, preprocess, strict=strict), options)
                   for name, model in named.items()]
         if not is_loopback(listener):
-            logger.warning("everybody who reaches %s may send requests: there is no "
-                           "authentication; put the server behind a proxy that has it",
+            logger.warning("no authentication: everybody who reaches %s may send requests; put "
+                           "the server behind a proxy that has it",
                            listener.getsockname()[0])
         for each in served:
             times = ", ".join(f"{size} in {1e3 * seconds:.3g} ms"
@@ -128,9 +128,13 @@ def serve(
 
 
 def _hosts(host: str, listener: socket, allowed: list[str] | None) -> set[str] | None:
-    """Returns the names with a dot that the header Host may have; None for any. A website may have
-    its name resolved to this machine, so that its pages reach a server that only this machine can
-    reach: the header then has the website's name. Raises InputError for what is no name."""
+    """Return the allowed names with a dot of the header Host; None for any.
+
+    A website may have its name resolved to this machine, so that its pages reach a server that only
+    this machine can reach: the header then has the website's name.
+
+    Raises InputError for what is no name.
+    """
     for name in allowed or []:
         if name != "*" and not _HOST.fullmatch(name):
             raise InputError(f"--allow-host {quoted(name)}: expected a name without a port, such "
@@ -140,7 +144,7 @@ def _hosts(host: str, listener: socket, allowed: list[str] | None) -> set[str] |
 
 
 def _check_device(device: str | None) -> None:
-    """Raises DeviceError, before any network is read, where a device is missing."""
+    """Raise DeviceError, before any network is read, where a device is missing."""
     if names_several(device):
         find_several(device)
     else:
@@ -148,8 +152,10 @@ def _check_device(device: str | None) -> None:
 
 
 def seconds_of(text: str, option: str) -> float:
-    """Returns the seconds of a text such as 5ms, 200us or 0.005. Raises InputError for other
-    texts."""
+    """Return the seconds of a text such as 5ms, 200us or 0.005.
+
+    Raises InputError for other texts.
+    """
     match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(us|ms|s)?", text.strip())
     seconds = float(match[1]) * _UNITS[match[2] or "s"] if match else 0.0
     if not 0 < seconds < 1e6:
@@ -158,25 +164,29 @@ def seconds_of(text: str, option: str) -> float:
 
 
 def _named(models: list[str]) -> dict[str, str]:
-    """Returns the networks by the names under which they are served. Raises InputError where a name
-    is not fit for an address, or is given twice."""
+    """Return the networks by the names under which they are served.
+
+    Raises InputError where a name is not fit for an address, or is given twice.
+    """
     named: dict[str, str] = {}
     for text in models:
         name, equals, model = text.partition("=")
         if not equals:
             name, model = _SUFFIXES.sub("", Path(text).name), text
         if not _NAME.fullmatch(name) or name == _STATISTICS:
-            raise InputError(f"{text}: the name {quoted(name)} is not fit for an address; give "
+            raise InputError(f"{text}: the name {quoted(name)} is not valid in a URL; give "
                              "NAME=MODEL with letters, digits, '.', '_' and '-'")
         if name in named:
-            raise InputError(f"{text}: there is a model {quoted(name)} already; give NAME=MODEL")
+            raise InputError(f"{text}: the name {quoted(name)} is used twice; give NAME=MODEL")
         named[name] = model
     return named
 
 
 def _files(model: str) -> list[Path]:
-    """Returns the files of a network. When the server is asked to read networks again, it reads the
-    networks whose files have changed."""
+    """Return the files of a network.
+
+    When the server is asked to read networks again, it reads the networks whose files have changed.
+    """
     path = Path(model)
     files = [path, path.with_suffix(".weights")] if path.suffix == ".cfg" else [path]
     return [file for file in files if file.exists()]
@@ -184,7 +194,7 @@ def _files(model: str) -> list[Path]:
 
 def _loaded(model: str, device: str | None, preprocess: str | None, *,
             strict: bool) -> Loaded:
-    """Returns the plan of a network, and how pictures are prepared for it."""
+    """Return the plan of a network, and how pictures are prepared for it."""
     plan = load_plan(model, device, None, None, strict)
     if plan is not None:
         return Loaded(plan, _preparation(model, plan.graph, preprocess))
@@ -196,7 +206,7 @@ def _loaded(model: str, device: str | None, preprocess: str | None, *,
 
 
 def _preparation(model: str, graph: Graph, preprocess: str | None) -> Preprocessing | None:
-    """Returns the preparation of pictures; None where neither the option nor the network gives
+    """Return the preparation of pictures; None where neither the option nor the network gives
     one."""
     metadata = graph.metadata
     if preprocess is None and metadata.preprocessing is None and metadata.picture is None:

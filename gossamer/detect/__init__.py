@@ -1,2 +1,1 @@
-"""Object detection: preparing photos for a network, making boxes from the network's outputs,
-non-maximum suppression, and drawing."""
+"""Object detection: preprocessing, decoding, suppression and drawing."""

@@ -1,4 +1,4 @@
-"""Decodes the outputs of detecting networks into boxes, before non-maximum suppression.
+"""Decode outputs of detectors into boxes, and suppress overlapping boxes.
 
 Each decoder takes the output for one photo. Boxes are kept only where their score exceeds a
 threshold. The score of a box and a class is the box's objectness times the class's probability. As
@@ -10,10 +10,50 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from gossamer.model.metadata import DetectionHead
+
+
+@dataclass(frozen=True)
+class Box:
+    """An object on a photo.
+
+    Attributes
+    ----------
+    name : str
+        Name of the object's class.
+    class_index : int
+        Number of the object's class, from 0.
+    score : float
+        How sure the network is, from 0 to 1.
+    left, top, right, bottom : float
+        Edges of the box, in pixels from the photo's upper left corner. They may lie beyond the
+        photo's edges.
+    """
+
+    name: str
+    class_index: int
+    score: float
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the box in types that JSON has.
+
+        Returns
+        -------
+        dict
+            Number of the class ("class"), "name", "score", and "box" with left, top, right and
+            bottom.
+        """
+        return {"class": self.class_index, "name": self.name, "score": self.score,
+                "box": [self.left, self.top, self.right, self.bottom]}
+
 
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
 """For networks with several grids in one output: the possible strides of their grids. A stride is
@@ -49,7 +89,7 @@ class Grid:
 
 
 def decode(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float) -> Candidates:
-    """Returns the boxes of one photo whose scores exceed the threshold.
+    """Return the boxes of one photo whose scores exceed the threshold.
 
     head: how the output encodes boxes.
     output: the head's output for the photo.
@@ -69,15 +109,18 @@ def decode(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float
 
 
 def join(parts: list[Candidates]) -> Candidates:
-    """Returns the boxes of several outputs as one object."""
+    """Return the boxes of several outputs as one object."""
     return Candidates(np.concatenate([part.boxes for part in parts]),
                       np.concatenate([part.scores for part in parts]),
                       np.concatenate([part.classes for part in parts]))
 
 
 def cells(size: tuple[int, int], strides: tuple[int, ...]) -> int:
-    """Returns the number of cells of all grids together. size: height and width of the network's
-    input. strides: stride of each grid."""
+    """Return the number of cells of all grids together.
+
+    size: height and width of the network's input.
+    strides: stride of each grid.
+    """
     return sum(math.prod(length // stride for length in size) for stride in strides)
 
 
@@ -87,7 +130,7 @@ and probabilities of the classes (K, classes)."""
 
 
 def _darknet(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float) -> _Parts:
-    """Decodes a raw head of Darknet, (anchors * (5 + classes), H, W)."""
+    """Decode a raw head of Darknet, (anchors * (5 + classes), H, W)."""
     height, width = output.shape[1:]
     numbers = output.reshape(len(head.mask), 5 + grid.classes, height, width)
     plain = head.kind == "yolo" and head.new_coords
@@ -110,8 +153,10 @@ def _darknet(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: flo
 
 
 def _yolox(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float) -> _Parts:
-    """Decodes an output of YOLOX or YOLOv5, (boxes, 5 + classes). The network itself has applied
-    the sigmoid to objectness and probabilities."""
+    """Decode an output of YOLOX or YOLOv5, (boxes, 5 + classes).
+
+    The network itself has applied the sigmoid to objectness and probabilities.
+    """
     chosen = np.flatnonzero(output[:, 4] > threshold)
     numbers = output[chosen].astype(np.float64)
     centres, sizes = numbers[:, :2], numbers[:, 2:4]
@@ -123,8 +168,10 @@ def _yolox(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float
 
 
 def _yolov8(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float) -> _Parts:
-    """Decodes an output of YOLOv8, (4 + classes, cells), with boxes in pixels. There is no
-    objectness."""
+    """Decode an output of YOLOv8, (4 + classes, cells), with boxes in pixels.
+
+    There is no objectness.
+    """
     chosen = np.flatnonzero((output[4:] > threshold).any(axis=0))
     numbers = output[:, chosen].T.astype(np.float64)
     return numbers[:, :2], numbers[:, 2:4], np.ones(len(numbers)), numbers[:, 4:]
@@ -137,8 +184,10 @@ _DECODERS: dict[str, Callable[[DetectionHead, np.ndarray, Grid, float], _Parts]]
 
 
 def _cells(size: tuple[int, int], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the column and row of each cell, (cells, 2), and the stride of its grid, (cells, 1).
-    The cells are in order, grid by grid and row by row; `count` is their number."""
+    """Return the column and row of each cell, (cells, 2), and the stride of its grid, (cells, 1).
+
+    The cells are in order, grid by grid and row by row; `count` is their number.
+    """
     strides = next(strides for strides in STRIDES if cells(size, strides) == count)
     corners, steps = [], []
     for stride in strides:
@@ -150,3 +199,71 @@ def _cells(size: tuple[int, int], count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
+
+
+_BLOCK = 64
+"""The number of boxes of highest score that are compared with all boxes of lower score in one
+step."""
+
+
+def suppress(candidates: Candidates, limit: float, kind: str = "greedynms",
+             beta: float = 0.6) -> np.ndarray:
+    """Return the indices of the boxes that stay, in descending order of score.
+
+    limit: where two boxes of a class overlap more than this, the box of lower score is dropped.
+    kind: how overlap is measured. "greedynms" takes the intersection over union. "diounms" takes
+    the intersection over union less a penalty. The penalty is the squared distance of the centres,
+    divided by the squared diagonal of the smallest box around both boxes, to the power beta (Z.
+    Zheng et al., "Distance-IoU Loss: Faster and Better Learning for Bounding Box Regression", AAAI
+    2020; the power is Darknet's).
+    """
+    def are_apart(one: np.ndarray, others: np.ndarray) -> np.ndarray:
+        boxes = candidates.boxes[one][..., None, :], candidates.boxes[others]
+        overlaps = overlap(*boxes)
+        if kind == "diounms":
+            overlaps -= _distance(*boxes) ** beta
+        return overlaps <= limit
+
+    kept: list[np.ndarray] = []
+    for class_index in np.unique(candidates.classes):
+        members = np.flatnonzero(candidates.classes == class_index)
+        left = members[np.argsort(-candidates.scores[members], kind="stable")]
+        while left.size:
+            block, left = left[:_BLOCK], left[_BLOCK:]
+            first = len(kept)
+            while block.size:
+                kept.append(block[0])
+                block = block[1:][are_apart(block[0], block[1:])]
+            left = left[are_apart(np.array(kept[first:]), left).all(axis=0)]
+    numbers = np.array(kept, np.int64)
+    return numbers[np.argsort(-candidates.scores[numbers], kind="stable")]
+
+
+def overlap(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """Return the intersection over union of boxes; 0 for two empty boxes.
+
+    One box (4,), or each of several boxes (M, 1, 4), is compared with other boxes (K, 4).
+    """
+    low, high = np.maximum(box[..., :2], boxes[:, :2]), np.minimum(box[..., 2:], boxes[:, 2:])
+    sides = np.maximum(high - low, 0)
+    common = sides[..., 0] * sides[..., 1]
+    union = _area(box) + _area(boxes) - common
+    return np.divide(common, union, out=np.zeros(union.shape), where=union > 0)
+
+
+def _distance(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """Return the normalised squared distance of the centres of boxes.
+
+    It is divided by the squared diagonal of the smallest box around both boxes.
+
+    The arguments have the shapes that overlap() takes.
+    """
+    around = np.maximum(box[..., 2:], boxes[:, 2:]) - np.minimum(box[..., :2], boxes[:, :2])
+    diagonal = (around**2).sum(axis=-1)
+    twice_between = (box[..., :2] + box[..., 2:]) - (boxes[:, :2] + boxes[:, 2:])
+    between = (twice_between**2).sum(axis=-1) / 4
+    return np.divide(between, diagonal, out=np.zeros(diagonal.shape), where=diagonal > 0)
+
+
+def _area(boxes: np.ndarray) -> np.ndarray:
+    return (boxes[..., 2:] - boxes[..., :2]).prod(axis=-1)

@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from gossamer.detect.box import Box
-from gossamer.detect.decoding import Grid, decode, join
+from gossamer.detect.decoding import Box, Grid, decode, join, suppress
 from gossamer.detect.placement import STYLES, Placement, fitted, place
 from gossamer.detect.recognition import recognise
-from gossamer.detect.suppression import suppress
 from gossamer.device.base import Device
 from gossamer.device.registry import names_several
 from gossamer.errors import GossamerWarning, InputError, UnsupportedError, one_of
@@ -242,9 +240,9 @@ class Detector:
             return list(own)
         if own:
             raise UnsupportedError(
-                f"{graph.file or graph.name}: names {len(own)} classes, and its output tells "
-                f"{count} numbers of each box beside its place; key points, masks and angles are "
-                f"not decoded; where these are classes, give their {count} names")
+                f"{graph.file or graph.name}: names {len(own)} classes, and its output has "
+                f"{count} numbers per box besides the position; key points, masks and angles are "
+                f"not decoded; if these are classes, give their {count} names")
         return read_names(COCO) if count == 80 else [f"class {index}" for index in range(count)]
 
 

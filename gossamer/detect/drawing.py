@@ -1,15 +1,17 @@
-"""Draws boxes on photos."""
+"""Draw boxes on photos, with labels that hide no others."""
 
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from gossamer.detect.box import Box
-from gossamer.detect.label_places import Area, places
+from gossamer.detect.decoding import Box
 
 _GOLDEN = 0.618034
 """The difference between the hue of a class and the hue of the next class, where hues are from 0 to
@@ -46,7 +48,7 @@ def draw_boxes(image: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
     texts = [f"{box.name} {box.score:.0%}" for box in best_first]
     sizes = [(right + 2 * line, bottom + line) for _, _, right, bottom in (
         draw.textbbox((0, 0), text, font=font) for text in texts)]
-    labels = places(areas, sizes, width, height)
+    labels = label_positions(areas, sizes, width, height)
     for box, text, label in zip(best_first, texts, labels, strict=True):
         colour = _colour(box.class_index)
         draw.rectangle((*label[:2], label.right - 1, label.bottom - 1), fill=colour)
@@ -73,3 +75,84 @@ def _ink(colour: tuple[int, int, int]) -> tuple[int, int, int]:
     """Return black or white, whichever is easier to read on a colour."""
     red, green, blue = colour
     return (0, 0, 0) if 0.3 * red + 0.59 * green + 0.11 * blue > 128 else (255, 255, 255)
+
+
+class Area(NamedTuple):
+    """A rectangle on a photo, in pixels from its left upper corner."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def overlap(self, other: Area) -> float:
+        """Return the number of pixels that two rectangles share."""
+        width = min(self.right, other.right) - max(self.left, other.left)
+        height = min(self.bottom, other.bottom) - max(self.top, other.top)
+        return max(width, 0) * max(height, 0)
+
+
+def label_positions(boxes: Sequence[Area], sizes: Sequence[tuple[float, float]], width: float,
+                    height: float) -> list[Area]:
+    """Return the area of each box's label on a photo.
+
+    A label takes the first free position at a corner of its box, outside or inside. A position is
+    free where it overlaps no label of an earlier box. Where none of these is free, the label takes
+    the nearest free position of a grid over the photo. Where the grid has none either, it takes the
+    position at which it hides the fewest pixels of other labels. A position that would reach beyond
+    the photo is moved into the photo.
+
+    boxes: the boxes, most important first.
+    sizes: width and height of each label.
+    width, height: size of the photo.
+    """
+    taken: list[Area] = []
+    for box, (label_width, label_height) in zip(boxes, sizes, strict=True):
+        areas = [_at(left, top, label_width, label_height, width, height)
+                 for left, top in _corners(box, label_width, label_height)]
+        free = next((area for area in areas if not _hidden(area, taken)), None)
+        if free is None:
+            grid = [_at(left, top, label_width, label_height, width, height)
+                    for left, top in _grid(label_width, label_height, width, height)]
+            areas += sorted(grid, key=partial(_distance, box))
+            free = min(areas, key=lambda area: _hidden(area, taken))
+        taken.append(free)
+    return taken
+
+
+def _corners(box: Area, label_width: float, label_height: float) -> Iterator[tuple[float, float]]:
+    """Yield eight positions of a label at the corners of a box.
+
+    Each is a left upper corner: above the box, inside at its top, inside at its bottom, and below
+    the box, each at the left and at the right.
+    """
+    for top in (box.top - label_height, box.top, box.bottom - label_height, box.bottom):
+        for left in (box.left, box.right - label_width):
+            yield left, top
+
+
+def _grid(label_width: float, label_height: float, width: float,
+          height: float) -> Iterator[tuple[float, float]]:
+    """Yield the left upper corners of a label for a grid of positions all over a photo.
+
+    Rows of positions do not overlap; neighbouring positions in a row overlap by half a label.
+    """
+    for row in range(int(height // label_height)):
+        for column in range(int(2 * width // label_width)):
+            yield column * label_width / 2, row * label_height
+
+
+def _at(left: float, top: float, label_width: float, label_height: float, width: float,
+        height: float) -> Area:
+    """Return the area of a label, moved so that it lies on the photo if the photo has room."""
+    left = max(min(left, width - label_width), 0)
+    top = max(min(top, height - label_height), 0)
+    return Area(left, top, left + label_width, top + label_height)
+
+
+def _distance(box: Area, area: Area) -> float:
+    return math.hypot(area.left - box.left, area.top - box.top)
+
+
+def _hidden(area: Area, taken: Sequence[Area]) -> float:
+    return sum(area.overlap(other) for other in taken)

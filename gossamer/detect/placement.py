@@ -1,5 +1,4 @@
-"""Places a photo in a network's input: stretched over the whole input, or letterboxed, with its
-proportions kept."""
+"""Place a photo in a network's input, stretched or letterboxed."""
 
 from __future__ import annotations
 
@@ -49,8 +48,10 @@ class Placement:
     height: int
 
     def to_photo(self, boxes: np.ndarray) -> np.ndarray:
-        """Returns boxes in pixels of the photo. boxes: (K, 4), the left, top, right and bottom
-        edges in pixels of the input."""
+        """Return boxes in pixels of the photo.
+
+        boxes: (K, 4), the left, top, right and bottom edges in pixels of the input.
+        """
         height, width = self.photo
         start = np.array([self.left, self.top, self.left, self.top])
         scale = np.array([width / self.width, height / self.height] * 2)
@@ -58,7 +59,7 @@ class Placement:
 
 
 def place(photo: tuple[int, int], size: tuple[int, int], resize: str, style: Style) -> Placement:
-    """Returns the rectangle of a network's input that a photo fills.
+    """Return the rectangle of a network's input that a photo fills.
 
     photo: height and width of the photo.
     size: height and width of the input.
@@ -78,9 +79,10 @@ def place(photo: tuple[int, int], size: tuple[int, int], resize: str, style: Sty
 
 def fitted(image: np.ndarray, placement: Placement, size: tuple[int, int],
            style: Style) -> np.ndarray:
-    """Returns the network's input, with the resized photo in the rectangle of its placement, in
-    float32. The input has the shape (height, width, channels), or (height, width) for a photo
-    without channels.
+    """Return the network's input, with the resized photo at its placement.
+
+    The input has the shape (height, width, channels), or (height, width) for a photo without
+    channels.
 
     Each pixel of the rectangle is interpolated between four pixels of the photo; the pixels outside
     of the rectangle have the style's `fill`. No other pixels of the photo are read, so that a large
@@ -106,14 +108,16 @@ def fitted(image: np.ndarray, placement: Placement, size: tuple[int, int],
 
 def _neighbours(length: int, new_length: int,
                 corners_meet: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns three arrays with an element for each pixel of a resized row or column of pixels. The
-    first two are the indices of the two original pixels between which the pixel is interpolated;
-    the third is the weight of the second original pixel."""
+    """Return three arrays with an element for each pixel of a resized row or column of pixels.
+
+    The first two are the indices of the two original pixels between which the pixel is
+    interpolated; the third is the weight of the second original pixel.
+    """
     steps = np.arange(new_length)
     if corners_meet:
-        places = steps * ((length - 1) / max(new_length - 1, 1))
+        positions = steps * ((length - 1) / max(new_length - 1, 1))
     else:
-        places = (steps + 0.5) * (length / new_length) - 0.5
-    places = np.clip(places, 0, length - 1)
-    before = places.astype(np.int64)
-    return before, np.minimum(before + 1, length - 1), (places - before).astype(np.float32)
+        positions = (steps + 0.5) * (length / new_length) - 0.5
+    positions = np.clip(positions, 0, length - 1)
+    before = positions.astype(np.int64)
+    return before, np.minimum(before + 1, length - 1), (positions - before).astype(np.float32)

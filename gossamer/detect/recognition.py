@@ -1,5 +1,4 @@
-"""Recognises how a network's outputs encode boxes: by its metadata, or by the shapes of its
-outputs."""
+"""Recognise how outputs encode boxes, by metadata or by shapes."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _ANCHORS = 3
 
 
 def recognise(graph: Graph) -> tuple[DetectorMetadata, Preprocessing]:
-    """Returns how boxes are decoded, and how photos are prepared.
+    """Return how boxes are decoded, and how photos are prepared.
 
     A network without metadata of a detector is recognised by the shapes of its outputs, as YOLOX,
     YOLOv5, YOLOv6 or YOLOv8. Outputs of YOLOX and YOLOv6 have equal shapes; the functions by which
@@ -57,8 +56,10 @@ heads."""
 
 
 def _input_size(graph: Graph) -> tuple[int, int]:
-    """Returns height and width of the input. Raises UnsupportedError where the network takes
-    anything but one photo."""
+    """Return height and width of the input.
+
+    Raises UnsupportedError where the network takes anything but one photo.
+    """
     shape = graph.inputs[0].shape
     if len(graph.inputs) != 1 or len(shape) != 4 or shape[1] not in (1, 3):
         shapes = ", ".join(shape_text(info.shape) for info in graph.inputs)
@@ -90,23 +91,27 @@ def _by_shape(graph: Graph, shapes: list[Shape], size: tuple[int, int]) -> Detec
 
 
 def _is_raw_head(shape: Shape) -> bool:
-    """Returns whether an output may be a raw head of YOLOv5, (N, anchors, H, W, 5 + classes)."""
+    """Return whether an output may be a raw head of YOLOv5, (N, anchors, H, W, 5 + classes)."""
     return len(shape) == 5 and shape[1] == _ANCHORS and shape[4] > 5
 
 
 def _kind_of_cells(graph: Graph) -> str:
-    """Returns the kind of a head with one box for each cell, by the functions that follow the last
-    convolutions. YOLOX computes an exponential where its graph decodes boxes. YOLOv6 computes only
-    products or quotients; its boxes are decoded like boxes of YOLOv5. YOLOX without decoding
-    computes none of these functions."""
+    """Return the kind of a head with one box for each cell.
+
+    The functions that follow the last convolutions decide. YOLOX computes an exponential where its
+    graph decodes boxes. YOLOv6 computes only products or quotients; its boxes are decoded like
+    boxes of YOLOv5. YOLOX without decoding computes none of these functions.
+    """
     functions = _last_functions(graph)
     return ("yolox_decoded" if "exp" in functions else
             "yolov5" if functions & {"mul", "div"} else "yolox")
 
 
 def _last_functions(graph: Graph) -> set[str]:
-    """Returns the element-wise functions between the last convolutions and the first output,
-    including the epilogues of these convolutions."""
+    """Return the functions between the last convolutions and the first output.
+
+    The epilogues of these convolutions are included.
+    """
     functions = set[str]()
     makers = {name: node for node in graph.nodes for name in node.outputs}
     names, seen = [graph.outputs[0].name], set[str]()
@@ -125,7 +130,7 @@ def _last_functions(graph: Graph) -> set[str]:
 
 def _check(graph: Graph, detector: DetectorMetadata, shapes: list[Shape],
            size: tuple[int, int]) -> None:
-    """Raises UnsupportedError where the outputs do not have the shapes that the metadata state."""
+    """Raise UnsupportedError where the outputs do not have the shapes that the metadata state."""
     if len(shapes) != len(detector.heads):
         raise UnsupportedError(f"{graph.file or graph.name}: has {len(shapes)} outputs, and its "
                                f"metadata tell of {len(detector.heads)} heads")

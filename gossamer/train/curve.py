@@ -1,4 +1,4 @@
-"""A learning curve as a picture."""
+"""Draw a learning curve as a picture."""
 
 from __future__ import annotations
 

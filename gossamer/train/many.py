@@ -1,4 +1,4 @@
-"""Trains many independent networks at once, for sweeps, cross-validation and ensembles."""
+"""Train many independent networks at once, for sweeps, cross-validation and ensembles."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ from gossamer.train.mlp import MLP, device_of
 from gossamer.train.network import TrainedNetwork
 from gossamer.train.network_entry import GivenData, NetworkEntry, entries_of, open_checkpoint
 from gossamer.train.predictor import become
+
+SHARE = 8
+"""Number of configs that a worker of a Ray cluster trains at once. The number does not depend on
+the size of the cluster, so that a run may be resumed in another cluster."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,7 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
         Folder of checkpoints, created if it is missing. Each network has a file in the folder; the
         file is replaced after epochs.
     resume : bool
-        True to continue from the checkpoints. Networks without a file in the folder begin anew.
+        True to continue from the checkpoints. Networks without a file in the folder start anew.
     ray : str, optional
         A Ray cluster whose workers share the networks: "HOST:PORT", "auto" for the cluster that
         this machine belongs to, or "local". All workers must see the folder of checkpoints: where a
@@ -166,11 +170,9 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
         raise InputError("folds are validated on the rows they leave out: give either folds or "
                          "validation")
     if ray is not None:
-        from gossamer.train.many_on_ray import rows_and_networks
-
-        return ManyResult(*rows_and_networks(list(configs), ray, checkpoint, resume, train_many, {
+        return _train_on_ray(list(configs), ray, checkpoint, resume, {
             "x": x, "y": y, "folds": folds, "validation": validation,
-            "sample_weight": sample_weight, "device": device}))
+            "sample_weight": sample_weight, "device": device})
     opened_device = find(device) if isinstance(device, str) else device
     entries: list[NetworkEntry] = []
     data: GivenData = {}
@@ -315,3 +317,44 @@ def _score(row: Mapping[str, Any]) -> float:
         return math.nan
     accuracy = row["validation_accuracy"]
     return float(row["train_accuracy"] if accuracy is None else accuracy)
+
+
+def _train_on_ray(configs: Sequence[MLP | Mapping[str, Any]], address: str,
+                  checkpoint: str | Path | None, resume: bool,
+                  given: Mapping[str, Any]) -> ManyResult:
+    """Train shares of the configs on the workers of a Ray cluster.
+
+    Where a worker is lost, its share is trained again, from the checkpoints of the share if there
+    are any.
+
+    given: the other arguments of train_many().
+    Raises InputError where the folder holds another run, or arguments are wrong.
+    """
+    from gossamer.ray import shared_out
+
+    folder = None if checkpoint is None else Path(checkpoint).absolute()
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not resume and any(folder.glob("share-*")):
+            raise InputError(f"{folder}: has checkpoints already; give resume=True to go on from "
+                             "them, or another folder")
+    shares = [(configs[start:start + SHARE],
+               None if folder is None else folder / f"share-{start // SHARE:05}")
+              for start in range(0, len(configs), SHARE)]
+    result = ManyResult([], [])
+    for index, part in enumerate(shared_out(_train_share, shares, given, address or None)):
+        result.rows.extend({**row, "config": row["config"] + index * SHARE} for row in part.rows)
+        result.networks.extend(part.networks)
+    return result
+
+
+def _train_share(share: tuple[Sequence[MLP | Mapping[str, Any]], Path | None],
+                 given: Mapping[str, Any]) -> ManyResult:
+    """Train the configs of a share, and go on from the share's checkpoints where there are any.
+
+    There are some where the run is resumed, or where an earlier worker was lost.
+    """
+    configs, folder = share
+    # a worker may have been lost before it wrote its first file
+    is_begun = folder is not None and folder.is_dir() and any(folder.iterdir())
+    return train_many(configs, **given, checkpoint=folder, resume=is_begun)

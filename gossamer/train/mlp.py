@@ -14,19 +14,14 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import ArrayError, ConvergenceWarning, GossamerError, InputError
-from gossamer.train.data.matrix import check_feature_names
+from gossamer.train.data.matrix import BALANCED, check_feature_names
 from gossamer.train.data.samples import Samples, listed, validation_samples
-from gossamer.train.data.scaling import Scaling
-from gossamer.train.data.weights import BALANCED
-from gossamer.train.estimator import shared_with_scikit_learn
 from gossamer.train.loop.checkpoint import Checkpointer, Throttle
-from gossamer.train.loop.progress import OnEpoch, Progress
-from gossamer.train.loop.schedule import Schedule
-from gossamer.train.loop.settings import Settings, given_sizes
+from gossamer.train.loop.settings import Schedule, Settings, given_sizes
 from gossamer.train.loop.train_loop import TrainLoop
-from gossamer.train.loop.train_state import TrainState
+from gossamer.train.loop.train_state import OnEpoch, Progress, TrainState
 from gossamer.train.network import TrainedNetwork
-from gossamer.train.predictor import Predictor, become
+from gossamer.train.predictor import Predictor, become, shared_with_scikit_learn
 from gossamer.train.training_data import digest_of, given_samples, trainable
 
 PUBLISHED: dict[str, Any] = {
@@ -163,19 +158,7 @@ class MLP(Predictor):
     settings published() has; for Adam, Kingma and Ba (2015).
     """
 
-    coefs_: list[np.ndarray]
-    intercepts_: list[np.ndarray]
-    loss_curve_: list[float]
-    n_iter_: int
-    kept_epoch_: int
-    classes_: np.ndarray
-    n_features_in_: int
-    feature_names_in_: np.ndarray
     validation_scores_: list[float]
-    device_: str
-    algorithm_: str
-    _state: TrainState
-    _scaling: Scaling
 
     def __init__(self, sizes: Sequence[int] = (), *, hidden: int | Sequence[int] | None = None,
                  task: str | None = None,
@@ -382,7 +365,7 @@ class MLP(Predictor):
         if before is not None and classes is not None and known_classes is not None and (
                 not np.array_equal(np.unique(np.asarray(classes)), known_classes)):
             raise ArrayError(f"classes has {listed(np.unique(np.asarray(classes)))}, other labels "
-                             f"than before: {listed(known_classes)}; call fit to begin anew")
+                             f"than before: {listed(known_classes)}; call fit to start anew")
         if before is None and classes is not None:
             known_classes = np.unique(np.asarray(classes))
             sizes = given_sizes(self)
@@ -411,7 +394,7 @@ class MLP(Predictor):
                                  "same kind as before")
             if before.settings.sizes != settings.sizes:
                 raise ArrayError(f"sizes {settings.sizes}: what is trained has "
-                                 f"{before.settings.sizes}; call fit to begin anew")
+                                 f"{before.settings.sizes}; call fit to start anew")
             data = trainable(settings, data, device_of(self), self._scaling)
             state = before.under(settings)
         state.settings = replace(settings, epochs=state.epochs_done + 1, target_error=None,

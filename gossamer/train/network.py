@@ -1,5 +1,4 @@
-"""TrainedNetwork: computes the outputs of a trained network on the host, and measures how good they
-are."""
+"""TrainedNetwork: compute outputs of a trained network, and score them."""
 
 from __future__ import annotations
 
@@ -31,19 +30,19 @@ class TrainedNetwork:
 
     @staticmethod
     def of(state: TrainState) -> TrainedNetwork:
-        """Returns the network of a training state after its last epoch."""
+        """Return the network of a training state after its last epoch."""
         return TrainedNetwork.with_layers(
             state.settings, state.settings.problem(0, 0).split(state.parameters))
 
     @staticmethod
     def kept_of(state: TrainState) -> TrainedNetwork:
-        """Returns the network of a training state with the parameters that are kept."""
+        """Return the network of a training state with the parameters that are kept."""
         return TrainedNetwork.with_layers(
             state.settings, state.settings.problem(0, 0).split(state.kept_weights))
 
     @staticmethod
     def with_layers(settings: Settings, layers: Layers) -> TrainedNetwork:
-        """Returns a network with the activations of the settings and these parameters."""
+        """Return a network with the activations of the settings and these parameters."""
         return TrainedNetwork(settings.problem(0, 0), layers)
 
     @property
@@ -57,14 +56,14 @@ class TrainedNetwork:
         return [*hidden, self.problem.output_activation]
 
     def outputs(self, x: np.ndarray) -> np.ndarray:
-        """Returns the outputs for x (n, inputs), as (n, outputs) float32."""
+        """Return the outputs for x (n, inputs), as (n, outputs) float32."""
         if len(x) == 0:
             return np.empty((0, self.sizes[-1]), np.float32)
         return np.concatenate([forward(self.problem, self.layers, x[first:first + _ROWS])[-1]
                                for first in range(0, len(x), _ROWS)])
 
     def loss(self, outputs: np.ndarray, x: np.ndarray, targets: np.ndarray) -> float:
-        """Returns the mean loss of samples with these outputs."""
+        """Return the mean loss of samples with these outputs."""
         if self.problem.loss == "squared_error":
             return float(0.5 * np.square(targets - outputs, dtype=np.float64).sum(axis=1).mean())
         total = 0.0
@@ -79,19 +78,22 @@ class TrainedNetwork:
         return total / len(x)
 
     def score(self, outputs: np.ndarray, data: Samples) -> float:
-        """Returns the accuracy; for regression the coefficient of determination."""
+        """Return the accuracy; for regression the coefficient of determination."""
         if data.labels is None:
             return determination(outputs, data.targets)
         return float((outputs.argmax(axis=1) == data.labels).mean())
 
     def validated(self, data: Samples) -> Validation:
-        """Returns how well the network does on validation data."""
+        """Return how well the network does on validation data."""
         outputs = self.outputs(data.x)
         return Validation(self.loss(outputs, data.x, data.targets), self.score(outputs, data))
 
     def judged(self, data: Samples, rows: np.ndarray) -> float:
-        """Returns the score on these rows. Where there are more than 10,000 rows, the score is
-        computed on 10,000 of them, which are spread over all rows."""
+        """Return the score on these rows.
+
+        Where there are more than 10,000 rows, the score is computed on 10,000 of them, which are
+        spread over all rows.
+        """
         if len(rows) > JUDGED:
             rows = rows[np.linspace(0, len(rows) - 1, JUDGED).astype(np.intp)]
         judged_data = data.rows(rows)
@@ -100,8 +102,10 @@ class TrainedNetwork:
 
 def determination(y: np.ndarray, targets: np.ndarray,
                   weights: np.ndarray | None = None) -> float:
-    """Returns R^2 of predictions, averaged over the outputs. The R^2 of an output with only equal
-    targets is 1 where every prediction equals the targets, and 0 otherwise.
+    """Return R^2 of predictions, averaged over the outputs.
+
+    The R^2 of an output with only equal targets is 1 where every prediction equals the targets, and
+    0 otherwise.
 
     weights: (n,) weight of each row; None where all weights are equal.
     """

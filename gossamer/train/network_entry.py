@@ -1,5 +1,4 @@
-"""Makes the networks that train_many() trains, each with its samples, its training state and its
-checkpoint file."""
+"""The networks that train_many() trains, with samples, states and checkpoints."""
 
 from __future__ import annotations
 
@@ -16,13 +15,12 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.errors import InputError
 from gossamer.train.data.samples import Samples, validation_samples
-from gossamer.train.loop import memory
 from gossamer.train.loop.checkpoint import Checkpointer
 from gossamer.train.loop.settings import Settings, given_sizes
 from gossamer.train.loop.train_state import TrainState
 from gossamer.train.mlp import MLP, device_of
 from gossamer.train.network import TrainedNetwork
-from gossamer.train.training_data import digest_of, given_samples, trainable
+from gossamer.train.training_data import check_memory, digest_of, given_samples, trainable
 
 
 @dataclass(eq=False)
@@ -52,7 +50,7 @@ class NetworkEntry:
     checkpointer: Checkpointer | None = None
 
     def row(self) -> dict[str, Any]:
-        """Returns the network's row of a ManyResult."""
+        """Return the network's row of a ManyResult."""
         state, network = self.state, TrainedNetwork.kept_of(self.state)
         begun = state.epochs_done > 0 or bool(state.failure)
         validation_data = self.validation_data
@@ -85,7 +83,7 @@ are the settings and the fold that decide the scaling."""
 def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, sample_weight: Any,
                data: GivenData, folds: int | None, validation: tuple[Any, Any] | None,
                opened_device: Device | None) -> list[NetworkEntry]:
-    """Returns the networks of a config, one for each fold.
+    """Return the networks of a config, one for each fold.
 
     data: the samples of earlier configs, to which the samples of this config are added.
     """
@@ -108,7 +106,7 @@ def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, samp
     entries = []
     for fold, rows in rows_by_fold:
         settings = Settings.of(mlp, replace(given_data.shape, rows=len(rows)))
-        memory.check(settings, device, len(rows_by_fold))
+        check_memory(settings, device, len(rows_by_fold))
         # each fold is scaled by the rows that it is trained on
         scaling = settings.scaling(given_data.rows(rows) if folds else given_data)
         key = (settings.standardise, settings.scale_targets,
@@ -126,11 +124,11 @@ def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, samp
 
 
 def open_checkpoint(entries: Sequence[NetworkEntry], folder: Path, resume: bool) -> None:
-    """Gives each network its file in the folder and, where training is resumed, the state in that
+    """Give each network its file in the folder and, where training is resumed, the state in that
     file."""
     if resume and not any(_file(entry, folder).exists() for entry in entries):
         raise InputError(f"{folder}: has no checkpoint of these networks to resume from: give "
-                         "another folder, or leave resume out to begin anew")
+                         "another folder, or leave resume out to start anew")
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
@@ -156,7 +154,7 @@ def _file(entry: NetworkEntry, folder: Path) -> Path:
 
 
 def _rows_of_folds(data: Samples, folds: int) -> list[np.ndarray]:
-    """Returns the rows that each fold trains on, in the order of the data."""
+    """Return the rows that each fold trains on, in the order of the data."""
     count = len(data.x)
     if not isinstance(folds, Integral) or not 2 <= folds <= count:
         raise InputError(f"folds {folds!r}: expected a whole number from 2 to the {count} rows")

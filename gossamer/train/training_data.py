@@ -1,20 +1,20 @@
-"""Turns the samples that an MLP is given into the samples that the MLP is trained on."""
+"""Samples as an MLP is trained on them, and the memory that training needs."""
 
 from __future__ import annotations
 
 import hashlib
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.errors import ArrayError, GossamerWarning, InputError, one_of
-from gossamer.train.data.samples import TASKS, Samples, samples
-from gossamer.train.data.scaling import Scaling
-from gossamer.train.data.weights import with_classes
-from gossamer.train.loop import memory
+from gossamer.train.data.matrix import with_classes
+from gossamer.train.data.samples import TASKS, Samples, Scaling, samples
 from gossamer.train.loop.settings import Settings, given_sizes
 
 _MOST_LABELS = 20
@@ -23,8 +23,10 @@ _MOST_LABELS = 20
 
 def given_samples(mlp: Any, x: Any, y: Any, sample_weight: Any = None,
                   classes: np.ndarray | None = None) -> Samples:
-    """Returns checked samples for an MLP, as samples() does, with the class weights of the MLP.
-    Warns where numbers to learn may be meant as labels."""
+    """Return checked samples for an MLP, as samples() does, with the class weights of the MLP.
+
+    Warns where numbers to learn may be meant as labels.
+    """
     if mlp.task not in (None, *TASKS):
         raise InputError(f"task {mlp.task!r}: {one_of(mlp.task, [*TASKS, 'None'])}")
     data = samples(x, y, given_sizes(mlp), classes, task=mlp.task, sample_weight=sample_weight)
@@ -39,8 +41,7 @@ def given_samples(mlp: Any, x: Any, y: Any, sample_weight: Any = None,
 
 
 def _tell_of_labels(targets: np.ndarray) -> None:
-    """Warns where each row has one number to learn, and these numbers take only a few different
-    values, all whole."""
+    """Warn where numbers to learn look like labels: few values, all whole."""
     if targets.shape[1] != 1 or not (targets == np.rint(targets)).all():
         return
     count = len(np.unique(targets))
@@ -53,20 +54,68 @@ def _tell_of_labels(targets: np.ndarray) -> None:
 
 def trainable(settings: Settings, data: Samples, device: Device,
               scaling: Scaling | None = None) -> Samples:
-    """Returns the samples as they are trained on.
+    """Return the samples as they are trained on.
 
     scaling: the scaling of the samples; None computes the scaling from the samples.
     Raises InputError where a target is outside of the outputs' range, or the host has no room for
     the network.
     """
-    memory.check(settings, device)
+    check_memory(settings, device)
     settings.check_targets(data.targets)
     return data.scaled(settings.scaling(data) if scaling is None else scaling)
 
 
 def digest_of(data: Samples, chosen_by: Samples | None) -> str:
-    """Returns the hash of the samples that a checkpoint belongs to. chosen_by: the validation
-    samples that decide which epoch is kept; None without them."""
+    """Return the hash of the samples that a checkpoint belongs to.
+
+    chosen_by: the validation samples that decide which epoch is kept; None without them.
+    """
     if chosen_by is None:
         return data.digest()
     return hashlib.sha256(f"{data.digest()} {chosen_by.digest()}".encode()).hexdigest()
+
+
+_MEMINFO = Path("/proc/meminfo")
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"),
+           Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+"""Linux's file on the machine's memory, and the files with the memory limit of a container (cgroup
+versions 2 and 1)."""
+_COPIES, _DEVICE_COPIES = 2, 3
+"""Numbers of copies of the parameters that exist at the same time: on the host, and on the device
+that trains. The device holds the parameters after the last epoch, and the parameters from before
+each of the last two epochs."""
+
+
+def check_memory(settings: Settings, device: Device, networks: int = 1) -> None:
+    """Raise InputError where the host's memory is too small for the networks.
+
+    The parameters, the optimiser's numbers and their copies count. A device with its own memory
+    raises its own error when it allocates.
+    """
+    count = settings.problem(0, 0).parameter_count * networks
+    copies = _COPIES + (_DEVICE_COPIES if device.on_processors else 0)
+    needed, free = 4 * count * copies, available_memory()
+    if free is not None and needed > free:
+        raise InputError(f"sizes {settings.sizes}: {count} parameters take {needed} bytes to train "
+                         f"({copies} copies), {free} bytes of memory are available: expected "
+                         "fewer units")
+
+
+def available_memory() -> int | None:
+    """Return the free bytes of memory; None where they are not known.
+
+    Where the free bytes are not known, all bytes of the machine count; the container's memory limit
+    counts where it is lower.
+    """
+    limits = [int(text) for path in _LIMITS if (text := _text(path).strip()).isdigit()]
+    lines = [line.split() for line in _text(_MEMINFO).splitlines()]
+    free = [1024 * int(words[1]) for words in lines if words[:1] == ["MemAvailable:"]]
+    return min([*limits, *(free or [find("host").limits.memory_bytes])]) or None
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file; "" where it cannot be read."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 
-from gossamer.advise import Advice, LayerGroup, Way, advice, advise, cheapest
-from gossamer.advise.advice import AS_IT_IS
-from gossamer.advise.cheapest import Choice
+from gossamer.advise import Advice, LayerGroup, Way, advice, advise, chart, cheapest
+from gossamer.advise.advice import AS_IT_IS, Choice
 from gossamer.errors import InputError
 from tests.cli.command_line import save_network
 
@@ -15,7 +15,7 @@ WAYS = ("80%", "90%", "95%", "98%")
 
 
 def group(name: str, weights: int, *us: float) -> LayerGroup:
-    """Returns a group of one layer with its times as it is and in each of WAYS."""
+    """Return a group of one layer with its times as it is and in each of WAYS."""
     return LayerGroup((name,), (name,), weights,
                       dict(zip((AS_IT_IS, *WAYS), us, strict=True)))
 
@@ -106,7 +106,7 @@ def test_a_way_that_no_layer_can_have(tmp_path: Path) -> None:
     nodes = [onnx.helper.make_node("Conv", ["x", "w"], ["y"], name="first", pads=[1, 1, 1, 1])]
     path = save_network(tmp_path / "net.onnx", nodes=nodes, outputs=(("y", ["N", 4, 8, 8]),))
     found = advise(lambda: onnx.load(path), device="host", ways=(Way("2:4", "2:4", 0.5),))
-    assert found.absent == {"2:4": "no layer can have it: 3 input channels are no multiple of 4"}
+    assert found.absent == {"2:4": "applies to no layer: 3 input channels are no multiple of 4"}
 
 
 def test_a_network_without_weights(tmp_path: Path) -> None:
@@ -114,3 +114,21 @@ def test_a_network_without_weights(tmp_path: Path) -> None:
     path = save_network(tmp_path / "net.onnx", nodes=nodes, outputs=(("y", ["N", 3, 8, 8]),))
     with pytest.raises(InputError, match="has no weights that can become zero"):
         advise(lambda: onnx.load(path), device="host")
+
+
+US = {AS_IT_IS: 100.0, "80%": 80.0, "90%": 50.0, "2:4": 40.0, "half the channels": 25.0}
+
+
+def test_one_curve_of_any_weights_and_one_mark_for_each_pattern(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(advice, "as_png", lambda figure: figures.append(figure) or b"PNG")
+    found = Advice("cuda:0", "a GPU", 8, (), dict.fromkeys(US, 0.0), US, {})
+    assert chart(found, "net") == b"PNG"
+    (axis,) = figures[0].axes
+    drawn = {line.get_label(): [tuple(point) for point in line.get_xydata().round(6).tolist()]
+             for line in axis.lines if not line.get_label().startswith("_")}
+    assert drawn == {"any weights": [(0, 1), (80, 1.25), (90, 2)], "pattern 2:4": [(50, 2.5)],
+                     "half the channels": [(50, 4)]}
+    assert axis.get_title() == "net, batch 8, a GPU" and axis.get_ylim()[0] == 0
+    assert [text.get_text() for text in axis.texts] == ["as it is: 100.0 us"]

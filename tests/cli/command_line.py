@@ -1,4 +1,4 @@
-"""Calls the command line from tests, and makes a small network and a photo for it."""
+"""Call the command line from tests, and make a small network and a photo for it."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ WEIGHTS = {"w": RNG.standard_normal((4, 3, 3, 3)), "v": RNG.standard_normal((5, 
 
 def save_network(path, *, nodes=None, inputs=("N", 3, 8, 8), outputs=(("y", ["N", 5]),),
                  weights=WEIGHTS, dtype=np.float32):
-    """Saves a network of one input, by default with five classes for 8x8 photos."""
+    """Save a network of one input, by default with five classes for 8x8 photos."""
     nodes = nodes or [
         helper.make_node("Conv", ["x", "w"], ["c"], name="first", pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["c"], ["r"]),
@@ -58,7 +58,7 @@ def succeeds(*words):
 
 
 def fails(code, *words):
-    """Returns the one line on stderr of a command that must fail."""
+    """Return the one line on stderr of a command that must fail."""
     result = gossamer_cli(*words)
     assert result.exit_code == code, result.output
     (line,) = result.stderr.splitlines()
@@ -68,7 +68,7 @@ def fails(code, *words):
 
 
 def script(*words, **options):
-    """Runs the console script in another process."""
+    """Run the console script in another process."""
     command = Path(sys.executable).with_name("gossamer")
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.run([command, *map(str, words)], text=True, **streams)

@@ -30,7 +30,7 @@ def rows_of(path):
 
 
 def are_same(rows: bytes, others: bytes) -> bool:
-    """Returns whether rows are the same but for the rounding of their numbers, which depends on how
+    """Return whether rows are the same but for the rounding of their numbers, which depends on how
     many pictures were computed together."""
     number = re.compile(rb"\d+\.\d+(?:e-?\d+)?")
     return number.split(rows) == number.split(others) and np.allclose(

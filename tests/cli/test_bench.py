@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from gossamer.bench.calls import BOUND, ONE_BY_ONE
 from gossamer.bench.work import OWN
-from gossamer.cli.app import app
-from gossamer.cli.verbs import VERBS
+from gossamer.cli.app import VERBS, app
 from tests.bench.verb import bench
 
 

@@ -1,3 +1,7 @@
+"""The console script: its streams, its exit codes, and signals that end it."""
+
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
@@ -11,7 +15,7 @@ import pytest
 from onnx import helper
 
 import gossamer
-from tests.cli.command_line import save_network, save_photo, script, succeeds
+from tests.cli.command_line import QUIET_MAIN, fails, save_network, save_photo, script, succeeds
 
 
 def test_console_script(tmp_path):
@@ -132,3 +136,64 @@ def test_a_signal_during_the_imports_ends_the_script_with_130():
             "from gossamer.cli.console import main; main()")
     result = subprocess.run([sys.executable, "-c", code, "devices"], capture_output=True, text=True)
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "error: interrupted\n")
+
+
+HIDDEN, SHOWN = b"\x1b[?25l", b"\x1b[?25h"
+
+
+def arguments(verb: str, folder: Path) -> list[str]:
+    if verb == "bench":
+        return ["bench", "gemm", "--device", "host", "--against", "none"]
+    table = np.random.default_rng(0).random((2000, 9)).round(3)
+    table[:, -1] = np.arange(2000) % 3
+    np.savetxt(folder / "samples.csv", table, delimiter=",", fmt="%g")
+    return ["train", str(folder / "samples.csv"), "--epochs", "100000", "--device", "host",
+            "-o", str(folder / "net.onnx")]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX terminals and signals")
+@pytest.mark.parametrize("verb", ["bench", "train"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_cursor_is_shown_again(verb: str, number: signal.Signals, tmp_path: Path) -> None:
+    terminal, end = os.openpty()
+    environment = {**os.environ, "GOSSAMER_CACHE": str(tmp_path / "cache"), "TERM": "xterm"}
+    shown, is_sent = b"", False
+    with subprocess.Popen(
+            [sys.executable, "-c", QUIET_MAIN, *arguments(verb, tmp_path)], env=environment,
+            stderr=end, stdout=end) as process:
+        os.close(end)
+        with contextlib.suppress(OSError):  # the terminal ends with the process
+            while part := os.read(terminal, 4096):
+                shown += part
+                if not is_sent and HIDDEN in shown:
+                    is_sent = True
+                    process.send_signal(number)
+        process.wait(60)
+    os.close(terminal)
+    assert is_sent, shown.decode()
+    assert process.returncode == 128 + number, shown.decode()
+    assert shown.rfind(SHOWN) > shown.rfind(HIDDEN)
+    assert b"Traceback" not in shown
+    assert not (tmp_path / "net.onnx").exists()
+
+
+LONG = "y" * 300
+BAD = [
+    (f"tiny.onnx --device host --input x.npy --output {LONG}.npy", ["--output", "too long"]),
+    (f"tiny.onnx --device host --input {LONG}.npy", ["--input", "too long"]),
+    (f"{LONG}.onnx --device host --input x.npy", ["too long"]),
+    (f"tiny.onnx --device host --preprocess unit --image {LONG}.png", ["too long"]),
+    ("tiny.onnx --input x.npy --device cuda:99", ["cuda:99"]),
+    ("tiny.onnx --input x.npy --device abacus", ["abacus"]),
+]
+
+
+@pytest.mark.parametrize("words, expected", BAD, ids=[words for words, _ in BAD])
+def test_bad_input_is_one_line_and_exit_code_2(words, expected, tiny, monkeypatch):
+    monkeypatch.chdir(tiny.parent)
+    np.save("x.npy", np.zeros((1, 3, 8, 8), np.float32))
+    before = sorted(os.listdir())
+    line = fails(2, "run", *words.split(" "))
+    for word in expected:
+        assert word in line, line
+    assert sorted(os.listdir()) == before

@@ -107,9 +107,9 @@ def test_what_else_lies_in_a_folder(folder: Path) -> None:
     result = gossamer_cli(*detect(folder, photos, "--threshold", "1"))
     assert result.exit_code == 0
     assert "no objects on 2 photos" in result.stdout
-    (warning,) = [line for line in result.stderr.splitlines() if "left out" in line]
-    assert warning.endswith("photos: left out, as none of PNG, JPEG, BMP, GIF, WEBP, PPM: "
-                            "film.mpg, scan.tif")
+    (warning,) = [line for line in result.stderr.splitlines() if "skipped" in line]
+    assert warning.endswith("photos: skipped, since they are none of PNG, JPEG, BMP, GIF, WEBP, "
+                            "PPM: film.mpg, scan.tif")
 
 
 def test_a_new_folder_is_made_when_something_is_written(folder: Path) -> None:

@@ -16,8 +16,8 @@ from gossamer.cli import (
     photo_options,
     run_inputs,
     serve,
+    train,
     train_data,
-    train_options,
 )
 from gossamer.cli.photo_options import PhotoOptions
 from gossamer.model.graph import Graph, ValueInfo
@@ -30,11 +30,11 @@ def graph_of(*shapes: tuple[int | None, ...]) -> Graph:
 
 
 @pytest.mark.parametrize(("read", "text", "value"), [
-    (bench.parse_batches, "8,1,8", (8, 1, 8)), (compile._batches, "8,1,8", (1, 8)),
+    (bench.parse_batches, "8,1,8", (8, 1, 8)),
     (bench.parse_precisions, "fp16,fp32,fp16", ("fp32", "fp16")),
     (compile._forced, ["a=b=x", "c=x", "c=y"], {"a=b": "x", "c": "y"}),
-    (train_options.schedule, "step:4:0.3", ("step", 4, 0.3)), (photo_options._size, "1", (1, 1)),
-    (train_options.padded_shape, "2x1", (2, 1)), (photo_options._size, "8x12", (8, 12)),
+    (train._schedule, "step:4:0.3", ("step", 4, 0.3)), (photo_options._size, "1", (1, 1)),
+    (train._padded_shape, "2x1", (2, 1)), (photo_options._size, "8x12", (8, 12)),
     (lambda size: photo_options.preprocessing("n", graph_of((None, 192)), PhotoOptions(
         size=size)).size, "8", (8, 8)), (train_data._fraction, "0.25", 0.25),
     (train_data._fraction, "a.csv", None), (serve._named, ["d/a.onnx.gz", "x=b.cfg", "n=c=d"],
@@ -65,7 +65,7 @@ def test_a_batch_size_changes_no_result(mixing: str | None,
     for batch, rows, default in itertools.product((None, 1, 2, 3, 9), range(1, 5), (1, 2)):
         size = min(batch or default, rows)
         if mixing and batch is not None and size < rows:
-            with pytest.raises(run_inputs.InputError, match=f"so that all {rows} inputs run at"):
+            with pytest.raises(run_inputs.InputError, match=f"to run all {rows} inputs at once"):
                 run_inputs.batch_size(graph_of((None, 3)), batch, rows, default)
         else:
             assert run_inputs.batch_size(graph_of((None, 3)), batch, rows, default) == (

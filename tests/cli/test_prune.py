@@ -1,3 +1,5 @@
+"""The verbs `prune` and `advise`."""
+
 import json
 from importlib.util import find_spec
 
@@ -7,7 +9,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 import gossamer
+from gossamer.cli import advise as verb
+from gossamer.cli import prune as prune_verb
 from gossamer.model import zoo
+from tests.advise.test_advice import group, made
 from tests.cli.command_line import WEIGHTS, fails, save_network, succeeds
 from tests.tolerances import normalised_error, tolerance
 
@@ -73,7 +78,7 @@ def test_shares_by_layer(network, target, tmp_path, name, text):
     lines = succeeds("prune", network, "--per-layer", tmp_path / name, "-o",
                      target).stdout.splitlines()
     assert zeros(target) == {"w": 0, "v": 5, "b": 0}
-    assert lines[1].endswith("as it was: not named")
+    assert lines[1].endswith("unchanged: not named")
     succeeds("prune", network, "--per-layer", tmp_path / name, "--sparsity", "0.5", "-o", target)
     assert zeros(target) == {"w": 54, "v": 5, "b": 0}
 
@@ -107,7 +112,7 @@ def test_nothing_to_prune(tmp_path, target):
 def test_a_layer_that_loses_all_its_weights_is_named(tmp_path, target):
     small = save_network(tmp_path / "small.onnx", weights={**WEIGHTS, "v": WEIGHTS["v"] * 1e-6})
     result = succeeds("prune", small, "--sparsity", "0.5", "-o", target)
-    assert result.stderr.startswith("warning: layer 'Gemm_y': no weight is left")
+    assert result.stderr.startswith("warning: layer 'Gemm_y': all weights are zero")
     assert zeros(target) == {"w": 44, "v": 20, "b": 0}
 
 
@@ -115,12 +120,12 @@ def test_what_pruning_costs_and_what_it_did(network, target, tmp_path):
     first = succeeds("prune", network, "--sparsity", "0.5", "-o", target)
     assert "; 64 of 128 weights are zero, 0 were before\n" in first.stdout
     assert first.stdout.endswith(
-        "a network loses accuracy when it is pruned, unless it is trained on afterwards; gossamer "
-        f"evaluate {target} DATA counts what it gets right on labelled samples\n")
+        "pruning costs accuracy unless the network is trained further; gossamer "
+        f"evaluate {target} DATA measures its accuracy on labelled samples\n")
     again = succeeds("prune", target, "--sparsity", "0.4", "-o", tmp_path / "again.onnx")
-    assert "64 were before" in again.stdout and "loses accuracy" not in again.stdout
-    assert again.stderr == (f"notice: nothing was pruned: so many weights of {target} were zero "
-                            "already; the weights that are written are the same\n")
+    assert "64 were before" in again.stdout and "costs accuracy" not in again.stdout
+    assert again.stderr == (f"notice: nothing was pruned: {target} has that many zeros "
+                            "already\n")
 
 
 def test_patterns(network, target):
@@ -134,3 +139,75 @@ def test_patterns(network, target):
 def test_a_layer_that_is_kept(network, target):
     succeeds("prune", network, "--sparsity", "0.5", "--keep", "first", "-o", target)
     assert zeros(target)["w"] == 0 and zeros(target)["v"] == 10
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Replace the measurement by one that is known."""
+    result = made(group("first", 108, 40, 20, 15, 10, 5), group("Gemm_y", 20, 40, 44, 42, 41, 40),
+                  others=20)
+    calls = []
+
+    def advise(read, **options):
+        calls.append(options)
+        return result
+
+    monkeypatch.setattr(verb, "advise", advise)
+    monkeypatch.setattr(prune_verb, "advise", advise)
+    return calls
+
+
+def test_the_table_and_the_layers_to_prune(network, measured):
+    lines = succeeds("advise", network, "--speed-up", "1.2", "--batch", "4", "--device",
+                     "host").stdout.splitlines()
+    assert measured == [{"device": "host", "batch": 4, "precision": "fp32", "effort": "quick",
+                         "note": measured[0]["note"]}]
+    assert lines[1].split() == ["layer", "weights", "as", "it", "is,", "us", "80%", "90%", "95%",
+                                "98%"]
+    assert lines[2].split() == ["first", "108", "40.0", "20.0", "15.0", "10.0", "5.0"]
+    assert lines[6].split() == ["times", "as", "fast", "1.19", "1.30", "1.41", "1.54"]
+    assert "layers to prune for a speed-up of about 1.25:" in lines
+    assert lines[-2].split() == ["first", "80%"]
+    assert lines[-1].startswith(f"gossamer prune {network} --speed-up 1.2 ")
+
+
+def test_advice_as_json(network, measured):
+    document = json.loads(succeeds("advise", network, "--json", "--speed-up", "9").stdout)
+    assert document["network_us"]["as it is"] == 100
+    assert document["groups"][0]["pruned"] == ["first"]
+    assert document["choice"] == {"sparsities": {"first": 0.98}, "speed_up": 100 / 65,
+                                  "reached": False}
+
+
+def test_a_chart(network, measured, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "speed.png"
+    assert f"written: {path}" in succeeds("advise", network, "--plot", path).stdout
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_network_pruned_for_a_speed_up(network, measured, tmp_path):
+    target = tmp_path / "thin.onnx"
+    result = succeeds("prune", network, "--speed-up", "1.2", "-o", target)
+    assert "the expected speed-up" not in result.stderr
+    arrays = {tensor.name: numpy_helper.to_array(tensor)
+              for tensor in onnx.load(target).graph.initializer}
+    assert np.count_nonzero(arrays["w"] == 0) == round(0.8 * 108)
+    assert np.count_nonzero(arrays["v"] == 0) == 0
+    result = succeeds("prune", network, "--speed-up", "9", "-o", target)
+    assert "--speed-up 9: the expected speed-up is at most 1.54" in result.stderr
+
+
+@pytest.mark.parametrize("verb", [("advise",), ("prune", "--speed-up", "2", "-o", "thin.onnx")])
+def test_a_network_that_is_refused_is_named_once(verb, tmp_path):
+    relu = [helper.make_node("Relu", ["x"], ["y"])]
+    for shape, message in ((("N", 3), "has no weights that can"), (("N", "L"), "leaves dimension")):
+        path = save_network(tmp_path / "net.onnx", nodes=relu, weights={}, inputs=shape,
+                            outputs=(("y", shape),))
+        line = fails(2, *verb, path, "--device", "host")
+        assert message in line and line.count("net.onnx: ") == 1 and "ONNX model" not in line
+
+
+def test_a_layer_to_prune_that_is_kept(network, measured, tmp_path):
+    assert "no layer of " in fails(2, "prune", network, "--speed-up", "2", "--keep", "first", "-o",
+                                   tmp_path / "thin.onnx")

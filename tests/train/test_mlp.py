@@ -200,7 +200,7 @@ def test_partial_fits_keep_their_classes(blobs: Blobs) -> None:
     assert mlp.classes_.tolist() == ["ash", "elm", "oak"]
     with pytest.raises(InputError, match="label 'fir' in row 0: expected one of 'ash', 'elm'"):
         mlp.partial_fit(x[:1], ["fir"])
-    with pytest.raises(InputError, match="call fit to begin anew"):
+    with pytest.raises(InputError, match="call fit to start anew"):
         mlp.set_params(sizes=(4, 7, 3)).partial_fit(x, names)
     with pytest.raises(InputError, match="numbers in another"):
         mlp.set_params(sizes=(4, 6, 3)).partial_fit(x, np.eye(3)[y])

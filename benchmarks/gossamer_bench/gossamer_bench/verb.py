@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 from rich.console import Console
 
+from gossamer.cli.arguments import DeviceOption, JsonOption
 from gossamer.cli.bench import bench_network, parse_batches, parse_loads, parse_precisions
-from gossamer.cli.options import DeviceOption, JsonOption
 from gossamer.errors import InputError
 from gossamer.io import terminal
 from gossamer.io.charts import check_available

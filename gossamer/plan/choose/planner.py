@@ -93,7 +93,7 @@ class Planner:
             return planned
         if self._tuner.is_over:
             return replace(planned, notes=(
-                *planned.notes, "measuring was ended before all that may be of use was measured",))
+                *planned.notes, "tuning ended before all useful candidates were measured",))
         return self._refined(planned, self._tuner)
 
     def _chosen(self, network: Network) -> Planned:

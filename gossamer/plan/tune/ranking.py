@@ -142,8 +142,8 @@ class Ranking:
         least = max(limits.worth, limits.more_gain / seconds if attempt.is_more else 0.0)
         if total == math.inf or score >= least * total:
             return None
-        return Skip(f"too little is expected to be saved of the network's {duration_text(total)} "
-                    f"for {seconds:.2f} s of building")
+        return Skip(f"expected gain too small for {seconds:.2f} s of building (the network takes "
+                    f"{duration_text(total)})")
 
     def _is_sure(self, attempt: Attempt) -> bool:
         """Return whether an attempt is measured in any case."""

@@ -1,32 +1,29 @@
-"""Encodes columns of tables with cells that are no numbers: gaps are filled, and texts become
-columns of zeros and ones. The numbers that fill gaps and the texts of each column are kept, so that
-later samples are encoded in the same way."""
+"""Encode columns of tables with cells that are no numbers: gaps are filled, texts become one-hot.
+
+The numbers that fill gaps and the texts of each column are kept, so that later samples are encoded
+in the same way.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from gossamer.errors import GossamerWarning, InputError, quoted
+from gossamer.errors import GossamerWarning, InputError, installing, quoted
 from gossamer.model.metadata import Column
 from gossamer.train.data.dataset import Dataset
 
 IMPUTES = ("mean", "median", "zero")
-GAP_HINT = "; `train --impute mean` fills such cells (or median, zero)"
-TEXT_HINT = ("; --label says which column the labels are in, `train --one-hot` makes numbers of "
-             "texts")
-"""Ends of messages on cells that hold no number."""
+GREATEST = float(np.finfo(np.float32).max)
+"""The largest number of float32."""
 _GAPS = ("", "nan", "na", "n/a", "null", "none")
 """Contents, in small letters, of a cell without a value (a gap)."""
-_GREATEST = float(np.finfo(np.float32).max)
-"""The largest number of float32."""
 _MOST_VALUES = 1000
-"""A column of texts may have at most this many different texts: each of them becomes a column of
-zeros and ones."""
+"""The most different texts of a column, each of which becomes a column of zeros and ones."""
 
 
 @dataclass(frozen=True)
@@ -55,85 +52,115 @@ class CellRules:
         """Whether columns are known to hold texts, which may look like numbers."""
         return any(column.values is not None for column in self.known)
 
-    def named(self, names: Sequence[str], count: int) -> tuple[Column, ...]:
-        """Returns the `count` columns of a file in the file's order, each with only its name. Where
-        names are missing or repeat, returns columns without names if the rules allow cells that are
-        no numbers, else an empty tuple."""
-        if names and len(set(names)) == count and all(names):
-            return tuple(map(Column, names))
-        return (Column(""),) * count if self.takes_others else ()
+    def arranged(self, path: Path, names: Sequence[str],
+                 count: int) -> tuple[tuple[Column, ...], list[int]]:
+        """Return the columns of a file in the network's order, and their indices in the file.
 
-    def order(self, path: Path, columns: Sequence[Column], count: int) -> list[int]:
-        """Returns the index of each known column among the `count` columns of a file. Columns
-        without names are taken in the file's order. Raises InputError where a known column is
-        absent, or the file has a column that is not known."""
+        The `count` columns of the file are taken in its order where they or the known columns have
+        no names. The columns are empty where they have no names and hold numbers alone.
+
+        Raises InputError where a known column is absent, or a column is not known.
+        """
         known = [column.name for column in self.known]
-        names = [column.name for column in columns]
-        if not (known and names and all(known) and all(names)):
-            if self.takes_others and known and count != len(known):
-                raise InputError(f"{path}: has {count} columns besides the label, the network was "
-                                 f"trained on {len(known)}")
-            return list(range(count))
-        missing, others = ([name for name in first if name not in second]
-                           for first, second in ((known, names), (names, known)))
-        if missing or others:
-            raise InputError(f"{path}: " + "; ".join([
-                *(f"has no column {quoted(name)}, which the network was trained on"
-                  for name in missing[:1]),
-                *(f"has the column {quoted(name)}, which it was not trained on"
-                  for name in others[:1])]))
-        return [names.index(name) for name in known]
+        order = list(range(count))
+        if not names or len(set(names)) < count or not all(names):
+            names = [""] * count if self.takes_others else []
+        if known and names and all(known) and all(names):
+            missing, others = ([name for name in first if name not in second]
+                               for first, second in ((known, names), (names, known)))
+            if missing or others:
+                raise InputError(f"{path}: " + "; ".join([
+                    *(f"has no column {quoted(name)}, which the network was trained on"
+                      for name in missing[:1]),
+                    *(f"has the column {quoted(name)}, which the network was not trained on"
+                      for name in others[:1])]))
+            order = [names.index(name) for name in known]
+        elif self.takes_others and known and count != len(known):
+            raise InputError(f"{path}: has {count} columns besides the label, the network was "
+                             f"trained on {len(known)}")
+        return tuple(Column(names[index]) for index in order if names), order
+
+    def takes(self, index: int) -> tuple[bool, bool]:
+        """Return whether an input's column may have gaps, and whether it may have texts."""
+        if index >= len(self.known):
+            return self.impute is not None, self.one_hot
+        column = self.known[index]
+        has_texts = column.values is not None
+        return has_texts or column.fill is not None or self.impute is not None, has_texts
+
+    def fault(self, cell: str, index: int) -> str:
+        """Return what is wrong with a cell of an input's column; "" where nothing is."""
+        gaps, texts = self.takes(index)
+        if is_gap(cell):
+            return "" if gaps else (
+                f"{quoted(cell) if cell.strip() else 'empty'}, expected a "
+                f"{'value' if texts else 'finite number'}; `train --impute mean` fills such cells "
+                "(or median, zero)")
+        if texts or (is_number(cell) and abs(float(cell)) <= GREATEST):
+            return ""
+        return f"{quoted(cell)}, expected a finite number" + (
+            "" if is_number(cell) else
+            ", as in the samples trained on" if index < len(self.known) else
+            "; --label gives the column of the labels, `train --one-hot` encodes texts")
 
 
 def is_gap(cell: str) -> bool:
-    """Says whether a cell has no value."""
+    """Return whether a cell has no value."""
     return cell.strip().lower() in _GAPS
 
 
-def parsed(rows: Sequence[Sequence[str]], columns: Sequence[Column], rules: CellRules,
-           fault: Callable[[int, int, str], InputError]) -> tuple[np.ndarray, tuple[Column, ...]]:
-    """Returns the cells of a table as (rows, columns) float32, and its columns. A gap is NaN, and a
-    text is its index among the sorted texts of its column.
+def is_number(text: str) -> bool:
+    """Return whether a cell holds a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text
 
-    fault: a function that returns the error for a cell, given the cell's row, its column and words
-    that say what is wrong. The error is raised for the first cell that the rules do not allow.
+
+def parsed(path: Path, rows: Sequence[Sequence[str]], columns: Sequence[Column],
+           rules: CellRules) -> tuple[np.ndarray, tuple[Column, ...]] | None:
+    """Return the cells of a table as (rows, columns) float32, and its columns.
+
+    A gap is NaN, and a text is its index among the sorted texts of its column. Returns None where
+    the rules do not allow a cell. Raises InputError where a column has too many texts, or pandas is
+    not installed.
     """
-    has_names = all(column.name for column in (*columns, *rules.known))
-    known = {column.name: column for column in rules.known} if has_names else {}
-    x = np.empty((len(rows), len(columns)), np.float32)
-    found = list(columns)
-    for index, column in enumerate(columns):
-        before = known.get(column.name) if has_names else (
-            rules.known[index] if index < len(rules.known) else None)
-        cells = [row[index].strip() for row in rows]
-        gaps = np.array([is_gap(cell) for cell in cells])
-        fills = rules.impute is not None or (before is not None and before.fill is not None)
-        takes_texts = rules.one_hot if before is None else before.values is not None
-        numbers = _numbers(cells, gaps)
-        if before is not None and before.values is not None:
-            numbers = None
-        if numbers is None and not takes_texts:
-            row = next(row for row, cell in enumerate(cells)
-                       if not gaps[row] and not _is_finite(cell))
-            raise fault(row, index, f"is {quoted(cells[row])}, expected a finite number"
-                        + (TEXT_HINT if before is None else ", as in the samples trained on"))
-        if gaps.any() and not fills and not (before is not None and before.values is not None):
-            raise fault(int(np.argmax(gaps)), index, f"is empty, expected a value{GAP_HINT}")
-        if numbers is not None:
+    try:
+        import pandas
+    except ImportError:
+        raise InputError(f"{path}: empty cells and texts need pandas: {installing('tables')}"
+                         ) from None
+    x, found = np.empty((len(rows), len(columns)), np.float32), list(columns)
+    for index, name in enumerate(frame := pandas.DataFrame(rows)):
+        gaps_allowed, texts_allowed = rules.takes(index)
+        cells = frame[name].str.strip()
+        gaps = cells.str.lower().isin(_GAPS)
+        numbers = pandas.to_numeric(cells.mask(gaps), errors="coerce").to_numpy(np.float64)
+        if gaps.any() and not gaps_allowed:
+            return None
+        is_known = index < len(rules.known)
+        if (np.abs(numbers) <= GREATEST)[~gaps].all() and not (texts_allowed and is_known):
             x[:, index] = numbers
             continue
-        values, places = np.unique(np.array(cells)[~gaps], return_inverse=True)
+        if not texts_allowed:
+            return None
+        codes, values = pandas.factorize(cells.mask(gaps), sort=True)
         if len(values) > _MOST_VALUES:
-            raise fault(0, index, f"holds one of {len(values)} different texts, expected "
-                                  f"{_MOST_VALUES} at most; leave that column out of the file")
-        x[gaps, index], x[~gaps, index] = np.nan, places
-        found[index] = replace(column, values=tuple(values.tolist()))
+            raise InputError(f"{path}: column {quoted(columns[index].name or index + 1)} holds "
+                             f"{len(values)} different texts, expected {_MOST_VALUES} at most; "
+                             "leave the column out of the file")
+        x[:, index] = np.where(codes < 0, np.nan, codes)
+        found[index] = replace(columns[index], values=tuple(values))
     return x, tuple(found)
 
 
 def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
-    """Returns the columns of samples with the facts that later samples need: the number that fills
-    gaps, and the texts that occur. impute: one of IMPUTES, or None.
+    """Return the columns with what is needed to encode later samples.
+
+    That is the number that fills gaps, and the texts that occur.
+
+    impute: one of IMPUTES, or None.
 
     Raises InputError where a column of numbers to be filled has nothing but gaps.
     """
@@ -143,8 +170,8 @@ def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
         cells = cells[~np.isnan(cells)]
         if column.values is not None:
             occurring = np.unique(cells).astype(np.intp)
-            columns.append(replace(column, values=tuple(column.values[place]
-                                                        for place in occurring)))
+            columns.append(replace(column, values=tuple(column.values[index]
+                                                        for index in occurring)))
             continue
         if impute is None:
             columns.append(column)
@@ -158,10 +185,13 @@ def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
 
 
 def encoded(data: Dataset, columns: Sequence[Column]) -> Dataset:
-    """Returns the samples with gaps filled and texts one-hot: each text of a column becomes a
-    column, with 1 in the samples that hold it and 0 in others. Where a sample has a gap, or a text
-    that did not occur in the training samples, all these columns are 0; a warning names the first
-    of these texts. Samples without columns, such as those of a .npz file, are numbers already.
+    """Return the samples with gaps filled and texts one-hot.
+
+    Each text of a column becomes a column, with 1 in the samples that hold it and 0 in others.
+
+    Where a sample has a gap, or a text that did not occur in the training samples, all these
+    columns are 0; a warning names the first of these texts. Samples without columns, such as those
+    of a .npz file, are numbers already.
 
     columns: the columns that learnt() returned for the samples trained on; empty changes nothing.
     """
@@ -176,11 +206,11 @@ def encoded(data: Dataset, columns: Sequence[Column]) -> Dataset:
             fill = 0 if column.fill is None else column.fill
             parts.append(np.where(np.isnan(cells), np.float32(fill), cells)[:, None])
             continue
-        place_of = {value: place for place, value in enumerate(column.values)}
-        places = np.array([place_of.get(value, -1) for value in own.values or ()], np.intp)
+        index_of = {value: index for index, value in enumerate(column.values)}
+        indices = np.array([index_of.get(value, -1) for value in own.values or ()], np.intp)
         of_rows = np.full(len(cells), -1, np.intp)
         has_text = ~np.isnan(cells)
-        of_rows[has_text] = places[cells[has_text].astype(np.intp)]
+        of_rows[has_text] = indices[cells[has_text].astype(np.intp)]
         parts.append((of_rows[:, None] == np.arange(len(column.values))).astype(np.float32))
         unknown = has_text & (of_rows < 0)
         if unknown.any():
@@ -191,18 +221,3 @@ def encoded(data: Dataset, columns: Sequence[Column]) -> Dataset:
                           stacklevel=2)
     return replace(data, x=np.ascontiguousarray(np.concatenate(parts, axis=1)), columns=(),
                    shape=None, pixels=False)
-
-
-def _numbers(cells: Sequence[str], gaps: np.ndarray) -> np.ndarray | None:
-    """Returns cells as float32, gaps as NaN; None where another cell is no finite number."""
-    if not all(gap or _is_finite(cell) for cell, gap in zip(cells, gaps, strict=True)):
-        return None
-    return np.array([np.nan if gap else float(cell)
-                     for cell, gap in zip(cells, gaps, strict=True)], np.float32)
-
-
-def _is_finite(text: str) -> bool:
-    try:
-        return "_" not in text and abs(float(text)) <= _GREATEST
-    except ValueError:
-        return False

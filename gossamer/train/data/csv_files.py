@@ -1,14 +1,17 @@
-"""Reads labelled samples from csv files: each row is a sample, and one cell of the row is the
-label."""
+"""Read labelled samples from csv files: a row is a sample, and one cell of the row is the label.
+
+Tables of numbers are read by NumPy alone. Empty cells and columns of text need pandas, which the
+extra `tables` installs.
+"""
 
 from __future__ import annotations
 
 import csv
 import warnings
-from collections.abc import Iterator
-from itertools import chain, islice
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,29 +20,24 @@ from gossamer.io.packed import opened_lines
 from gossamer.model.metadata import Column
 from gossamer.plan.candidate import counted
 from gossamer.train.data.columns import (
-    GAP_HINT,
-    TEXT_HINT,
+    GREATEST,
     CellRules,
     encoded,
     is_gap,
-    parsed,
-)
-from gossamer.train.data.csv_layout import (
-    FIRST,
-    LAST,
-    NONE,
-    CsvLayout,
-    OddSample,
-    first_sample,
     is_number,
+    parsed,
 )
 from gossamer.train.data.dataset import Dataset, are_pixels, picture_shape
 
+FIRST, LAST, NONE = "first", "last", "none"
+_HEADINGS = ("label", "class", "target", "y", "digit", "species")
+"""Usual names of a label's column. A first line with one of these names in the label's column is a
+heading, even where the other cells of the line are numbers."""
+_LISTED = 20
+"""The most names of columns that a message lists."""
 _LONGEST_LABEL, _GREATEST_LABEL = 63, 2.0**53
 """The most characters of a label, and the number above which float64 cannot represent every whole
 number."""
-_GREATEST = float(np.finfo(np.float32).max)
-"""The largest number of float32."""
 _NO_LABEL = ("", "nan")
 """Contents, in small letters, of a label's cell in which the label is missing."""
 _NUMBERS = (np.int32, np.float32)
@@ -48,20 +46,19 @@ floats."""
 
 
 def read(path: Path, label: str, limit: int | None, numbers: bool = False,
-         cells: CellRules | None = None) -> Dataset:
-    """Returns the samples of a csv file, whose cells are separated by commas, semicolons or tabs.
+         rules: CellRules | None = None) -> Dataset:
+    """Return the samples of a file whose cells are separated by commas, semicolons or tabs.
+
     A first line with words where numbers should be is a heading. Labels that are whole numbers
     become int64.
 
     label: the column of the labels, "first", "last", a number from 1, or a name in the heading.
     limit: largest number of samples that are read; None for all.
     numbers: whether the labels are numbers to learn, which become float64.
-    cells: which cells besides numbers are allowed; None allows numbers alone.
+    rules: which cells besides numbers are allowed; None allows numbers alone.
     Raises InputError with line and column of the first wrong cell.
     """
-    x, texts, layout, columns = _table(path, label, limit, cells or CellRules())
-    if np.isin(np.strings.lower(texts), _NO_LABEL).any():
-        raise _first_fault(path, label, "has labels that are empty or NaN")
+    x, texts, layout, columns = _table(path, label, limit, rules or CellRules())
     if np.strings.str_len(texts).max() > _LONGEST_LABEL:
         raise InputError(f"{path}: has labels of more than {_LONGEST_LABEL} characters")
     are_numbers = all(column.values is None for column in columns) and not np.isnan(x).any()
@@ -73,9 +70,9 @@ def read(path: Path, label: str, limit: int | None, numbers: bool = False,
 
 def read_inputs(path: Path, numbers: int, label: str,
                 known: tuple[Column, ...] = ()) -> tuple[np.ndarray, list[str] | None]:
-    """Returns the inputs of a network from a csv file, float32 of shape (rows, numbers), and the
-    text of each row's label. The labels are None where the file has only the columns that the
-    network takes.
+    """Return the inputs of a network, float32 of shape (rows, numbers), and the rows' labels.
+
+    The labels, as texts, are None where the file has only the columns that the network takes.
 
     label: the column of the labels, as for read(), in a file that has one column more than the
     network takes.
@@ -85,182 +82,247 @@ def read_inputs(path: Path, numbers: int, label: str,
     columns.
     """
     expected = len(known) or numbers
-    with opened_lines(path) as file:
-        filled = (line for line in file if not line.isspace())
-        width = _first_sample(path, filled, NONE)[1].width
+    width = _layout(path, NONE).width
     if width not in (expected, expected + 1):
         cells = "columns" if known else "numbers"
-        raise InputError(f"{path}: has {counted(width, 'column')}, expected {expected} {cells} a "
+        raise InputError(f"{path}: has {counted(width, 'column')}, expected {expected} {cells} per "
                          "row, or a label and these")
     has_labels = width > expected
     if not has_labels and label not in (FIRST, LAST):
-        raise InputError(f"{path}: label column {quoted(label)}: the file has no column more than "
-                         "the network takes, so no labels")
+        raise InputError(f"{path}: label column {quoted(label)}: the file has only the columns "
+                         "that the network takes, and no labels")
     x, texts, _, columns = _table(path, label if has_labels else NONE, None,
                                   CellRules(known=known))
     data = Dataset(x, np.zeros(len(x), np.int64), None, False, str(path), columns)
     return encoded(data, known).x, texts.tolist() if has_labels else None
 
 
-def _table(path: Path, label: str, limit: int | None, cells: CellRules) -> tuple[
+@dataclass(frozen=True)
+class CsvLayout:
+    """The layout of a csv file.
+
+    delimiter: the character between two cells.
+    width: number of cells of a sample.
+    label: index of the label's cell; None where samples have no label.
+    headings: the cells of the heading; empty where the file has none.
+    start: number of lines before the first sample.
+    """
+
+    delimiter: str
+    width: int
+    label: int | None
+    headings: tuple[str, ...] = ()
+    start: int = 0
+
+    @staticmethod
+    def of(path: Path, line: int, cells: Sequence[str], delimiter: str, label: str) -> CsvLayout:
+        """Return the layout of a file, given the cells of its first row, which ends at a line.
+
+        label: "first", "last", a number from 1, or a name in the heading; "none" for samples
+        without labels.
+        Raises InputError where there is no such column.
+        """
+        names, width = tuple(cell.strip() for cell in cells), len(cells)
+        are_names = not any(map(is_number, names))
+        index: int | None
+        if label == NONE:
+            index = None
+        elif label in (FIRST, LAST):
+            index = 0 if label == FIRST else width - 1
+        elif label.isascii() and label.isdigit():
+            index = int(label) - 1
+            if not 0 <= index < width:
+                raise InputError(f"{path}: label column {label}: expected a number from 1 to the "
+                                 f"{width} columns, the name of a column, first or last")
+        elif names.count(label) == 1:
+            return CsvLayout(delimiter, width, names.index(label), names, line)
+        else:
+            raise InputError(f"{path}: label column {quoted(label)}: " + (
+                "several columns have that name" if label in names else
+                f"expected a name in the first line ({_listed(names)}), a number from 1 to "
+                f"{width}, first or last" if are_names else
+                f"its first line names no columns; expected a number from 1 to {width}, first "
+                "or last"))
+        others = [name for other, name in enumerate(names) if other != index]
+        is_heading = are_names if index is None else not is_number(names[index]) and (
+            names[index].lower() in _HEADINGS or not any(map(is_number, others)))
+        return CsvLayout(delimiter, width, index, *((names, line) if is_heading else ()))
+
+    @property
+    def inputs(self) -> list[int]:
+        """Indices of all cells but the label's."""
+        return [index for index in range(self.width) if index != self.label]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The headings of `inputs`; empty where there is no heading."""
+        return tuple(self.headings[index] for index in self.inputs) if self.headings else ()
+
+    @property
+    def label_text(self) -> str:
+        """The words with which messages name the label's column."""
+        assert self.label is not None
+        if self.headings:
+            return f"the column {quoted(self.headings[self.label])}"
+        if self.label in (0, self.width - 1):
+            return f"the {FIRST if self.label == 0 else LAST} column"
+        return f"column {self.label + 1}"
+
+
+def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of each row that is not empty, with the number of its last line."""
+    with opened_lines(path) as file:
+        reader = csv.reader(file, delimiter=delimiter)
+        try:
+            for row in reader:
+                if any(cell.strip() for cell in row):
+                    yield reader.line_num, row
+        except csv.Error as error:
+            raise InputError(f"{path}: {error}") from None
+
+
+def _layout(path: Path, label: str) -> CsvLayout:
+    """Return the layout of a file.
+
+    Raises InputError where the file has no sample.
+    """
+    with opened_lines(path) as file:
+        first = next((line for line in file if not line.isspace()), None)
+    if first is None:
+        raise InputError(f"{path}: is empty, expected one sample per line")
+    delimiter = max(",;\t", key=first.count)
+    rows = _rows(path, delimiter)
+    line, cells = next(rows, (1, [""]))
+    if len(cells) < 2 and label != NONE:
+        raise InputError(f"{path}: line 1 has one cell, expected a label and numbers separated by "
+                         "commas")
+    layout = CsvLayout.of(path, line, cells, delimiter, label)
+    if layout.headings and (line := next(rows, (0, [""]))[0]) == 0:
+        raise InputError(f"{path}: has a heading and no samples")
+    return layout
+
+
+def _table(path: Path, label: str, limit: int | None, rules: CellRules) -> tuple[
         np.ndarray, np.ndarray, CsvLayout, tuple[Column, ...]]:
-    """Returns the numbers of all samples in the order of the known columns, their labels as texts,
-    the layout, and the columns."""
-    table = None if cells.needs_texts else _numbers(path, label, limit, cells)
-    if table is None:
-        x, texts, layout, columns = _cells(path, label, limit, cells)
+    """Return the numbers of all samples, their labels as texts, the layout, and the columns.
+
+    The columns have the order of the known ones; a gap is NaN, and a text is its index among the
+    texts of its column.
+    """
+    layout = _layout(path, label)
+    columns, order = rules.arranged(path, layout.names, len(layout.inputs))
+    inputs = [layout.inputs[index] for index in order]
+    table = None if rules.needs_texts else _numbers(path, layout, limit)
+    if table is not None:
+        x, texts = table
+        x = x if order == list(range(len(order))) else x[:, order]
+    elif rules.takes_others:
+        rows = []
+        for _, row in islice(_rows(path, layout.delimiter), bool(layout.headings),
+                             None if limit is None else limit + bool(layout.headings)):
+            if len(row) != layout.width:
+                raise _fault(path, layout, inputs, rules)
+            rows.append(row)
+        texts = np.array(["" if layout.label is None else row[layout.label].strip()
+                          [:_LONGEST_LABEL + 1] for row in rows])
+        cells = parsed(path, [[row[index] for index in inputs] for row in rows], columns, rules)
+        if cells is None:
+            raise _fault(path, layout, inputs, rules)
+        x, columns = cells
     else:
-        x, texts, layout = table
-        columns = cells.named(layout.names, x.shape[1])
-    order = cells.order(path, columns, x.shape[1])
-    if order != list(range(x.shape[1])):
-        x, columns = x[:, order], tuple(columns[place] for place in order)
+        raise _fault(path, layout, inputs, rules)
+    if layout.label is not None and np.isin(np.strings.lower(texts), _NO_LABEL).any():
+        raise _fault(path, layout, inputs, rules)
     return x, texts, layout, columns
 
 
-def _numbers(path: Path, label: str, limit: int | None,
-             cells: CellRules) -> tuple[np.ndarray, np.ndarray, CsvLayout] | None:
-    """Returns the numbers of all samples, their labels as texts, and the layout. Where a cell is no
-    finite number, returns None if the rules allow other cells, else raises InputError."""
+def _numbers(path: Path, layout: CsvLayout,
+             limit: int | None) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the numbers of all samples in the file's order, and their labels as texts.
+
+    Returns None where a cell is no finite number.
+    """
+    before = layout.width if layout.label is None else layout.label
+    after = layout.width - before - 1
     for number in _NUMBERS:
+        fields = [("before", number, (before,)), ("label", f"U{_LONGEST_LABEL + 1}", ()),
+                  ("after", number, (after,))]
+        fields = [field for field, size in zip(fields, (before, after >= 0, after), strict=True)
+                  if size > 0]
         with opened_lines(path) as file, warnings.catch_warnings():
             # NumPy before 2.3 reads 2.5 as the integer 2, with a warning
             warnings.filterwarnings("error", r"loadtxt\(\): Parsing an integer")
-            filled = (line for line in file if not line.isspace())
-            lines, layout = _first_sample(path, filled, label)
-            before, after = layout.beside_label
-            fields = [("before", number, (before,)), ("label", f"U{_LONGEST_LABEL + 1}", ()),
-                      ("after", number, (after,))]
-            if layout.label is None:
-                del fields[1]
-            fields = [field for field in fields if field[2] != (0,)]
+            lines = (line for line in islice(file, layout.start, None) if not line.isspace())
             try:
-                table = np.loadtxt(chain(lines, filled), np.dtype(fields), comments=None,
+                table = np.loadtxt(lines, np.dtype(fields), comments=None,
                                    delimiter=layout.delimiter, quotechar='"', max_rows=limit,
                                    ndmin=1)
             except UnicodeDecodeError:
                 raise
-            except ValueError as error:
-                fault = str(error)
+            except ValueError:
                 continue
-        parts = [table[name] for name, _, shape in fields if shape]
-        x = np.ascontiguousarray(
-            parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1), np.float32)
-        if np.isfinite(x).all():
-            texts = (np.zeros(len(x), "U1") if layout.label is None
-                     else np.strings.strip(table["label"]))
-            return x, texts, layout
-        fault = "has cells that are empty or NaN"
-        break
-    if cells.takes_others:
-        return None
-    raise _first_fault(path, label, fault)
-
-
-def _cells(path: Path, label: str, limit: int | None, cells: CellRules) -> tuple[
-        np.ndarray, np.ndarray, CsvLayout, tuple[Column, ...]]:
-    """Returns the numbers of all samples, as parsed() gives them, their labels as texts, the
-    layout, and the columns."""
-    with opened_lines(path) as file:
-        _, layout = _first_sample(path, (line for line in file if not line.isspace()), label)
-    rows, texts, lines = [], [], []
-    with opened_lines(path) as file:
-        reader = csv.reader(file, delimiter=layout.delimiter)
-        try:
-            samples = (row for row in reader if any(cell.strip() for cell in row))
-            for row in islice(samples, 1 if layout.headings else 0,
-                              None if limit is None else limit + bool(layout.headings)):
-                if len(row) != layout.width:
-                    raise _first_fault(path, label, "has lines of unlike lengths")
-                text, numbers = layout.split(row)
-                rows.append(numbers)
-                texts.append(text.strip()[:_LONGEST_LABEL + 1])
-                lines.append(reader.line_num)
-        except csv.Error as error:
-            raise InputError(f"{path}: {error}") from None
-    count = sum(layout.beside_label)
-    columns = cells.named(layout.names, count) or (Column(""),) * count
-    cells.order(path, columns, len(columns))  # reports an absent column before a wrong cell
-    x, columns = parsed(rows, columns, cells, lambda row, column, fault: InputError(
-        f"{path}: {layout.place(lines[row], column)} {fault}"))
-    return x, np.array(texts), layout, columns
-
-
-def _first_sample(path: Path, filled: Iterator[str], label: str) -> tuple[list[str], CsvLayout]:
-    try:
-        return first_sample(path, filled, label)
-    except OddSample:
-        raise _first_fault(path, label, "its first sample has not the cells of its heading"
-                           ) from None
+        x = np.concatenate([table[name] for name, _, shape in fields if shape], axis=1,
+                           dtype=np.float32, casting="unsafe")
+        if not np.isfinite(x).all():
+            return None
+        return x, (np.zeros(len(x), "U1") if layout.label is None
+                   else np.strings.strip(table["label"]))
+    return None
 
 
 def _labels(path: Path, layout: CsvLayout, texts: np.ndarray) -> np.ndarray:
-    """Returns the labels as int64 where all of them are whole numbers, otherwise as texts."""
-    distinct, places = np.unique(texts, return_inverse=True)
+    """Return the labels as int64 where all of them are whole numbers, otherwise as texts."""
+    distinct, indices = np.unique(texts, return_inverse=True)
     if not all(map(is_number, distinct)):
         return texts
     values = [float(text) for text in distinct]
     for text, value in zip(distinct, values, strict=True):
         if not value.is_integer() or abs(value) > _GREATEST_LABEL:
             other = ("are they in another column, which --label names?"
-                     if all(layout.beside_label) else
-                     f"are they in the {'last' if layout.label == 0 else FIRST} column?")
-            raise InputError(f"{path}: {layout.label_place} has {cut(text)}, expected labels of "
+                     if 0 != layout.label != layout.width - 1 else
+                     f"are they in the {LAST if layout.label == 0 else FIRST} column?")
+            raise InputError(f"{path}: {layout.label_text} has {cut(text)}, expected labels of "
                              f"classes; {other} `train --task regression` learns numbers")
-    return np.array(values).astype(np.int64)[places]
+    return np.array(values).astype(np.int64)[indices]
 
 
 def _targets(path: Path, layout: CsvLayout, texts: np.ndarray) -> np.ndarray:
-    """Returns the column of numbers to learn as float64."""
+    """Return the column of numbers to learn as float64."""
     for text in np.unique(texts):
-        if not is_number(text) or not abs(float(text)) <= _GREATEST:
-            raise InputError(f"{path}: {layout.label_place} has {str(text)!r}, expected a number "
-                             "to learn; --label says which column they are in")
+        if not is_number(text) or not abs(float(text)) <= GREATEST:
+            raise InputError(f"{path}: {layout.label_text} has {str(text)!r}, expected a number "
+                             "to learn; --label gives their column")
     return texts.astype(np.float64)
 
 
-def _first_fault(path: Path, label: str, otherwise: str) -> InputError:
-    """Returns the error for a file that cannot be read. The file is searched for its first wrong
-    cell; where no cell is wrong, the error says `otherwise`."""
-    with opened_lines(path) as file:
-        lines = (line for line in file)
-        first = next((line for line in lines if not line.isspace()), "")
-        delimiter = max(",;\t", key=first.count)
-    with opened_lines(path) as file:
-        try:
-            fault = next(_faults(path, csv.reader(file, delimiter=delimiter), label, delimiter),
-                         otherwise)
-        except csv.Error as error:
-            fault = str(error)
-    return InputError(f"{path}: {fault}")
+def _fault(path: Path, layout: CsvLayout, inputs: Sequence[int], rules: CellRules) -> InputError:
+    """Return the error for the first wrong cell of a file that cannot be read.
+
+    inputs: the index of each input's cell in a row.
+    """
+    return InputError(f"{path}: " + next(_faults(path, layout, inputs, rules),
+                                         "cannot be read as a table"))
 
 
-def _faults(path: Path, reader: Any, label: str, delimiter: str) -> Iterator[str]:
-    """Yields the faults in the rows of a csv reader, each with its line and column."""
-    layout: CsvLayout | None = None
-    for row in reader:
-        if not any(cell.strip() for cell in row):
-            continue
-        line = reader.line_num
-        if layout is None:
-            layout = CsvLayout.of(path, row, delimiter, label)
-            if layout.headings:
-                continue
+def _faults(path: Path, layout: CsvLayout, inputs: Sequence[int],
+            rules: CellRules) -> Iterator[str]:
+    """Yield the faults in the rows of a file, each with its line and column."""
+    for line, row in islice(_rows(path, layout.delimiter), bool(layout.headings), None):
         if len(row) != layout.width:
             yield f"line {line} has {len(row)} cells, the lines before it have {layout.width}"
             return
-        label_cell, numbers = layout.split(row)
-        if layout.label is not None and label_cell.strip().lower() in _NO_LABEL:
-            yield f"line {line}: the label is {label_cell.strip() or 'empty'}"
-        for index, cell in enumerate(numbers):
-            if is_gap(cell):
-                yield (f"{layout.place(line, index)} is {quoted(cell) if cell.strip() else 'empty'}"
-                       f", expected a finite number{GAP_HINT}")
-            elif not is_number(cell):
-                may_be_label = (layout.label == 0 and index == len(numbers) - 1
-                                and is_number(label_cell))
-                hint = "; are labels in the last column?" if may_be_label else TEXT_HINT
-                yield (f"{layout.place(line, index)} is {quoted(cell)}, expected a finite number"
-                       f"{hint}")
-            elif not abs(float(cell)) <= _GREATEST:
-                yield f"{layout.place(line, index)} is {quoted(cell)}, expected a finite number"
+        if layout.label is not None and (text := row[layout.label].strip()).lower() in _NO_LABEL:
+            yield f"line {line}: the label is {text or 'empty'}"
+        for number, index in enumerate(inputs):
+            if fault := rules.fault(row[index], number):
+                column = quoted(layout.headings[index]) if layout.headings else index + 1
+                may_be_label = (layout.label == 0 and index == layout.width - 1
+                                and is_number(row[0]) and not is_number(row[index])
+                                and not is_gap(row[index]))
+                yield f"line {line}, column {column} is " + (
+                    f"{quoted(row[index])}, expected a finite number; are labels in the last "
+                    "column?" if may_be_label else fault)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return cut(", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else ""), 200)

@@ -1,8 +1,9 @@
-"""Makes matrices of finite float32 numbers from users' arrays, data frames and sparse matrices."""
+"""Check matrices and weights that users give, and make float32 of them."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ _NAMED = 5
 
 
 def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
-    """Returns values as (rows, columns) float32, all of them finite.
+    """Return values as (rows, columns) float32, all of them finite.
 
     values: anything that NumPy turns into an array of numbers, such as a data frame; or a sparse
     matrix of SciPy, which becomes dense.
@@ -62,8 +63,10 @@ def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
 
 
 def feature_names(x: Any) -> np.ndarray | None:
-    """Returns the names of the columns of a data frame, as an array of objects; None where x is no
-    data frame or a name is no text."""
+    """Return the column names of a data frame, as an array of objects.
+
+    Returns None where x is no data frame or a name is no text.
+    """
     names = list(getattr(x, "columns", ()))
     if not names or not all(isinstance(name, str) for name in names):
         return None
@@ -71,9 +74,9 @@ def feature_names(x: Any) -> np.ndarray | None:
 
 
 def check_feature_names(x: Any, names: np.ndarray | None, what: str) -> None:
-    """Raises InputError where x is a data frame with other columns than the data frame trained on,
-    or with its columns in another order. Warns where x is a data frame and the samples trained on
-    were not, or the other way round.
+    """Raise InputError for other columns than those trained on.
+
+    Warns where x is a data frame and the samples trained on were not, or the other way round.
 
     names: the names of the columns that were trained on; None where they had no names.
     """
@@ -95,39 +98,105 @@ def check_feature_names(x: Any, names: np.ndarray | None, what: str) -> None:
         ("unseen at fit time", unseen),
         ("seen at fit time, yet now missing", missing)) if columns]
     if not faults:
-        place = int(np.argmax(given != names)) if len(given) == len(names) else 0
-        faults = [f"Feature names must be in the same order as they were in fit: column {place} "
-                  f"is {quoted(given[place])} and was {quoted(names[place])}; "
+        index = int(np.argmax(given != names)) if len(given) == len(names) else 0
+        faults = [f"Feature names must be in the same order as they were in fit: column {index} "
+                  f"is {quoted(given[index])} and was {quoted(names[index])}; "
                   f"{what.split()[-1]}[mlp.feature_names_in_] puts them in order"]
     raise ArrayError("The feature names should match those that were passed during fit. "
                      + "; ".join(faults))
 
 
 def _numbers(array: np.ndarray, what: str, names: np.ndarray | None) -> np.ndarray:
-    """Returns objects as float64. Raises InputError that names the first text that is no number,
-    and TypeError for an object that is neither text nor number."""
+    """Return objects as float64.
+
+    Raises InputError that names the first text that is no number, and TypeError for an object that
+    is neither text nor number.
+    """
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError):
         for row, column in np.ndindex(*array.shape):
             value = array[row, column]
-            place = f"{what} has {quoted(value)} in row {row}, {_column(column, names)}"
+            fault = f"{what} has {quoted(value)} in row {row}, {_column(column, names)}"
             try:
                 float(value)
             except ValueError:
-                raise ArrayError(f"{place}: expected numbers; scikit-learn's OneHotEncoder makes "
+                raise ArrayError(f"{fault}: expected numbers; scikit-learn's OneHotEncoder makes "
                                  "numbers of texts") from None
             except TypeError:
-                raise TypeError(f"{place}: the argument must be a string or a real number"
+                raise TypeError(f"{fault}: the argument must be a string or a real number"
                                 ) from None
         raise
 
 
 def _column(index: int, names: np.ndarray | None) -> str:
-    """Returns the words with which messages name a column."""
+    """Return the words with which messages name a column."""
     return f"column {index}" + ("" if names is None else f" ({quoted(names[index])})")
 
 
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(cut(quoted(name)) for name in names[:_NAMED]) + more
+
+
+BALANCED = "balanced"
+
+
+def checked_weights(sample_weight: Any, rows: int) -> np.ndarray:
+    """Return the weights of `rows` samples, divided by their mean, as float32."""
+    weights = np.asarray(sample_weight)
+    if weights.dtype.kind not in "biuf" or weights.shape != (rows,):
+        raise ArrayError(f"sample_weight has shape {weights.shape} and type {weights.dtype}: "
+                         f"expected one number for each of the {rows} rows")
+    weights = weights.astype(np.float64)
+    wrong = ~(np.isfinite(weights) & (weights >= 0))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ArrayError(f"sample_weight has {weights[row]:g} in row {row}: expected finite "
+                         "numbers of 0 or more")
+    return _of_mean_1(weights, "sample_weight is zero in every row: expected a number above 0")
+
+
+def with_classes(weights: np.ndarray | None, class_weight: Any, labels: np.ndarray,
+                 classes: np.ndarray) -> np.ndarray:
+    """Return the weights of rows times those of their classes, with mean 1.
+
+    weights: (n,) weights of the rows; None where all are equal.
+    class_weight: a mapping from label to weight, in which a label that is left out has the weight
+    1; or "balanced", which gives each class a weight in inverse proportion to its number of rows.
+    labels: (n,) index of each row's class.
+    classes: the label of each class.
+    Raises InputError where class_weight is neither a mapping nor "balanced", where a weight is not
+    a finite number or is negative, where a label of class_weight is no class, and where all rows
+    get the weight 0.
+    """
+    if isinstance(class_weight, str) and class_weight == BALANCED:
+        counts = np.bincount(labels, minlength=len(classes))
+        by_class = len(labels) / np.maximum(counts, 1)
+    elif isinstance(class_weight, Mapping):
+        by_class = np.ones(len(classes))
+        for label, weight in class_weight.items():
+            indices = np.flatnonzero(classes == label)
+            if not len(indices):
+                raise ArrayError(f"class_weight has the label {quoted(label)}, which no class "
+                                 "has; expected labels that y holds")
+            if not isinstance(weight, int | float | np.number) or not 0 <= weight < np.inf:
+                raise ArrayError(f"class_weight {quoted(weight)} of the label {quoted(label)}: "
+                                 "expected a finite number of 0 or more")
+            by_class[indices] = weight
+    else:
+        raise ArrayError(f"class_weight {quoted(class_weight)}: expected 'balanced', a mapping "
+                         "from label to weight, or None")
+    of_rows = by_class[labels] * (1 if weights is None else weights.astype(np.float64))
+    return _of_mean_1(of_rows, "class_weight leaves every row the weight zero: expected a weight "
+                               "above 0 for a class that y holds")
+
+
+def _of_mean_1(weights: np.ndarray, all_zero: str) -> np.ndarray:
+    """Return weights divided by their mean, as float32.
+
+    all_zero: the message of the InputError that is raised where all of them are 0.
+    """
+    if not weights.any():
+        raise ArrayError(all_zero)
+    return (weights / weights.mean()).astype(np.float32)

@@ -1,5 +1,7 @@
-"""Reads labelled samples from .npz files of NumPy: the arrays x and y, or x_train and y_train, to
-train on, and x_test and y_test to test on."""
+"""Read labelled samples from .npz files.
+
+The arrays x and y, or x_train and y_train, are trained on, x_test and y_test are tested on.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ _TRAINING, _TEST = (("x", "y"), ("x_train", "y_train")), ("x_test", "y_test")
 
 
 def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset, Dataset | None]:
-    """Returns the samples to train on, and the samples to test on. The samples to test on are None
-    where the file has none.
+    """Return the samples to train on, and the samples to test on.
+
+    The samples to test on are None where the file has none.
 
     The array x is (n, features), or pictures as (n, height, width[, 1]) or (n, 1, height, width).
     The array y has n labels, which are whole numbers or texts. Files with Python objects are
@@ -48,8 +51,7 @@ def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset,
 
 
 def _has_test(path: Path, names: set[str]) -> bool:
-    """Says whether a file has samples to test on, and warns where it has only one of the arrays
-    x_test and y_test."""
+    """Return whether a file has test samples; warn if only one array is there."""
     missing = [name for name in _TEST if name not in names]
     if len(missing) == 1:
         (present,) = {*_TEST} - {*missing}
@@ -60,7 +62,7 @@ def _has_test(path: Path, names: set[str]) -> bool:
 
 def _part(path: Path, arrays: npy.Archive, x_name: str, y_name: str, limit: int | None,
           numbers: bool) -> Dataset:
-    """Returns the samples of two arrays, which are checked."""
+    """Return the samples of two arrays, which are checked."""
     x, y = (_array(path, arrays, name) for name in (x_name, y_name))
     if x.ndim < 2 or x.size == 0 or not (x.dtype == bool or np.issubdtype(x.dtype, np.floating)
                                          or np.issubdtype(x.dtype, np.integer)):
@@ -96,7 +98,7 @@ def _part(path: Path, arrays: npy.Archive, x_name: str, y_name: str, limit: int 
 
 
 def _targets(path: Path, name: str, y: np.ndarray) -> np.ndarray:
-    """Returns numbers to learn as float64."""
+    """Return numbers to learn as float64."""
     if y.dtype.kind == "U":
         raise InputError(f"{path}: {name} holds texts, expected numbers to learn")
     y = y.astype(np.float64)
@@ -108,8 +110,10 @@ def _targets(path: Path, name: str, y: np.ndarray) -> np.ndarray:
 
 
 def _array(path: Path, arrays: npy.Archive, name: str) -> np.ndarray:
-    """Returns an array of the file. Raises BadArray, or InputError where it holds Python
-    objects."""
+    """Return an array of the file.
+
+    Raises BadArray, or InputError where it holds Python objects.
+    """
     try:
         return arrays.read(name)
     except npy.PickledObjects as error:

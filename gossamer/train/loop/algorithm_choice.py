@@ -1,4 +1,4 @@
-"""Chooses the algorithm that trains, and its config."""
+"""Choose the algorithm that trains, and its config."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ class AlgorithmChoice:
     samples: int
 
     def variant(self, problem: BackpropProblem) -> Variant:
-        """Returns the variant with the chosen config, or the first variant where there is no config
-        or the problem does not have it."""
+        """Return the variant with the chosen config, else the first one."""
         variants = [variant for variant in self.algorithm.variants(problem, self.device)
                     if variant.precision == "fp32"]
         return next((variant for variant in variants if variant.config == self.config),
@@ -54,10 +53,11 @@ class AlgorithmChoice:
 
 def choose(problem: BackpropProblem, device: Device, effort: str | None,
            algorithm: str | None) -> AlgorithmChoice:
-    """Returns the algorithm and the config that train an epoch. Where `algorithm` is a name, the
-    algorithm of this name trains. Where it is None, the algorithm that is measured to be fastest
-    trains, or without an effort the first algorithm of _expected(). Where no algorithm of the
-    device can train the problem, the host trains it, with a warning.
+    """Return the algorithm and the config that train an epoch.
+
+    Where `algorithm` is a name, the algorithm of this name trains. Where it is None, the algorithm
+    that is measured to be fastest trains, or without an effort the first algorithm of _expected().
+    Where no algorithm of the device can train the problem, the host trains it, with a warning.
 
     Raises InputError for an unknown effort or algorithm, or where the named algorithm cannot train
     the problem.
@@ -92,8 +92,10 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
 
 
 def _tell_of_slow_processor(choice: AlgorithmChoice) -> None:
-    """Warns where OpenCL trains on a processor by another algorithm than exact blocking: each step
-    then takes many times as long as with NumPy (docs/notes/training.md)."""
+    """Warn where OpenCL on a processor trains much slower than NumPy.
+
+    That is so for all algorithms but exact blocking (docs/notes/training.md).
+    """
     device = choice.device
     if (device.compiles and device.on_processors and not device.is_simulator
             and not isinstance(choice.algorithm, Blocked)):
@@ -104,7 +106,7 @@ def _tell_of_slow_processor(choice: AlgorithmChoice) -> None:
 
 def _expected(problem: BackpropProblem,
               choices: Sequence[AlgorithmChoice]) -> list[AlgorithmChoice]:
-    """Returns the choices in the order of their expected speed, the fastest first.
+    """Return the choices in the order of their expected speed, the fastest first.
 
     The op lists its algorithms by the length of their launches, the longest first: an epoch, a
     block of samples, a step. Exact blocking comes before all other algorithms where it, too, takes
@@ -119,8 +121,7 @@ def _expected(problem: BackpropProblem,
 
 def _supporting(problem: BackpropProblem,
                 device: Device) -> tuple[list[AlgorithmChoice], dict[str, str]]:
-    """Returns the algorithms that can train the epoch, in one launch or several, and the reasons
-    why others cannot, by name."""
+    """Return the algorithms that can train, and why others cannot, by name."""
     choices: list[AlgorithmChoice] = []
     reasons: dict[str, str] = {}
     for algorithm in OPS[problem.op].algorithms:
@@ -137,8 +138,10 @@ def _supporting(problem: BackpropProblem,
 
 
 def _lengths(problem: BackpropProblem) -> list[int]:
-    """Returns the numbers of samples that a launch may have: all of them, then about half as many
-    each time, in complete updates."""
+    """Return the numbers of samples that a launch may have.
+
+    They are all samples, then about half as many each time, in complete updates.
+    """
     lengths = [problem.samples]
     while lengths[-1] > max(_SHORTEST, problem.batch):
         lengths.append(-(-lengths[-1] // (2 * problem.batch)) * problem.batch)
@@ -147,7 +150,7 @@ def _lengths(problem: BackpropProblem) -> list[int]:
 
 def _fastest(problem: BackpropProblem, choices: Sequence[AlgorithmChoice],
              effort: str) -> AlgorithmChoice:
-    """Returns the first choice whose time is within 2% of the fastest.
+    """Return the first choice whose time is within 2% of the fastest.
 
     A smaller problem is timed, with example_inputs(), so that all data sets of about the same
     density share one measurement.
@@ -171,8 +174,11 @@ def _fastest(problem: BackpropProblem, choices: Sequence[AlgorithmChoice],
 
 
 def _measured_problem(problem: BackpropProblem) -> BackpropProblem:
-    """Returns the problem that is measured: it has no more samples than the epoch, unless the
-    epoch has fewer than the smallest number that is measured."""
+    """Return the smaller problem that is measured.
+
+    It has no more samples than the epoch, unless the epoch has fewer than the smallest number that
+    is measured.
+    """
     most = min(_MOST_MEASURED, problem.samples, _MEASURED_IN_ALL // max(1, problem.networks))
     samples = max(_LEAST_MEASURED, 1 << max(0, most.bit_length() - 1))
     samples = max(1, samples // problem.batch) * problem.batch

@@ -1,4 +1,4 @@
-"""Writes and reads checkpoints, files from which training continues as if it had never stopped."""
+"""Write and read checkpoints, files from which training continues as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from gossamer.errors import GossamerWarning, InputError, cut, quoted
 from gossamer.io import npy
 from gossamer.io.output_files import replacing
 from gossamer.io.text import shape_text
-from gossamer.train.loop.schedule import name
-from gossamer.train.loop.settings import Settings
+from gossamer.train.loop.settings import Settings, name
 from gossamer.train.loop.train_state import Best, TrainState, Validation
 
 _MAGIC = b"gossamer checkpoint 3\n"
@@ -30,7 +29,7 @@ _MAY_DIFFER = ("epochs", "target_error", "patience", "keep")
 _SHARE = 0.05
 """Largest share of the time that is spent on writing checkpoints."""
 _NONE = "is no checkpoint that this gossamer wrote"
-_ANEW = "give another file, or leave resume out to begin anew"
+_ANEW = "give another file, or leave resume out to start anew"
 
 
 class OtherSettings(InputError):
@@ -57,8 +56,11 @@ class Throttle:
 
     @property
     def due(self) -> bool:
-        """True where the next checkpoint is due. The first checkpoint is due at once. Later
-        checkpoints are so far apart that writing takes only a small share of the time."""
+        """True where the next checkpoint is due.
+
+        The first checkpoint is due at once. Later checkpoints are so seldom that writing takes only
+        a small share of the time.
+        """
         return time.perf_counter() >= self._again
 
     def __enter__(self) -> None:
@@ -89,14 +91,16 @@ class Checkpointer:
         self._failing = False
 
     def resume(self, settings: Settings) -> TrainState:
-        """Returns the state in the file, as load() does."""
+        """Return the state in the file, as load() does."""
         state = load(self.path, settings, self._digest)
         self._written = state.epochs_done
         return state
 
     def write(self, state: TrainState) -> None:
-        """Replaces the file. Does nothing before the end of the first epoch, or where the file has
-        the state after the same epoch.
+        """Replace the file.
+
+        Does nothing before the end of the first epoch, or where the file has the state after the
+        same epoch.
 
         Where writing fails, the previous file stays and training continues. A warning says so at
         the first failure, and again only after writing has worked in between.
@@ -117,7 +121,10 @@ class Checkpointer:
 
 
 def save(path: Path, state: TrainState, digest: str) -> None:
-    """Writes a checkpoint file, completely or not at all. Raises InputError that names the path."""
+    """Write a checkpoint file, completely or not at all.
+
+    Raises InputError that names the path.
+    """
     header = {"settings": _plain(state.settings), "data": digest, "epochs_done": state.epochs_done,
               "first": state.first, "rng": state.rng.bit_generator.state,
               "progress": [state.idle, state.least],
@@ -133,9 +140,13 @@ def save(path: Path, state: TrainState, digest: str) -> None:
 
 
 def load(path: Path, settings: Settings, digest: str) -> TrainState:
-    """Returns the state in a checkpoint file, which must belong to the same settings (except
-    epochs, target_error, patience and keep) and the same data. Raises InputError that names
-    the file, what is wrong and what to do."""
+    """Return the state in a checkpoint file.
+
+    It must belong to the same settings (except epochs, target_error, patience and keep) and the
+    same data.
+
+    Raises InputError that names the file, what is wrong and what to do.
+    """
     with _checked(path):
         header, *arrays = _read(path)
         here = _plain(settings)
@@ -144,13 +155,13 @@ def load(path: Path, settings: Settings, digest: str) -> TrainState:
                 raise OtherSettings(path, key, there, here.get(key))
         if header["data"] != digest:
             raise InputError(f"{path}: is the checkpoint of training on other data: give the same "
-                             f"samples, prepared alike; or {_ANEW}")
+                             f"samples, prepared in the same way; or {_ANEW}")
         return _state(settings, header, *arrays)
 
 
 @contextmanager
 def _checked(path: Path) -> Iterator[None]:
-    """Turns the errors of a file with the right hash but wrong content into an InputError."""
+    """Turn the errors of a file with the right hash but wrong content into an InputError."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
@@ -161,8 +172,11 @@ def _checked(path: Path) -> Iterator[None]:
 
 def _state(settings: Settings, header: dict[str, Any], parameters: np.ndarray,
            curve: np.ndarray, best_weights: np.ndarray) -> TrainState:
-    """Returns the state that a checkpoint holds. Raises ValueError, or another error that
-    _checked() catches, where the content is no training state."""
+    """Return the state that a checkpoint holds.
+
+    Raises ValueError, or another error that _checked() catches, where the content is no training
+    state.
+    """
     epochs, first = header["epochs_done"], header["first"]
     problem = settings.problem(0, 0)
     _check_array("parameters", parameters, problem.parameter_count)
@@ -201,8 +215,7 @@ def _validation(values: Mapping[str, Any]) -> Validation:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the header, the parameters, the loss curve and the parameters of the best epoch of a
-    checkpoint file."""
+    """Return a checkpoint's header, parameters, loss curve and best parameters."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -222,9 +235,13 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarra
 
 
 def _is_one(path: Path) -> bool:
-    """Says whether a checkpoint may replace a file: the file is empty, or a checkpoint of any
-    version, complete or not. Raises InputError where the file cannot be read: a folder that can be
-    written would let a checkpoint replace it, whatever it holds."""
+    """Return whether a checkpoint may replace a file.
+
+    The file has to be empty, or a checkpoint of any version, complete or not.
+
+    Raises InputError where the file cannot be read: a folder that can be written would let a
+    checkpoint replace it, whatever it holds.
+    """
     kind = _MAGIC[:-2]
     try:
         with path.open("rb") as file:
@@ -235,7 +252,7 @@ def _is_one(path: Path) -> bool:
 
 
 def _plain(settings: Settings) -> dict[str, Any]:
-    """Returns the settings that must be the same to resume, as JSON values."""
+    """Return the settings that must be the same to resume, as JSON values."""
     values = {field.name: getattr(settings, field.name) for field in fields(settings)
               if field.name not in _MAY_DIFFER}
     return {**values, "sizes": list(settings.sizes), "schedule": name(settings.schedule)}

@@ -1,9 +1,9 @@
-"""Settings: checks the parameters of an MLP, and stores how one network is trained."""
+"""The settings with which a network is trained, and learning rate schedules."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -12,9 +12,7 @@ import numpy as np
 
 from gossamer.errors import InputError, one_of
 from gossamer.ops.backprop.problem import BackpropProblem
-from gossamer.train.data.samples import DataShape, Samples
-from gossamer.train.data.scaling import Scaling
-from gossamer.train.loop.schedule import Schedule, factor
+from gossamer.train.data.samples import DataShape, Samples, Scaling
 
 INITIAL = ("glorot", "uniform")
 OPTIMISERS = ("adam", "sgd")
@@ -98,10 +96,12 @@ class Settings:
 
     @staticmethod
     def of(mlp: Any, data: DataShape) -> Settings:
-        """Returns the settings with which an MLP is trained on samples of this shape. Where the MLP
-        leaves the loss, the output or the batch open, the shape decides. Where it leaves the
-        learning rate open, the optimiser decides. Other settings may stay None. Raises InputError
-        that names a wrong setting."""
+        """Return the settings with which an MLP is trained on samples of this shape.
+
+        Where the MLP leaves the loss, the output or the batch open, the shape decides. Where it
+        leaves the learning rate open, the optimiser decides. Other settings may stay None.
+        Raises InputError that names a wrong setting.
+        """
         labelled, optimiser = data.labelled, mlp.optimiser
         loss = mlp.loss or ("cross_entropy" if labelled else "squared_error")
         output = mlp.output
@@ -122,22 +122,24 @@ class Settings:
 
     def problem(self, rows: int, samples: int, networks: int = 1,
                 weighted: bool = False) -> BackpropProblem:
-        """Returns the problem of one epoch over `samples` samples of data with `rows` rows.
-        weighted: whether the samples have weights."""
+        """Return the problem of one epoch over `samples` samples of data with `rows` rows.
+
+        weighted: whether the samples have weights.
+        """
         return BackpropProblem(
             self.sizes, rows, samples, self.activation, self.loss, self.batch, self.momentum > 0,
             networks, adam=self.optimiser == "adam", output=self.output,
             weighted=weighted and self.loss != "cross_entropy")
 
     def scaling(self, data: Samples) -> Scaling:
-        """Returns how samples are scaled before training."""
+        """Return how samples are scaled before training."""
         linear = self.problem(0, 0).output_activation == "linear"
         scales_targets = self.scale_targets and linear and data.labels is None
         return Scaling.of(data.x if self.standardise else None,
                           data.targets if scales_targets else None)
 
     def check_targets(self, targets: np.ndarray) -> None:
-        """Raises InputError where a target is outside the range of the outputs' activation."""
+        """Raise InputError where a target is outside the range of the outputs' activation."""
         activation = self.problem(0, 0).output_activation
         if activation not in _RANGES:
             return
@@ -150,8 +152,12 @@ class Settings:
                              "output='linear', or bring y into that range")
 
     def start(self, rng: np.random.Generator) -> np.ndarray:
-        """Returns the initial weights and biases, with zeros behind them for the numbers that the
-        optimiser keeps, (parameter_count,) float32. All devices get the same initial weights."""
+        """Return the initial parameters, (parameter_count,) float32.
+
+        Behind weights and biases are zeros for the numbers that the optimiser keeps.
+
+        All devices get the same initial weights.
+        """
         problem = self.problem(0, 0)
         parameters = np.zeros(problem.parameter_count, np.float32)
         if self.initial == "uniform":
@@ -164,15 +170,19 @@ class Settings:
         return parameters
 
     def numbers(self, epochs: int) -> tuple[float, float, float]:
-        """Returns learning rate, momentum and weight decay of the epoch that follows `epochs`
-        finished epochs."""
+        """Return learning rate, momentum and weight decay of an epoch.
+
+        It follows `epochs` finished epochs.
+        """
         return (self.learning_rate * factor(self.schedule, epochs), self.momentum,
                 self.weight_decay)
 
 
 def given_sizes(mlp: Any) -> tuple[int, ...]:
-    """Returns the numbers of units of all layers that `sizes` of an MLP gives; () where `sizes` is
-    empty. Raises InputError where `sizes` is wrong."""
+    """Return the units of all layers that `sizes` gives; () where it is empty.
+
+    Raises InputError where `sizes` is wrong.
+    """
     sizes = mlp.sizes
     if sizes is None or (not isinstance(sizes, str | int) and len(sizes) == 0):
         return ()
@@ -189,8 +199,9 @@ def given_sizes(mlp: Any) -> tuple[int, ...]:
 
 
 def units(mlp: Any, inputs: int, outputs: int) -> tuple[int, ...]:
-    """Returns the numbers of units of all layers of an MLP. Raises InputError where `sizes` or
-    `hidden` of the MLP is wrong.
+    """Return the numbers of units of all layers of an MLP.
+
+    Raises InputError where `sizes` or `hidden` of the MLP is wrong.
 
     inputs, outputs: the first and the last number where `sizes` of the MLP is empty.
     """
@@ -225,3 +236,52 @@ def _whole(mlp: Any, name: str) -> int:
     if not isinstance(value, Integral):
         raise InputError(f"{name} {value!r}: expected a whole number")
     return int(value)
+
+
+Schedule = str | Sequence[Any] | Callable[[int], float]
+"""A schedule as a user gives it; factor() says what each kind of schedule means."""
+
+_EXPECTED = "expected 'constant', 'inverse', ('step', epochs, factor) or a function of the epoch"
+
+
+def factor(schedule: Schedule, epochs: int) -> float:
+    """Return the factor of the learning rate in the epoch that follows `epochs` finished epochs.
+
+    schedule: "constant" gives 1; "inverse" gives 1 / (1 + epochs); ("step", every, by) gives
+    by ** (epochs // every); a function gives what it returns for `epochs`.
+    Raises InputError for another schedule, or a function that does not return a number of at
+    least 0.
+    """
+    if callable(schedule):
+        result: Any = schedule(epochs)
+        if not _is_number(result) or result < 0:
+            raise InputError(f"schedule {name(schedule)}: expected a factor of 0 or more for epoch "
+                             f"{epochs}, got {result!r}")
+        return float(result)
+    if isinstance(schedule, str):
+        if schedule == "constant":
+            return 1.0
+        if schedule == "inverse":
+            return 1 / (1 + epochs)
+    elif isinstance(schedule, Sequence) and len(schedule) == 3 and schedule[0] == "step":
+        every: Any
+        by: Any
+        _, every, by = tuple(schedule)
+        if _is_number(every) and every >= 1 and every == int(every) and _is_number(by) and by >= 0:
+            try:
+                return float(by) ** (epochs // int(every))
+            except OverflowError:
+                return math.inf
+    raise InputError(f"schedule {schedule!r}: {_EXPECTED}")
+
+
+def name(schedule: Schedule) -> str:
+    """Return the schedule as text, which is the same in every process."""
+    if callable(schedule):
+        module = getattr(schedule, "__module__", type(schedule).__module__)
+        return f"{module}.{getattr(schedule, '__qualname__', type(schedule).__qualname__)}"
+    return schedule if isinstance(schedule, str) else repr(tuple(schedule))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)

@@ -1,4 +1,4 @@
-"""Trains several networks together in one loop, and notices when the training of one diverges."""
+"""Train several networks together in one loop, and notice when the training of one diverges."""
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ class _Slot:
 
 
 class TrainLoop:
-    """Trains several networks together. The networks have the same sizes, activation, loss and
-    batch, and the same number of samples. All of them use momentum, or none of them does.
+    """Trains several networks together.
+
+    The networks have the same sizes, activation, loss and batch, and the same number of samples.
+    All of them use momentum, or none of them does.
 
     states: the training state of each network, which the loop changes.
     rows: for each state the indices of the rows of `data` that it is trained on.
@@ -83,8 +85,9 @@ class TrainLoop:
         return not all(slot.state.ended for slot in self._slots)
 
     def step(self) -> float:
-        """Trains, for one epoch, all states whose training has not ended. Returns the duration of
-        the epoch in seconds.
+        """Train, for one epoch, all states whose training has not ended.
+
+        Returns the duration of the epoch in seconds.
 
         After the call, a state that ended with this epoch, or diverged in this epoch, holds its
         parameters. All other states get their parameters from fetch_parameters().
@@ -117,8 +120,7 @@ class TrainLoop:
         return seconds
 
     def _note_progress(self, slots: Sequence[_Slot]) -> None:
-        """Records the result of the epoch in each state that was trained: its validation, or its
-        loss where there are no validation data."""
+        """Record the validation, or else the loss, of the epoch in each state."""
         if self._validate is not None:
             self.fetch_parameters()
         for slot in slots:
@@ -130,8 +132,10 @@ class TrainLoop:
                 slot.state.note_validation(self._validate(slot.state))
 
     def fetch_parameters(self) -> None:
-        """Copies the parameters of each network after its last epoch from the device into its
-        state. A state whose parameters are no longer finite has diverged."""
+        """Copy the parameters after the last epoch into the states.
+
+        A state whose parameters are no longer finite has diverged.
+        """
         trainer = self._trainer
         stale_slots = [(index, slot) for index, slot in enumerate(self._slots)
                        if not slot.parameters_fetched and not slot.state.failure]
@@ -150,8 +154,10 @@ class TrainLoop:
                 self._step_back(index, slot, 1 + trainer.begun - trainer.accepted)
 
     def _next_order(self) -> tuple[np.ndarray, list[np.random.Generator]]:
-        """Returns the order of each state's next epoch, (states, samples) int32, and for each state
-        the random generator after the order was drawn."""
+        """Return the order of the next epoch, and the random generators after it.
+
+        The order is (states, samples) int32.
+        """
         generators = [slot.state.rng for slot in self._slots]
         if not any(slot.state.settings.shuffle for slot in self._slots):
             return self._in_order, generators
@@ -170,8 +176,11 @@ class TrainLoop:
 
     def _find_diverged(self, active_slots: Sequence[tuple[int, _Slot]], means: np.ndarray,
                        order: np.ndarray) -> None:
-        """Finds out which states diverged in this epoch. The samples' losses are fetched only in
-        a state's first epoch, and where a mean loss exceeds its bound."""
+        """Find out which states diverged in this epoch.
+
+        The samples' losses are fetched only in a state's first epoch, and where a mean loss exceeds
+        its bound.
+        """
         slots_to_check = [(index, slot) for index, slot in active_slots if slot.state.first is None
                           or not means[index] <= self._bound(slot.state.first)]
         losses = self._trainer.losses() if slots_to_check else None
@@ -199,8 +208,7 @@ class TrainLoop:
                 self._step_back(index, slot, 2)
 
     def _comparison(self, state: TrainState, losses: np.ndarray, bad: int) -> str:
-        """Returns the text that compares the loss of the sample where training diverged with the
-        loss of the first samples."""
+        """Return the text that compares a diverged loss with the first ones."""
         first = state.first
         if first is None:
             # if the bad sample is one of the first samples, the mean is over the samples before it
@@ -212,12 +220,12 @@ class TrainLoop:
         return f", the first samples' was {first:g}"
 
     def _bound(self, first: float) -> float:
-        """Returns the largest mean loss of an epoch that does not count as diverged."""
+        """Return the largest mean loss of an epoch that does not count as diverged."""
         least = max(first, self._untrained_loss)
         return _GROWTH * least if 0 < least < math.inf else sys.float_info.max
 
     def _count(self, slot: _Slot, rng: np.random.Generator, mean: float) -> None:
-        """Counts an epoch as finished."""
+        """Count an epoch as finished."""
         state = slot.state
         slot.previous, slot.parameters_fetched = state.rng, False
         state.curve.append(mean)
@@ -225,7 +233,7 @@ class TrainLoop:
         vars(state).update(rng=rng, epochs_done=state.epochs_done + 1)
 
     def _step_back(self, index: int, slot: _Slot, epochs: int) -> None:
-        """Undoes the last finished epoch, whose last update made parameters infinite or NaN.
+        """Undoe the last finished epoch, whose last update made parameters infinite or NaN.
 
         epochs: how many of the trainer's epochs are undone to get the state's parameters.
         """
@@ -237,14 +245,16 @@ class TrainLoop:
         state.curve.pop()
 
     def _per_sample(self, seconds: float) -> float:
-        """Returns the microseconds per sample of an epoch."""
+        """Return the microseconds per sample of an epoch."""
         return seconds * 1e6 / max(1, self.problem.samples * self.problem.networks)
 
 
 def _first_bad_sample(losses: np.ndarray, bound: float) -> int | None:
-    """Returns the first sample whose loss is not finite. Where all losses are finite and their mean
-    exceeds the bound, returns the first sample whose loss exceeds the bound. Returns None where
-    training did not diverge."""
+    """Return the first sample whose loss is not finite.
+
+    Where all losses are finite and their mean exceeds the bound, returns the first sample whose
+    loss exceeds the bound. Returns None where training did not diverge.
+    """
     bad = ~np.isfinite(losses)
     if not bad.any():
         if losses.mean(dtype=np.float64) <= bound:
@@ -254,8 +264,10 @@ def _first_bad_sample(losses: np.ndarray, bound: float) -> int | None:
 
 
 def _untrained_loss(problem: BackpropProblem, targets: np.ndarray) -> float:
-    """Returns the mean loss of a network that has learned nothing: all of its outputs are 0, or
-    all classes are equally likely."""
+    """Return the mean loss of a network that has learned nothing.
+
+    All of its outputs are 0, or all classes are equally likely.
+    """
     if problem.loss == "cross_entropy":
         return float(targets.mean(dtype=np.float64)) * problem.sizes[-1] * math.log(
             problem.sizes[-1])

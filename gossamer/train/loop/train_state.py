@@ -1,14 +1,70 @@
-"""TrainState: records one network's training so far, and the best of its epochs."""
+"""The state of one network's training, and the report of each epoch."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from gossamer.errors import TrainingError
 from gossamer.train.loop.settings import Settings
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The report that on_epoch gets after each epoch.
+
+    Attributes
+    ----------
+    epoch : int
+        Number of finished epochs, from 1.
+    epochs : int
+        Largest number of epochs that are trained.
+    loss : float
+        Mean loss of the epoch; the loss of a sample is computed before the update to which the
+        sample belongs.
+    validation_loss : float or None
+        Mean loss on the validation data after the epoch; None without validation data.
+    validation_score : float or None
+        Accuracy on the validation data after the epoch, from 0 to 1, or for regression R^2; None
+        without validation data.
+    samples_per_second : float
+        Samples that were trained on per second.
+    device : str
+        Name of the device that trains.
+    algorithm : str
+        Name of the algorithm that trains.
+    """
+
+    epoch: int
+    epochs: int
+    loss: float
+    validation_loss: float | None
+    validation_score: float | None
+    samples_per_second: float
+    device: str
+    algorithm: str
+    _score: Callable[[], float] = field(repr=False, compare=False)
+
+    @property
+    def score(self) -> float:
+        """Score on the training data with the parameters after the epoch.
+
+        The score is computed when it is read, which is possible until on_epoch returns. Where there
+        are more than 10,000 rows, it is computed on 10,000 of them, which are spread over all rows.
+
+        Returns
+        -------
+        float
+            The accuracy, from 0 to 1; for regression R^2.
+        """
+        return self._score()
+
+
+OnEpoch = Callable[[Progress], None]
+
 
 _LEAST_GAIN = 1e-4
 """A mean loss counts as an improvement where it is below the mean loss of the last improvement by
@@ -27,8 +83,10 @@ class Validation:
     score: float
 
     def is_better(self, other: Validation) -> bool:
-        """Says whether this validation is better than the other: its score is higher, or the scores
-        are equal and its loss is smaller by at least _LEAST_GAIN."""
+        """Return whether the score is higher, or equal with a smaller loss.
+
+        The loss has to be smaller by at least _LEAST_GAIN.
+        """
         return self.score > other.score or (
             self.score == other.score and self.loss <= other.loss - _LEAST_GAIN)
 
@@ -79,13 +137,15 @@ class TrainState:
 
     @staticmethod
     def start(settings: Settings) -> TrainState:
-        """Returns the state before the first epoch."""
+        """Return the state before the first epoch."""
         rng = np.random.default_rng(settings.seed)
         return TrainState(settings, rng, settings.start(rng))
 
     def under(self, settings: Settings) -> TrainState:
-        """Returns the state in which training goes on from the kept parameters with other settings.
-        Velocities and Adam's means stay where both settings have them, and else start at 0."""
+        """Return the state in which training goes on from the kept parameters with other settings.
+
+        Velocities and Adam's means stay where both settings have them, and else start at 0.
+        """
         problem, before = settings.problem(0, 0), self.settings.problem(0, 0)
         parameters = np.zeros(problem.parameter_count, np.float32)
         if problem.parameter_count == before.parameter_count:
@@ -96,9 +156,11 @@ class TrainState:
 
     @property
     def kept_weights(self) -> np.ndarray:
-        """The parameters that the trained network has, (weight_count,) float32: the parameters
-        after the best epoch where the best epoch is to be kept and is known, else the parameters
-        after the last epoch."""
+        """The parameters of the trained network, (weight_count,) float32.
+
+        They are those after the best epoch where it is to be kept and is known, else those after
+        the last epoch.
+        """
         if self.best is not None and self.settings.keep == "best":
             return self.best.weights
         return self.parameters[:self.settings.problem(0, 0).weight_count]
@@ -128,16 +190,18 @@ class TrainState:
                 or self.epochs_done >= self.settings.epochs)
 
     def note_loss(self) -> None:
-        """Records whether the mean loss of the last epoch was an improvement."""
+        """Record whether the mean loss of the last epoch was an improvement."""
         improved = self.curve[-1] <= self.least - _LEAST_GAIN
         self.idle = 0 if improved else self.idle + 1
         if improved:
             self.least = self.curve[-1]
 
     def note_validation(self, validation: Validation) -> None:
-        """Records the result of the last epoch on the validation data. Where the best epoch is kept
-        and the last epoch is the best so far, the parameters after the last epoch are recorded
-        too."""
+        """Record the result of the last epoch on the validation data.
+
+        Where the best epoch is kept and the last epoch is the best so far, the parameters after the
+        last epoch are recorded too.
+        """
         self.validation = validation
         if self.settings.keep != "best":
             self.note_loss()
@@ -149,7 +213,7 @@ class TrainState:
             self.idle = 0
 
     def check(self) -> None:
-        """Raises TrainingError where training diverged."""
+        """Raise TrainingError where training diverged."""
         if self.failure:
             rate = self.settings.learning_rate
             scheduled_rate = self.settings.numbers(self.epochs_done)[0]

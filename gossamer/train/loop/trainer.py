@@ -34,8 +34,8 @@ class Trainer:
         self.problem = problem
         self.choice = choice
         self._device = device = choice.device
-        self._pieces = _pieces(problem, choice)
-        specs = self._pieces[0].variant.inputs
+        self._parts = _parts(problem, choice)
+        specs = self._parts[0].variant.inputs
         self._x = data.on(device, "x", data.x, specs[0])
         self._targets = data.on(device, "targets", data.targets_for(problem.loss), specs[1])
         self._sample_weights = ([data.on(device, "sample weights", data.weights, specs[5])]
@@ -44,77 +44,81 @@ class Trainer:
         self._parameters = device.upload(parameters, "the parameters")
         self._previous = [device.upload(parameters, "the parameters before an epoch")
                           for _ in range(2)]
-        space = sum(_aligned(piece.problem.inputs[2], device.alignment) for piece in self._pieces)
+        space = sum(_aligned(part.problem.inputs[2], device.alignment) for part in self._parts)
         self._order = device.empty(space, "the order of the samples")
         self._losses = device.empty(space, "the samples' losses")
-        self._means = device.empty(len(self._pieces) * self._mean_bytes, "the mean losses")
+        self._means = device.empty(len(self._parts) * self._mean_bytes, "the mean losses")
         self._written: dict[str, np.ndarray] = {}
         self.begun = self.accepted = 0
 
     @property
     def _mean_bytes(self) -> int:
-        """Bytes that the mean losses of a piece of an epoch take, rounded up so that the losses of
-        the next piece are aligned."""
-        return _aligned(self._pieces[0].mean.outputs[0], self._device.alignment)
+        """Bytes of the mean losses of a part of an epoch, aligned."""
+        return _aligned(self._parts[0].mean.outputs[0], self._device.alignment)
 
     def run(self, order: np.ndarray, settings: np.ndarray) -> np.ndarray:
-        """Trains one epoch and returns the networks' mean losses, (networks,) float64. The epoch
-        counts once accept() is called.
+        """Train one epoch and return the networks' mean losses, (networks,) float64.
+
+        The epoch counts once accept() is called.
 
         order: (networks, samples) int32, the rows in the order in which they are trained on.
         settings: (networks, 3) float32, learning rate, momentum and weight decay.
         An array that is the same object as in the last call is not copied to the device again.
         """
         device = self._device
-        self._write("order", self._order, order, self._in_pieces)
+        self._write("order", self._order, order, self._in_parts)
         self._write("settings", self._settings, settings, np.ascontiguousarray)
         size = self._parameters.nbytes
         device.copy(self._previous[1], self._previous[0], size)
         device.copy(self._previous[0], self._parameters, size)
         self.begun += 1
         offset = 0
-        for index, piece in enumerate(self._pieces):
-            spec = piece.problem.outputs[1]
+        for index, part in enumerate(self._parts):
+            spec = part.problem.outputs[1]
             losses = self._losses.view(offset, spec.nbytes)
-            piece.run(self, self._order.view(offset, spec.nbytes), losses)
-            piece.average(losses, self._means.view(index * self._mean_bytes,
-                                                   piece.mean.outputs[0].nbytes))
+            part.run(self, self._order.view(offset, spec.nbytes), losses)
+            part.average(losses, self._means.view(index * self._mean_bytes,
+                                                   part.mean.outputs[0].nbytes))
             offset += _aligned(spec, device.alignment)
-        means = np.empty((len(self._pieces), self._mean_bytes // 4), np.float32)
+        means = np.empty((len(self._parts), self._mean_bytes // 4), np.float32)
         device.read(self._means, means)
-        shares = [piece.problem.samples / self.problem.samples for piece in self._pieces]
+        shares = [part.problem.samples / self.problem.samples for part in self._parts]
         return np.array(shares) @ means[:, :self.problem.networks].astype(np.float64)
 
     def losses(self) -> np.ndarray:
-        """Returns the loss of each sample in the last epoch, (networks, samples) float32."""
+        """Return the loss of each sample in the last epoch, (networks, samples) float32."""
         stored = np.empty(self._losses.nbytes // 4, np.float32)
         self._device.read(self._losses, stored)
         losses = np.empty(self.problem.outputs[1].shape, np.float32)
-        for part, columns in self._piece_slices():
-            losses[:, columns] = stored[part].reshape(len(losses), -1)
+        for memory, columns in self._part_slices():
+            losses[:, columns] = stored[memory].reshape(len(losses), -1)
         return losses
 
     def accept(self) -> None:
-        """Counts the epoch that run() trained. Until accept() is called, parameters() returns the
-        parameters from before that epoch."""
+        """Count the epoch that run() trained.
+
+        Until accept() is called, parameters() returns the parameters from before that epoch.
+        """
         self.accepted = self.begun
 
     def parameters(self) -> np.ndarray:
-        """Returns the parameters after the last accepted epoch, (networks, parameter_count)."""
+        """Return the parameters after the last accepted epoch, (networks, parameter_count)."""
         self._device.synchronize()
         return self._read(self._previous[0] if self.begun > self.accepted else self._parameters)
 
     def before(self, epochs: int) -> np.ndarray:
-        """Returns the parameters from before the last epoch (epochs: 1), or from before the last
-        two epochs (epochs: 2), (networks, parameter_count)."""
+        """Return the parameters from before the last one or two epochs.
+
+        They are (networks, parameter_count) float32.
+        """
         return self._read(self._previous[epochs - 1])
 
-    def launch(self, piece: _Piece, order: Buffer, losses: Buffer, stream: Any) -> None:
-        """Queues the training on the samples of a piece, which changes the parameters in place."""
+    def launch(self, part: _Part, order: Buffer, losses: Buffer, stream: Any) -> None:
+        """Queue the training on the samples of a part, which changes the parameters in place."""
         self.choice.algorithm.launch(
-            piece.state, [self._x, self._targets, order, self._settings, self._parameters,
+            part.state, [self._x, self._targets, order, self._settings, self._parameters,
                           *self._sample_weights],
-            [self._parameters, losses], piece.workspace, stream)
+            [self._parameters, losses], part.workspace, stream)
 
     def _read(self, buffer: Buffer) -> np.ndarray:
         parameters = np.empty(self.problem.outputs[0].shape, np.float32)
@@ -123,33 +127,34 @@ class Trainer:
 
     def _write(self, name: str, buffer: Buffer, array: np.ndarray,
                stored: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Writes an array as `stored` arranges it, unless the buffer holds it already."""
+        """Write an array as `stored` arranges it, unless the buffer holds it already."""
         if self._written.get(name) is not array:
             self._device.write(buffer, stored(array))
             self._written[name] = array
 
-    def _in_pieces(self, order: np.ndarray) -> np.ndarray:
-        """Returns the order as it lies in device memory: the order of each piece as an array
-        (networks, samples), one piece after the other."""
+    def _in_parts(self, order: np.ndarray) -> np.ndarray:
+        """Return the order as it lies in device memory.
+
+        The order of each part is an array (networks, samples), one part after the other.
+        """
         stored = np.zeros(self._order.nbytes // 4, np.int32)
-        for part, columns in self._piece_slices():
-            stored[part] = order[:, columns].ravel()
+        for memory, columns in self._part_slices():
+            stored[memory] = order[:, columns].ravel()
         return stored
 
-    def _piece_slices(self) -> list[tuple[slice, slice]]:
-        """Returns for each piece the slice of memory that has its values, and the slice of the
-        epoch's samples that it trains on."""
+    def _part_slices(self) -> list[tuple[slice, slice]]:
+        """Return each part's slice of memory, and its slice of the samples."""
         slices, start, column = [], 0, 0
-        for piece in self._pieces:
-            spec = piece.problem.inputs[2]
+        for part in self._parts:
+            spec = part.problem.inputs[2]
             slices.append((slice(start, start + spec.size),
-                           slice(column, column + piece.problem.samples)))
+                           slice(column, column + part.problem.samples)))
             start += _aligned(spec, self._device.alignment) // 4
-            column += piece.problem.samples
+            column += part.problem.samples
         return slices
 
 
-class _Piece:
+class _Part:
     """The samples of an epoch that one launch of the algorithm trains on."""
 
     def __init__(self, problem: BackpropProblem, choice: AlgorithmChoice) -> None:
@@ -172,8 +177,11 @@ class _Piece:
         self._graph_buffers: tuple[Buffer, Buffer] | None = None
 
     def run(self, trainer: Trainer, order: Buffer, losses: Buffer) -> None:
-        """Trains on the piece. From the second time on it replays a captured graph, which has its
-        own buffers for the order and the losses."""
+        """Train on the part.
+
+        From the second time on it replays a captured graph, which has its own buffers for the order
+        and the losses.
+        """
         if not self.recordable or self._runs == 0:
             trainer.launch(self, order, losses, None)
         else:
@@ -181,7 +189,7 @@ class _Piece:
         self._runs += 1
 
     def average(self, losses: Buffer, means: Buffer) -> None:
-        """Computes the mean loss of each network."""
+        """Compute the mean loss of each network."""
         algorithm, state = self._average
         algorithm.launch(state, [losses], [means], None)
 
@@ -199,14 +207,14 @@ class _Piece:
         device.copy(losses, graph_losses, losses.nbytes)
 
 
-def _pieces(problem: BackpropProblem, choice: AlgorithmChoice) -> list[_Piece]:
-    """Returns the pieces of an epoch in order; pieces of equal length are the same object."""
+def _parts(problem: BackpropProblem, choice: AlgorithmChoice) -> list[_Part]:
+    """Return the parts of an epoch in order; parts of equal length are the same object."""
     length = min(choice.samples, problem.samples)
-    pieces = [_Piece(problem.of_samples(length), choice)] * (problem.samples // length)
+    parts = [_Part(problem.of_samples(length), choice)] * (problem.samples // length)
     rest = problem.samples % length
-    return [*pieces, _Piece(problem.of_samples(rest), choice)] if rest else pieces
+    return [*parts, _Part(problem.of_samples(rest), choice)] if rest else parts
 
 
 def _aligned(spec: TensorSpec, alignment: int) -> int:
-    """Returns the bytes of a tensor, rounded up to a multiple of the alignment."""
+    """Return the bytes of a tensor, rounded up to a multiple of the alignment."""
     return -(-spec.nbytes // alignment) * alignment

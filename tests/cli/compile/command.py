@@ -1,4 +1,4 @@
-"""Calls the verb `compile` from tests."""
+"""Call the verb `compile` from tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Run = Callable[..., Any]
 
 
 def compile_(run: Run, network: Path, *words: Any, code: int = 0) -> Any:
-    """Compiles a network, which must end with a status."""
+    """Compile a network, which must end with a status."""
     result = run("compile", network, "--device", "host", "--effort", "quick", *words)
     assert result.exit_code == code, result.output
     return result

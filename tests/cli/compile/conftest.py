@@ -15,7 +15,7 @@ from tests.plan.small import small
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs the command line with an empty cache."""
+    """Run the command line with an empty cache."""
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 

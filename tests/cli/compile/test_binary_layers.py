@@ -19,7 +19,7 @@ TOO_DEEP = 2**24 + 1
 
 
 def save(path: Path, weight: np.ndarray, *, pad: float | None = None) -> Path:
-    """Saves a convolution named "layer" of the signs of an image."""
+    """Save a convolution named "layer" of the signs of an image."""
     nodes = [helper.make_node("Sign", ["x"], ["s"], name="signs")]
     weights = {"w": weight}
     if pad is not None:

@@ -1,4 +1,4 @@
-"""The verb `compile`: what it prints, and which options it refuses."""
+"""The verb `compile`: what it prints, --calibration, --tolerance and --explain."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from onnx import helper
 
+import gossamer
 from gossamer.cli import compile
+from gossamer.plan.report.html import build_text
 from gossamer.plan.tune.search import Progress
+from gossamer.plan.tune.tuner import Tuner
 from tests.cli.compile.command import Run, compile_
-from tests.model.onnx_models import model, save
+from tests.model.onnx_models import model, save, weights
+from tests.plan.choose.fusions.toy import FusedPair, no_comparison, set_costs, with_algorithm
+from tests.plan.small import images
 
 
 def test_the_table_says_what_was_chosen_and_how_long_it_takes(run: Run, network: Path) -> None:
@@ -89,7 +95,7 @@ def test_a_network_without_a_batch_takes_none(run: Run, tmp_path: Path) -> None:
     path = save(model([helper.make_node("Relu", ["x"], ["y"])], {"x": []}, {"y": None}), tmp_path)
     compile_(run, path)
     result = compile_(run, path, "--batch", "4", code=2)
-    assert f"--batch 4: {path} has no batch; leave --batch out" in result.stderr
+    assert f"--batch 4: {path} has no batch dimension; leave --batch out" in result.stderr
 
 
 def test_the_bar_counts_candidates() -> None:
@@ -113,7 +119,7 @@ def test_a_budget_measures_what_a_plan_needs(run: Run, network: Path, tmp_path: 
     assert described["measured"] > 0 and described["not_tried"] > 0
     (report,) = described["reports"]
     assert report["plans"] == [] and report["end_to_end_us"] > 0
-    assert any("measuring was ended before" in note for note in report["notes"])
+    assert any("tuning ended before" in note for note in report["notes"])
     later = json.loads(compile_(run, network, "--json").stdout)
     assert later["measured"] > 0
 
@@ -126,3 +132,70 @@ def test_where_the_time_of_measuring_went_is_shown(run: Run, network: Path) -> N
         assert re.search(rf"^{stage} +[\d.]+ +\d+%$", result.stdout, re.M), result.stdout
     again = compile_(run, network, "--profile-tuning")
     assert "nothing was measured: all times came from the cache" in again.stdout
+
+
+def test_calibration_tells_the_error_of_the_outputs(run: Run, network: Path,
+                                                    tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", images(3))
+    result = compile_(run, network, "--calibration", tmp_path / "x.npy", "--precision", "fp16",
+                      "--tolerance", "1e-3", "--json")
+    (report,) = json.loads(result.stdout)["reports"]
+    assert 0 < report["accuracy"]["error"] < 1e-3
+    assert report["accuracy"]["images"] == 3 and report["accuracy"]["tolerance"] == 1e-3
+    assert any("on 3 calibration images" in note for note in report["notes"])
+
+
+def test_calibration_images_that_are_mixed_are_refused_before_anything_is_measured(
+        run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(model([helper.make_node("Softmax", ["x"], ["y"], "it", axis=0)],
+                      {"x": ["N", 3, 6, 5]}, {"y": 4}), tmp_path)
+    np.save(tmp_path / "x.npy", images(3))
+    words = ("--calibration", tmp_path / "x.npy", "--batch")
+    compile_(run, path, *words, "3")
+    monkeypatch.setattr(Tuner, "measure", None)
+    result = compile_(run, path, *words, "3,4", code=2)
+    assert result.stderr.startswith("error: the calibration inputs hold 3 images, expected 4 for "
+                                    "batch 4: Softmax 'it' works across axis 0")
+
+
+def test_explain_shows_every_candidate_with_a_reason(run: Run, network: Path) -> None:
+    result = compile_(run, network, "--explain", "second", "--explain", "classes")
+    described = json.loads(compile_(run, network, "--json").stdout)
+    for row in described["reports"][0]["rows"]:
+        explained = f"\n{row['layer']} ({row['op']} " in result.stdout
+        assert explained == (row["layer"] in ("second", "classes"))
+        assert [candidate["reason"] for candidate in row["candidates"]].count("taken") == 1
+        for candidate in row["candidates"]:
+            reason, measured = candidate["reason"], candidate["median_us"] is not None
+            assert reason and (measured or reason != "taken")
+            assert (candidate["build_s"] is not None) == measured
+            if explained:
+                assert reason in result.stdout and build_text(candidate) in result.stdout
+        for name, reason in row["rejected"].items():
+            if explained:
+                assert re.search(rf"^{name} .*{re.escape(reason)}", result.stdout, re.M)
+
+
+def test_names_of_layers_are_shown_as_they_are(run: Run, tmp_path: Path) -> None:
+    odd = "[red]a/b[/red] %s {x}"
+    proto = model([helper.make_node("Conv", ["x", "w"], ["y"], odd)], {"x": ["N", 3, 4, 4]},
+                  {"y": 4}, {"w": weights(2, 3, 1, 1)})
+    path = save(proto, tmp_path)
+    result = compile_(run, path, "--explain", odd, "-o", tmp_path / "odd.plan")
+    assert result.stdout.count(odd) == 2
+    assert gossamer.Plan.load(tmp_path / "odd.plan").program(1).steps[0].layer.name == odd
+
+
+def test_explain_takes_a_layer_of_a_fusion(run: Run, tmp_path: Path,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    with_algorithm(monkeypatch, FusedPair())
+    no_comparison(monkeypatch)
+    set_costs(monkeypatch, 1.0)
+    proto = model([helper.make_node("Conv", ["x", "w0"], ["a"], "grow"),
+                   helper.make_node("Conv", ["a", "w1"], ["y"], "shrink")],
+                  {"x": ["N", 3, 4, 4]}, {"y": 4},
+                  {"w0": weights(6, 3, 1, 1), "w1": weights(2, 6, 1, 1, seed=1)})
+    for name in ("shrink", "grow + shrink"):
+        result = compile_(run, save(proto, tmp_path), "--explain", name)
+        assert result.stdout.count("\ngrow + shrink (fused ") == 1
+        assert re.search("^layer by layer .*20.0 us against 1.0 us", result.stdout, re.M)

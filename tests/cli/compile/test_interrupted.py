@@ -23,7 +23,7 @@ from tests.cli.compile.command import Run, compile_
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    """Makes Ctrl-C come when so many candidates have been measured."""
+    """Make Ctrl-C come when so many candidates have been measured."""
     measure, calls = Sampler.try_, []
 
     def interrupted(self: Sampler, *arguments: Any) -> None:
@@ -135,8 +135,8 @@ def test_ctrl_c_in_a_terminal_ends_with_the_plan_so_far(network: Path, tmp_path:
         output, _ = process.communicate(timeout=60)
     os.close(terminal)
     assert process.returncode == 0, shown.decode()
-    assert b"ending: the plan so far follows; Ctrl-C again ends without it" in shown
+    assert b"stopping with the best plan so far; press Ctrl-C again to abort" in shown
     for batch in (64, 128, 256, 512):
         assert re.search(rf"^end to end, batch {batch}: [\d.]+ (us|ms)", output, re.M)
     # the batch sizes after it are planned without measuring all, too
-    assert output.count("measuring was ended before all that may be of use was measured") == 4
+    assert output.count("tuning ended before all useful candidates were measured") == 4

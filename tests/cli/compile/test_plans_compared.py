@@ -14,7 +14,7 @@ from gossamer.measure import Timing
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose import plan_times
 from tests.cli.compile.command import Run, compile_
-from tests.cli.compile.page import Page
+from tests.cli.compile.test_html import Page
 from tests.model.onnx_models import model, save, weights
 
 
@@ -31,7 +31,7 @@ def separable(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def wholes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Makes whole programs take 50 us with host_im2col alone and 100 us otherwise; the result is
+    """Make whole programs take 50 us with host_im2col alone and 100 us otherwise; the result is
     the number of programs in each comparison."""
     timed: list[int] = []
 

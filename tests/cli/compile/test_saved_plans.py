@@ -62,7 +62,7 @@ def test_run_prepares_photos_as_the_network_and_its_plan_say(run: Run, network: 
         return both
 
     assumed = results()
-    assert all("photos are prepared as for ImageNet" in result.stderr for result in assumed)
+    assert all("assuming ImageNet's preprocessing" in result.stderr for result in assumed)
     model = onnx.load(network)
     onnx.helper.set_model_props(model, {"preprocessing": '{"channels": "bgr", "mean": [1, 2, 3]}'})
     onnx.save(model, network)
@@ -79,4 +79,4 @@ def test_the_name_of_a_graph_tells_nothing(run: Run, network: Path, tmp_path: Pa
     compile_(run, network, "-o", tmp_path / "small.plan")
     Image.fromarray(np.zeros((6, 5, 3), np.uint8)).save(tmp_path / "photo.png")
     result = run("run", tmp_path / "small.plan", "--image", tmp_path / "photo.png")
-    assert "photos are prepared as for ImageNet" in result.stderr
+    assert "assuming ImageNet's preprocessing" in result.stderr

@@ -17,7 +17,7 @@ def save_csv(path, labels, x=X):
 
 
 def train(source, model, *words, sizes="9,6,3"):
-    """Returns the words of a command line that trains a small network."""
+    """Return the words of a command line that trains a small network."""
     return ("train", source, "--sizes", sizes, "--published", "--lr", "1", "--epochs", "4",
             "--device", "host",
             "-o", model, *words)

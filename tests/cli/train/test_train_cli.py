@@ -16,7 +16,7 @@ from tests.cli.train.small import LABELS, X, save_csv, train
 
 
 def fails_late(code, *words):
-    """Returns the line on stderr of a command that fails after the first epoch, which is shown."""
+    """Return the line on stderr of a command that fails after the first epoch, which is shown."""
     result = gossamer_cli(*words)
     assert result.exit_code == code, result.output
     (line,) = result.stderr.splitlines()
@@ -69,10 +69,10 @@ def test_an_error_goal_ends_it(samples, model):
     assert facts["epochs_done"] < 50 and facts["errors"][-1] <= 0.2 < facts["errors"][-2]
     assert facts["goal_reached"] is True
     assert (f"\nerror {facts['errors'][-1]:.4g} after {facts['epochs_done']} of 50 epochs: the "
-            "goal of 0.2 is reached\n") in succeeds(*words).stdout
-    assert " after 2 of 2 epochs: the goal of 0.2 is not reached\n" in succeeds(
+            "target of 0.2 is reached\n") in succeeds(*words).stdout
+    assert " after 2 of 2 epochs: the target of 0.2 is not reached\n" in succeeds(
         *words, "--epochs", "2").stdout
-    assert " the goal of " not in succeeds(*train(samples, model)).stdout
+    assert " the target of " not in succeeds(*train(samples, model)).stdout
 
 
 def test_options_reach_the_network(samples, model):
@@ -131,13 +131,13 @@ def test_ctrl_c_and_resume(samples, model, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(train_output.EpochReporter, "__call__", interrupted)
         line = fails_late(130, *words)
-        assert line == ("error: interrupted after 2 of 4 epochs; what was trained is lost: "
-                        "--checkpoint FILE keeps what --resume goes on from")
+        assert line == ("error: interrupted after 2 of 4 epochs; the trained weights are lost: "
+                        "--checkpoint FILE would keep them for --resume")
         line = fails_late(130, *words, "--checkpoint", checkpoint)
-        assert line == (f"error: interrupted after 2 of 4 epochs; {checkpoint} keeps what was "
-                        "trained: the same command with --resume goes on")
+        assert line == (f"error: interrupted after 2 of 4 epochs; the checkpoint {checkpoint} was "
+                        "kept: the same command with --resume goes on")
     assert not model.exists()
-    assert "is there already; --resume goes on from it" in fails(
+    assert "exists already; give --resume to go on from it" in fails(
         2, *words, "--checkpoint", checkpoint)
     resumed = succeeds(*words, "--checkpoint", checkpoint, "--resume", "--curve",
                        tmp_path / "c.png", "--report", tmp_path / "r.json")
@@ -150,7 +150,7 @@ def test_ctrl_c_and_resume(samples, model, tmp_path, monkeypatch):
     succeeds(*words)
     assert model.read_bytes() == first
     again = succeeds(*words, "--checkpoint", checkpoint, "--resume")
-    assert "\n4 epochs; all were made before, none was left; read in" in again.stdout
+    assert "\n4 epochs; all of them before --resume; read in" in again.stdout
     assert "samples/s" not in again.stdout and model.read_bytes() == first
 
 
@@ -161,8 +161,8 @@ def test_disk_full(samples, model, monkeypatch):
     monkeypatch.setattr("os.replace", full)
     result = gossamer_cli(*train(samples, model))
     assert result.exit_code == 2 and result.stderr.endswith(
-        "No space left on device; what was trained is lost: --checkpoint FILE keeps what --resume "
-        "goes on from\n")
+        "No space left on device; the trained weights are lost: --checkpoint FILE would keep "
+        "them for --resume\n")
     assert sorted(path.name for path in model.parent.iterdir()) == ["samples.csv"]
 
 

@@ -3,11 +3,12 @@
 import json
 
 import numpy as np
+import onnx
 import pytest
 
 import gossamer
 from tests.cli.command_line import fails, succeeds
-from tests.cli.train.small import LABELS, X, save_csv
+from tests.cli.train.small import LABELS, X, save_csv, train
 
 HOST = ("--device", "host")
 
@@ -40,9 +41,9 @@ def test_the_best_epoch_is_kept_and_said(tmp_path):
     words = ("train", samples, "-o", model, "--validation", "0.3", "--patience", "3", "--lr",
              "0.01", *HOST)
     text = succeeds(*words).stdout
-    assert "\nstopped: 3 epochs brought no improvement\n" in text
+    assert "\nstopped early: no improvement in 3 epochs\n" in text
     assert "\nkept: epoch " in text
-    assert "; the accuracy on samples that chose no epoch may be lower\n" in text
+    assert "; the accuracy on other samples may be lower\n" in text
     assert "  validation accuracy  samples/s\n" in text
     assert text.splitlines()[-1].startswith("validation accuracy: ")
     facts = json.loads(succeeds(*words, "--json").stdout)
@@ -87,7 +88,7 @@ def test_numbers_are_learnt(tmp_path):
                           tmp_path / "m.onnx", "--report", tmp_path / "r.json", "--curve",
                           tmp_path / "c.png", *HOST)
         head, *_, last = result.stdout.splitlines()
-        assert head.endswith("numbers to learn") and last.startswith("validation R^2: 0.9")
+        assert head.endswith("regression") and last.startswith("validation R^2: 0.9")
         facts = json.loads((tmp_path / "r.json").read_text())
         assert facts["accuracy"] > 0.9 and facts["classes"] is facts["right"] is None
         assert facts["settings"]["sizes"] == [9, 100, 1]
@@ -108,5 +109,35 @@ def test_numbers_that_the_published_training_cannot_learn(tmp_path):
 def test_whole_numbers_that_look_like_numbers_to_learn(tmp_path):
     samples = save_csv(tmp_path / "s.csv", np.arange(60) * 3)
     result = succeeds("train", samples, "-o", tmp_path / "m.onnx", "--epochs", "1", *HOST)
-    assert result.stderr == (f"notice: {samples}: has 60 labels in 60 samples, each of which is a "
-                             "class; --task regression learns them as numbers\n")
+    assert result.stderr == (f"notice: {samples}: has 60 different labels in 60 samples, each of "
+                             "which becomes a class; --task regression predicts them as numbers\n")
+
+
+def test_test_samples_of_another_class(samples, model, tmp_path):
+    letters = save_csv(tmp_path / "other.csv", np.array(["a", "b", "c"])[LABELS])
+    line = fails(2, *train(samples, model, "--validation", letters))
+    assert line == (f"error: {letters}: has the label 'a', which no sample of {samples} has")
+
+
+def test_an_absent_class_keeps_its_place(model, tmp_path):
+    path = save_csv(tmp_path / "s.csv", np.array([0, 1, 3])[LABELS])
+    result = succeeds(*train(path, model, "--json", sizes="9,6,5"))
+    facts = json.loads(result.stdout)
+    assert facts["classes"] == ["0", "1", "2", "3", "4"]
+    assert result.stderr == (f"notice: --sizes 9,6,5: ends in 5 outputs, {path} has samples of 3 "
+                             "classes; --sizes 9,6,3 has an output for each\n")
+    entries = {entry.key: entry.value for entry in onnx.load(model).metadata_props}
+    assert json.loads(entries["classes"]) == facts["classes"]
+
+
+def test_hidden_units_in_place_of_outputs(samples, model):
+    assert succeeds(*train(samples, model, sizes="9,6")).stderr == (
+        f"notice: --sizes 9,6: ends in 6 outputs, {samples} has samples of 3 classes; --sizes 9,3 "
+        "has an output for each, --sizes 9,6,3 hidden units too\n")
+    assert succeeds(*train(samples, model)).stderr == ""
+
+
+def test_samples_sorted_by_class_are_told_of(model, tmp_path):
+    path = save_csv(tmp_path / "s.csv", np.sort(LABELS), X[np.argsort(LABELS, kind="stable")])
+    assert "the samples are sorted by class" in succeeds(*train(path, model)).stderr
+    assert succeeds(*train(path, model, "--shuffle")).stderr == ""

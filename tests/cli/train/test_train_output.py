@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 
 from gossamer.cli import train_output
-from gossamer.train import network
+from gossamer.train import network, training_data
 from gossamer.train.data import sources
-from gossamer.train.loop import memory
 from tests.cli.command_line import fails, gossamer_cli, script, succeeds
 from tests.cli.train.small import LABELS, save_csv, train
 
 
 def rows(lines):
-    """Returns the number of the epoch of each row."""
+    """Return the number of the epoch of each row."""
     first = next(index for index, line in enumerate(lines)
                  if line.split()[:2] == ["epoch", "error"])
     return [int(line.split()[0]) for line in lines[first + 1:] if line[:4].strip().isdigit()]
@@ -80,13 +79,13 @@ def test_a_terminal_gets_no_rows_of_what_fails_before_the_first_epoch(model, tmp
 
 
 def on_terminal(code, *words):
-    """Returns the lines that a command shows on a terminal, without those of the bar."""
+    """Return the lines that a command shows on a terminal, without those of the bar."""
     return [line.rpartition("\x1b[2K")[2].rstrip()
             for line in content_of_terminal(code, words).splitlines()]
 
 
 def content_of_terminal(code, words, stdout=None, stderr=None):
-    """Returns what a command writes to a terminal. stdout, stderr: the files to which its streams
+    """Return what a command writes to a terminal. stdout, stderr: the files to which its streams
     go in place of the terminal."""
     outside, inside = pty.openpty()
     command = subprocess.Popen([sys.executable, "-m", "gossamer", *map(str, words)], stdin=inside,
@@ -141,17 +140,17 @@ def test_an_output_that_cannot_be_written_leaves_the_others(samples, model, tmp_
 
 @pytest.mark.parametrize("columns, greatest, words, notice", [
     (64, 255, [], ""),
-    (64, 256, [], "reach from 0 to 256 and are not scaled, from which a network may learn little; "
-                  "--standardise brings them nearer to 0, --no-scale leaves them as they are"),
-    (16, 255, [], "reach from 0 to 255 and are not scaled, from which a network may learn little; "
-                  "--scale takes 0..255 to 0..1, --no-scale leaves them as they are"),
+    (64, 256, [], "range from 0 to 256 and are not scaled, which may hinder learning; "
+                  "--standardise standardises them, --no-scale silences this notice"),
+    (16, 255, [], "range from 0 to 255 and are not scaled, which may hinder learning; "
+                  "--scale maps 0..255 to 0..1, --no-scale silences this notice"),
     (64, 256, ["--standardise"], ""), (16, 255, ["--no-scale"], ""), (16, 255, ["--scale"], ""),
     (16, 16, [], "")])
 def test_numbers_that_nobody_chose_to_leave_unscaled(model, tmp_path, columns, greatest, words,
                                                      notice):
     path = save_csv(tmp_path / "x.csv", LABELS, levels(columns, greatest))
     stderr = succeeds(*train(path, model, *words, sizes=f"{columns},4,3")).stderr
-    assert stderr.startswith(f"notice: {path}: its numbers {notice}") if notice else stderr == ""
+    assert stderr.startswith(f"notice: {path}: its values {notice}") if notice else stderr == ""
     assert stderr.count("\n") == bool(notice)
 
 
@@ -159,18 +158,18 @@ def test_test_samples_of_another_range(model, tmp_path):
     """Test samples are prepared like those trained on, and a notice tells that they differ."""
     paths = {greatest: save_csv(tmp_path / f"{greatest}.csv", LABELS, levels(64, greatest))
              for greatest in (1, 255)}
-    for trained, tested, treatment in ((255, 1, "taken from 0..255 to 0..1"),
-                                       (1, 255, "taken as they are")):
+    for trained, tested, treatment in ((255, 1, "scaled from 0..255 to 0..1"),
+                                       (1, 255, "used unscaled")):
         words = train(paths[trained], model, "--validation", paths[tested], sizes="64,4,3")
         assert succeeds(*words).stderr == (
-            f"notice: {paths[tested]}: its numbers reach from 0 to {tested}, those of "
+            f"notice: {paths[tested]}: its values range from 0 to {tested}, those of "
             f"{paths[trained]} from 0 to {trained}; both are {treatment}\n")
         words = train(paths[trained], model, "--validation", paths[trained], sizes="64,4,3")
         assert succeeds(*words).stderr == ""
 
 
 def levels(columns, greatest):
-    """Returns samples with numbers from 0 to `greatest`, each equally often."""
+    """Return samples with numbers from 0 to `greatest`, each equally often."""
     numbers = np.arange(60 * columns).reshape(60, columns) * 7 % 5
     return (numbers * (greatest / 4)).astype(np.float32)
 
@@ -196,18 +195,18 @@ def test_a_checkpoint_of_other_settings(samples, model, tmp_path, words, there, 
     succeeds(*train(samples, model, *words[-2:]))
     assert fails(2, *train(samples, model, *words, "--resume")) == (
         f"error: {tmp_path / 'c.ckpt'}: is the checkpoint of a network with {there}, this one has "
-        f"{here}: give {there}; or give another file, or leave --resume out to begin anew")
+        f"{here}: give {there}; or give another file, or leave --resume out to start anew")
 
 
 def test_a_checkpoint_of_other_samples(samples, model, tmp_path):
     words = ("--checkpoint", tmp_path / "c.ckpt")
     succeeds(*train(samples, model, *words))
     assert fails(2, *train(samples, model, *words, "--resume", "--limit", "30")).endswith(
-        "or give another file, or leave --resume out to begin anew")
+        "or give another file, or leave --resume out to start anew")
 
 
 def test_a_network_that_the_memory_does_not_suffice_for(samples, model, monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda: 10_000)
+    monkeypatch.setattr(training_data, "available_memory", lambda: 10_000)
     assert fails(2, *train(samples, model, sizes="9,60,3")) == (
         "error: --sizes 9,60,3: 783 parameters take 15660 bytes to train (5 copies), 10000 bytes "
         "of memory are available: expected fewer units")

@@ -62,7 +62,7 @@ def test_what_is_trained_on_pictures_takes_pictures(how, model, tmp_path):
         assert result.stdout.splitlines()[-1] == f"{value}  {first['name']}"
     lines = succeeds("run", model, "--input", tmp_path / "x.npy", "--device", "host", "--top", 1)
     assert lines.stdout.splitlines()[-4].endswith("x.npy[19]")
-    assert lines.stdout.splitlines()[-1] == "and 40 more inputs: --json prints all"
+    assert lines.stdout.splitlines()[-1] == "and 40 more inputs (--json prints all)"
 
 
 def test_negatives_of_what_was_trained_on(model, tmp_path):
@@ -76,8 +76,8 @@ def test_negatives_of_what_was_trained_on(model, tmp_path):
     usual = succeeds(*words, tmp_path / "a.png")
     assert usual.stderr == ""
     assert succeeds(*words, *(tmp_path / f"{name}.png" for name in "abc")).stderr == (
-        f"notice: {tmp_path / 'b.png'} and 1 more: nearer in brightness to a negative of what was "
-        "trained on; --scale -1 --mean -255 takes its negative\n")
+        f"notice: {tmp_path / 'b.png'} and 1 more: looks inverted compared with the training "
+        "pictures; --scale -1 --mean -255 inverts it\n")
     again = succeeds(*words, tmp_path / "b.png", "--scale", "-1", "--mean", "-255")
     assert again.stderr == ""
     assert json.loads(again.stdout)["outputs"] == json.loads(usual.stdout)["outputs"]

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from gossamer.errors import InputError
-from gossamer.train.data.dataset import Dataset, prepared, split
-from gossamer.train.data.preparation import Preparation
+from gossamer.train.data.dataset import Dataset, Preparation, prepared, split
 
 
 def dataset(x, shape=None, pixels=True) -> Dataset:

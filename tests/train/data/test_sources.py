@@ -26,7 +26,7 @@ def idx(content: np.ndarray, kind=8) -> bytes:
 
 
 def save_idx(folder, part="train", images=None, labels=None, suffix="") -> Path:
-    """Writes a file of images and one of labels, and returns the path of the former."""
+    """Write a file of images and one of labels, and return the path of the former."""
     pack = gzip.compress if suffix else bytes
     paths = [folder / f"{part}-{name}-ubyte{suffix}" for name in ("images-idx3", "labels-idx1")]
     for path, content in zip(paths, (images if images is not None else idx(PICTURES),
@@ -47,7 +47,7 @@ def test_numbers_are_learnt_from_tables_and_arrays(tmp_path, name):
     path = tmp_path / name
     if name == "folder":
         save_pictures(path)
-        with pytest.raises(InputError, match="folder: holds labels of classes; numbers are"):
+        with pytest.raises(InputError, match="folder: holds class labels; regression needs"):
             sources.load(path, numbers=True)
         return
     x, y = np.float32([[1, 2], [3, 5], [0, 7]]), np.float32([0.5, -2.25, 3])
@@ -278,7 +278,7 @@ def test_a_label_column_is_of_tables(tmp_path):
     np.savez(tmp_path / "x.npz", x=np.zeros((2, 3)), y=[0, 1])
     (tmp_path / "pictures").mkdir()
     for path in (tmp_path / "x.npz", tmp_path / "pictures"):
-        with pytest.raises(InputError, match=r"label column 'last': goes with \.csv and \.tsv"):
+        with pytest.raises(InputError, match=r"label column 'last': needs a \.csv or \.tsv"):
             sources.load(path, label="last")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,11 +11,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 from gossamer.device.base import Device
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.errors import GossamerWarning
+from gossamer.ops.backprop import host, host_updates
 from gossamer.ops.backprop.host import NumpyBackprop
 from gossamer.ops.backprop.problem import DENSITIES, BackpropProblem
 from gossamer.ops.registry import OPS
@@ -78,7 +81,7 @@ class _OpenClProcessor(RecordingDevice):
 
 def _chosen(device: Device, sizes: tuple[int, ...],
            settings: dict[str, Any]) -> tuple[str, str | None]:
-    """Returns the name of the chosen algorithm, and its form."""
+    """Return the name of the chosen algorithm, and its form."""
     problem = BackpropProblem(sizes, 60_000, 60_000, **settings)
     choice = choose(problem, device, None, None)
     config = dict(choice.variant(problem.of_samples(choice.samples)).config)
@@ -187,3 +190,76 @@ def test_epochs_of_many_lengths_share_a_measurement(
     with pytest.raises(Measured) as caught:
         choose(problem, find("host"), "quick", None)
     assert caught.value.args == (measured, measured)
+
+
+Blobs = tuple[np.ndarray, np.ndarray]
+
+
+def _blas_threads() -> list[int]:
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+
+@pytest.fixture
+def most() -> list[int]:
+    """Numbers of BLAS threads before any training."""
+    threads = _blas_threads()
+    if set(threads) <= {1}:
+        pytest.skip("BLAS has one thread here")
+    return threads
+
+
+def _train(blobs: Blobs, batch: int = 1) -> None:
+    MLP.published((4, 5, 3), epochs=1, batch=batch, device="host").fit(*blobs)
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_small_products_take_one_thread(blobs: Blobs, most: list[int], batch: int,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[int]] = []
+
+    def recorded(work: Any) -> Any:
+        def function(*arguments: Any) -> Any:
+            seen.append(_blas_threads())
+            return work(*arguments)
+
+        return function
+
+    for name in ("in_batches", "one_by_one"):
+        monkeypatch.setattr(host_updates, name, recorded(getattr(host_updates, name)))
+    _train(blobs, batch)
+    assert seen == [[1] * len(most)]
+    assert _blas_threads() == most
+    monkeypatch.setattr(host, "_SMALL", batch * (4 * 5 + 5 * 3) - 1)
+    _train(blobs, batch)
+    assert seen[1:] == [most]
+
+
+def test_threads_are_put_back_where_several_train(blobs: Blobs, most: list[int],
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count of threads is restored even where a second training begins while the first goes on
+    and ends after it."""
+    online = host_updates.one_by_one
+    first_began, second_began, first_ended = (threading.Event() for _ in range(3))
+
+    def in_turns(*arguments: Any) -> list[np.ndarray]:
+        if threading.current_thread().name == "first":
+            first_began.set()
+            second_began.wait(0.5)
+        else:
+            second_began.set()
+            assert first_ended.wait(60)
+        return online(*arguments)
+
+    def first() -> None:
+        _train(blobs)
+        first_ended.set()
+
+    monkeypatch.setattr(host_updates, "one_by_one", in_turns)
+    threads = [threading.Thread(target=first, name="first"),
+               threading.Thread(target=_train, args=(blobs,))]
+    threads[0].start()
+    assert first_began.wait(60)
+    threads[1].start()
+    for thread in threads:
+        thread.join()
+    assert _blas_threads() == most

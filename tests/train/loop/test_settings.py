@@ -1,3 +1,5 @@
+"""Settings and states of trainings, and networks that do not fit the memory."""
+
 from __future__ import annotations
 
 import pickle
@@ -8,10 +10,12 @@ import numpy as np
 import pytest
 
 import gossamer
+from gossamer.device.registry import find
 from gossamer.errors import InputError
-from gossamer.train import MLP
+from gossamer.train import MLP, cross_validate, training_data
 from gossamer.train.data.samples import DataShape
 from gossamer.train.loop.settings import Settings
+from gossamer.train.loop.train_state import TrainState, Validation
 from tests.golden import Golden
 
 Blobs = tuple[np.ndarray, np.ndarray]
@@ -92,3 +96,85 @@ def test_a_schedule_by_a_function(blobs: Blobs) -> None:
     assert by_function.loss_curve_ == stepped.loss_curve_
     np.testing.assert_array_equal(by_function.coefs_[0], stepped.coefs_[0])
     assert sorted(set(called)) == [0, 1, 2, 3]
+
+
+LOSSES = [1.0, 1 + 2**-14, 1 - 2**-14, 1 - 2**-13, 0.5]
+"""Of these, only the last two improve on 1 by the least gain, 0.0001."""
+
+
+def plain(results: list[list[float]], by_score: bool, patience: int | None) -> tuple[int, int]:
+    """Return the last epoch and the kept one. results: the training loss, the score and the
+    validation loss of each epoch. by_score: whether the epoch of the best validation is kept."""
+    best, best_epoch, epoch = (-1.0, np.inf), 0, 0
+    for epoch, (loss, *validation) in enumerate(results, 1):
+        score, loss_of_score = validation if by_score else (0, loss)
+        if score > best[0] or (score == best[0] and loss_of_score <= best[1] - 1e-4):
+            best, best_epoch = (score, loss_of_score), epoch
+        if epoch - best_epoch == patience or loss == 0.5:
+            break
+    return epoch, best_epoch if by_score else epoch
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+@pytest.mark.parametrize("patience", [None, 1, 2, 3])
+@pytest.mark.parametrize("validated", [False, True])
+def test_the_end_and_the_kept_epoch(keep: str, patience: int | None, validated: bool) -> None:
+    rng = np.random.default_rng(0)
+    settings = Settings.of(MLP(hidden=(), keep=keep, patience=patience, epochs=8,
+                               target_error=0.5), DataShape(3, 2, 1, False))
+    for _ in range(30):
+        state = TrainState.start(settings)
+        results = np.stack([rng.choice(values, 8) for values in (LOSSES, [0.5, 0.75], LOSSES)], 1)
+        while not state.ended:
+            loss, score, validation_loss = results[state.epochs_done]
+            state.epochs_done += 1
+            state.curve.append(loss)
+            state.parameters = np.full_like(state.parameters, state.epochs_done)
+            if validated:
+                state.note_validation(Validation(validation_loss, score))
+            else:
+                state.note_loss()
+        last, kept = plain(results.tolist(), validated and keep == "best", patience)
+        assert state.epochs_done == last
+        assert {state.kept_epoch, *state.kept_weights.tolist()} == {kept}
+
+
+X, Y = np.zeros((4, 2), np.float32), np.arange(4) % 2
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Paths of the files that say how much memory there is; they do not exist yet."""
+    paths = tmp_path / "meminfo", tmp_path / "memory.max"
+    monkeypatch.setattr(training_data, "_MEMINFO", paths[0])
+    monkeypatch.setattr(training_data, "_LIMITS", paths[1:])
+    return paths
+
+
+def test_what_is_available(files):
+    assert training_data.available_memory() == find("host").limits.memory_bytes
+    files[0].write_text("MemTotal:  90 kB\nMemAvailable:    5 kB\n")
+    assert training_data.available_memory() == 5120
+    files[1].write_text("max\n")
+    assert training_data.available_memory() == 5120
+    files[1].write_text("4096\n")
+    assert training_data.available_memory() == 4096
+
+
+def test_too_large_a_network(files):
+    """A 2-3-2 network has 17 parameters, in five copies of four bytes each."""
+    mlp = MLP.published((2, 3, 2), device="host", epochs=1)
+    files[1].write_text("340")
+    mlp.fit(X, Y)
+    files[1].write_text("339")
+    message = (r"sizes \(2, 3, 2\): 17 parameters take 340 bytes to train \(5 copies\), 339 bytes "
+               "of memory are available: expected fewer units")
+    for train in (MLP.published((2, 3, 2), device="host").fit, mlp.partial_fit):
+        with pytest.raises(InputError, match=message):
+            train(X, Y)
+
+
+def test_folds_and_velocities_count(files):
+    files[1].write_text("1359")
+    with pytest.raises(InputError, match=r"config 0: .*: 68 parameters take 1360 bytes"):
+        cross_validate(MLP.published((2, 3, 2), device="host", momentum=0.5), X, Y, folds=2)

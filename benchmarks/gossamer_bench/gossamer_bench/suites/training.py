@@ -14,8 +14,7 @@ from gossamer.errors import InputError
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.registry import OPS
 from gossamer.train.data import sources
-from gossamer.train.data.dataset import Dataset, prepared
-from gossamer.train.data.preparation import Preparation
+from gossamer.train.data.dataset import Dataset, Preparation, prepared
 from gossamer.train.data.samples import Samples
 from gossamer.train.loop.algorithm_choice import AlgorithmChoice, choose
 from gossamer.train.loop.settings import UNIFORM

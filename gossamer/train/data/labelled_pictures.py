@@ -1,5 +1,4 @@
-"""Reads labelled pictures from idx files, MNIST's own format: a file of images and a file of
-labels.
+"""Read labelled pictures from MNIST's idx files and from folders of classes.
 
 A file is a big-endian header (two zero bytes, the type of its numbers, the number of dimensions
 and their sizes as int32) and then the numbers, last dimension fastest
@@ -13,8 +12,10 @@ import math
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from gossamer.errors import InputError
+from gossamer.io.images import load_image
 from gossamer.io.packed import opened
 from gossamer.train.data.dataset import Dataset
 
@@ -24,24 +25,25 @@ _UNSIGNED_BYTES = 8
 """The number in a file's header that stands for unsigned bytes."""
 
 
-def is_named_so(name: str) -> bool:
-    """Says whether a file has the name of an idx file."""
+def is_named_idx(name: str) -> bool:
+    """Return whether a file has the name of an idx file."""
     return any(word in name.lower() for word in ("ubyte", "idx1", "idx3")) or name.endswith(".idx")
 
 
 def holds_images(name: str) -> bool:
-    """Says whether a file has the name of an idx file of images."""
-    return is_named_so(name) and any(word in name.lower() for word in _IMAGES)
+    """Return whether a file has the name of an idx file of images."""
+    return is_named_idx(name) and any(word in name.lower() for word in _IMAGES)
 
 
-def is_one(path: Path) -> bool:
-    """Says whether a file begins like an idx file."""
+def is_idx(path: Path) -> bool:
+    """Return whether a file begins like an idx file."""
     with opened(path) as file:
         return file.read(3) == bytes((0, 0, _UNSIGNED_BYTES))
 
 
-def read(path: Path, limit: int | None) -> Dataset:
-    """Returns the samples of a file of images and a file of labels, given the path of either file.
+def read_idx(path: Path, limit: int | None) -> Dataset:
+    """Return the samples of a file of images and a file of labels, given the path of either file.
+
     The two names are the same except for the words images and labels, for idx3 and idx1, and for
     the ending .gz.
 
@@ -70,7 +72,7 @@ def read(path: Path, limit: int | None) -> Dataset:
 
 
 def _partner(path: Path, given_labels: bool) -> Path:
-    """Returns the file of images for a file of labels, or the other way round."""
+    """Return the file of images for a file of labels, or the other way round."""
     here, there = (_LABELS, _IMAGES) if given_labels else (_IMAGES, _LABELS)
     name = path.name
     for old, new in zip(here, there, strict=True):
@@ -85,7 +87,7 @@ def _partner(path: Path, given_labels: bool) -> Path:
 
 
 def _array(path: Path, dimensions: int, what: str) -> np.ndarray:
-    """Returns the numbers of an idx file; `what` names them in error messages."""
+    """Return the numbers of an idx file; `what` names them in error messages."""
     with opened(path) as file:
         content = file.read()
     magic = bytes((0, 0, _UNSIGNED_BYTES, dimensions))
@@ -103,3 +105,72 @@ def _array(path: Path, dimensions: int, what: str) -> np.ndarray:
         raise InputError(f"{path}: ends at byte {len(content)}, expected {end}: a header of "
                          f"{start} and {sizes} {what}")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+SUFFIXES = (".bmp", ".png", ".jpg", ".jpeg")
+
+
+def read_folder(folder: Path, limit: int | None) -> Dataset:
+    """Return the pictures in a folder's subfolders as grey levels.
+
+    All pictures must have the same size.
+
+    The label of a picture is the name of its subfolder, as int64 where all names are whole numbers.
+    Other files and hidden folders are ignored.
+
+    The classes are evenly mixed, because a network that is trained on one class after the other
+    forgets the first classes. The pictures of one class come in the order of their files' names.
+
+    limit: largest number of samples; None for all.
+    """
+    files = labelled_files(folder, limit)
+    first = files[0][0]
+    shape = _grey(first).shape
+    x = np.empty((len(files), shape[0] * shape[1]), np.float32)
+    for row, (file, _) in zip(x, files, strict=True):
+        pixels = _grey(file)
+        if pixels.shape != shape:
+            raise InputError(f"{file}: is {pixels.shape[0]}x{pixels.shape[1]}, {first} is "
+                             f"{shape[0]}x{shape[1]}; expected pictures of one size (height x "
+                             "width)")
+        row[:] = pixels.reshape(-1)
+    names = sorted({name for _, name in files})
+    indices = np.searchsorted(names, [name for _, name in files])
+    y = _labels(names)[indices]
+    return Dataset(x, y, (shape[0], shape[1]), True, str(folder))
+
+
+def labelled_files(folder: Path, limit: int | None) -> list[tuple[Path, str]]:
+    """Return the pictures in a folder's subfolders, each with its subfolder's name.
+
+    There are at most `limit`, in the order of read_folder().
+
+    Raises InputError where there are no pictures.
+    """
+    classes = sorted(entry for entry in folder.iterdir()
+                     if entry.is_dir() and not entry.name.startswith((".", "__")))
+    if not classes:
+        raise InputError(f"{folder}: has no folders; expected one a class, with pictures "
+                         f"({', '.join(SUFFIXES)}), or files to train on")
+    entries: list[tuple[float, int, Path]] = []
+    for index, class_folder in enumerate(classes):
+        files = sorted(file for file in class_folder.iterdir() if file.suffix.lower() in SUFFIXES
+                       and not file.name.startswith("."))
+        if not files:
+            raise InputError(f"{class_folder}: the class has no pictures ({', '.join(SUFFIXES)})")
+        entries += [((position + 0.5) / len(files), index, file)
+                    for position, file in enumerate(files)]
+    return [(file, classes[index].name) for _, index, file in sorted(entries)[:limit]]
+
+
+def _grey(path: Path) -> np.ndarray:
+    """Return the grey levels of a picture, (height, width) uint8."""
+    return np.asarray(Image.fromarray(load_image(path)).convert("L"))
+
+
+def _labels(names: list[str]) -> np.ndarray:
+    """Return the label of each class: its name, or int64 where all names are whole numbers."""
+    if all(name.isascii() and name.isdigit() for name in names) \
+            and len(set(map(int, names))) == len(names):
+        return np.array(list(map(int, names)))
+    return np.array(names)
