@@ -33,8 +33,8 @@ from gossamer.io import terminal
 from gossamer.io.labels.reader import class_names
 from gossamer.io.text import human, shape_text
 from gossamer.model import outputs as network_outputs
-from gossamer.plan.candidate import counted
 from gossamer.model.photos import taking_photos
+from gossamer.plan.candidate import counted
 from gossamer.train.data import labelled_pictures, sources
 from gossamer.train.data.columns import CellRules, encoded
 

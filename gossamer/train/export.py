@@ -14,7 +14,7 @@ from gossamer.model.builder import GraphBuilder, NodeNames
 from gossamer.model.graph import Graph
 from gossamer.model.metadata import ModelMetadata
 from gossamer.model.onnx_writer import to_onnx
-from gossamer.train.data.preparation import WHITE, Preparation
+from gossamer.train.data.dataset import WHITE, Preparation
 
 Layers = Sequence[tuple[np.ndarray, np.ndarray]]
 """Weights (units, units of the layer before) and biases (units,) of each layer."""

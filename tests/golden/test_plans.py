@@ -25,8 +25,8 @@ from gossamer.model.formats import with_formats
 from gossamer.model.input_format import InputFormat
 from gossamer.model.load import load
 from gossamer.plan.plan import Plan
+from gossamer.plan.report.bits import MemoryUse
 from gossamer.plan.report.html import page
-from gossamer.plan.report.memory import MemoryUse
 from gossamer.plan.report.report import Report
 from gossamer.plan.report.zeros import _SLOWER, break_even
 from gossamer.plan.store.tuning_file import BadFile, parse
@@ -37,11 +37,10 @@ from tests.plan.store.test_plan_file import entries, rewrite
 from tests.plan.store.tuning_cache.measurements import good_file
 from tests.plan.store.tuning_cache.test_bad_files import BAD
 from tests.simulated.algorithms import drawn_times, estimated_times, simulated
-from tests.simulated.clock import ticking
-from tests.simulated.device import HARDWARE, SimulatedDevice
+from tests.simulated.binary import pruned_network
+from tests.simulated.device import HARDWARE, SimulatedDevice, ticking
 from tests.simulated.networks import random_network
 from tests.simulated.plans import Case, planned
-from tests.simulated.pruned import pruned_network
 
 
 def row(layer: str, problem: str, algorithm: str, config: str = "", **columns: Any) -> dict:
@@ -159,7 +158,7 @@ def test_options(golden: Golden, tmp_path: Path) -> None:
 def test_parts_for_a_library(golden: Golden, tmp_path: Path,
                              monkeypatch: pytest.MonkeyPatch) -> None:
     """A library for whole networks is simulated on the device, too."""
-    monkeypatch.setattr("gossamer.plan.part.has_library", lambda device: True)
+    monkeypatch.setattr("gossamer.plan.fusion.has_library", lambda device: True)
     for module in ("choose.network_candidates", "run.prepared_steps"):
         monkeypatch.setattr(f"gossamer.plan.{module}.problem_times", lambda problem, *_: [
             0.5 + 3.0 * (index % 2) for index in range(len(problem.parts))])
