@@ -64,11 +64,11 @@ IF_LINUX := $(if $(filter Linux,$(shell uname)),$(comma)cuda)
 # The public interface, and the contracts that other code is written against: their docstrings have
 # numpydoc's sections.
 CONTRACTS := $(addprefix gossamer/, __init__.py errors.py plan/api.py plan/plan.py plan/callable_plan.py plan/plan_group.py plan/batcher.py ray/cluster.py ray/data.py \
-	model/load.py model/builder.py model/node_builder.py torch/api.py torch/optimized_module.py \
+	model/load.py model/builder.py torch/api.py torch/optimized_module.py \
 	device/base.py device/core.py device/other_libraries.py device/limits.py device/source.py device/registry.py \
 	ops/algorithm.py ops/op.py ops/weights.py ops/launch.py \
 	detect/detector.py detect/box.py detect/drawing.py \
-	train/__init__.py train/mlp.py train/predictor.py train/many.py train/data/preparation.py train/loop/progress.py)
+	train/__init__.py train/mlp.py train/predictor.py train/many.py train/data/dataset.py train/loop/progress.py)
 
 # What `make quick` runs: tests/quick.txt names the files. They run on the host alone.
 QUICK := $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && \

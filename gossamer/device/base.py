@@ -34,8 +34,10 @@ class CopyingGraph(abc.ABC):
 
     @abc.abstractmethod
     def copy_to(self, addresses: tuple[int, ...]) -> None:
-        """Set the addresses of the targets of later replays, one for each copy. The memory stays
-        the caller's."""
+        """Set the addresses of the targets of later replays, one for each copy.
+
+        The memory stays the caller's.
+        """
 
     @abc.abstractmethod
     def on(self, stream: Any) -> Callable[[], None]:
@@ -57,11 +59,13 @@ class GraphThenCopies(CopyingGraph):
         self._targets: Sequence[Buffer] = ()
 
     def copy_to(self, addresses: tuple[int, ...]) -> None:
+        """Set the addresses of the targets; see CopyingGraph."""
         self.addresses = addresses
         self._targets = [self._device.wrap(address, nbytes, None)
                          for address, (_, nbytes) in zip(addresses, self._copies, strict=True)]
 
     def on(self, stream: Any) -> Callable[[], None]:
+        """Return a function that replays the work and queues the copies."""
         def replay() -> None:
             self._graph(stream)
             for (source, nbytes), target in zip(self._copies, self._targets, strict=True):

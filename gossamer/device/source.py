@@ -224,10 +224,12 @@ _STRING = re.compile(r"""["']([\w.]+)["']""")
 
 
 def sources(module: str) -> tuple[list[Path], dict[str, str]]:
-    """Return the files that decide what a module's algorithms do, and the versions of the packages
-    that these files call. The files are: the module; the modules of _FOLLOWED that the module
-    imports, directly or through other modules; the kernels of all these modules, and the headers
-    that the kernels include; the headers of the dialect."""
+    """Return the files, and the versions of packages, that decide what a module does.
+
+    The files are: the module; the modules of _FOLLOWED that the module imports, directly or through
+    other modules; the kernels of all these modules, and the headers that the kernels include; the
+    headers of the dialect. The packages are those that these files call.
+    """
     files = set(files_of(DIALECT))
     versions: dict[str, str] = {}
     waiting = [Path(str(sys.modules[module].__file__))]
@@ -245,8 +247,10 @@ def sources(module: str) -> tuple[list[Path], dict[str, str]]:
 
 @functools.cache
 def source_hash(module: str) -> str:
-    """Return a hash of the files and versions that decide what a module does; see `sources`. The
-    hash is computed once in a process."""
+    """Return a hash of the files and versions that decide what a module does; see `sources`.
+
+    The hash is computed once in a process.
+    """
     files, versions = sources(module)
     digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode())
     for path in files:
@@ -256,8 +260,11 @@ def source_hash(module: str) -> str:
 
 @functools.cache
 def _named_in(path: Path) -> tuple[list[Path], list[Path], dict[str, str]]:
-    """Return three things that a module names: kernels, with the headers that they include; the
-    files of modules of _FOLLOWED; and the packages that it calls, with their versions."""
+    """Return what a module names.
+
+    That is kernels, with the headers that they include; the files of modules of _FOLLOWED; and the
+    packages that it calls, with their versions.
+    """
     kernels: list[Path] = []
     modules: list[Path] = []
     versions: dict[str, str] = {}

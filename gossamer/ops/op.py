@@ -54,6 +54,7 @@ class UnaryProblem(Problem):
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
+        """The input alone."""
         return (self.input,)
 
 

@@ -57,6 +57,7 @@ class Estimator:
         return self
 
     def __repr__(self) -> str:
+        """Return the call that makes the estimator, with the parameters that were changed."""
         defaults = self._defaults()
         changed = [f"{name}={value!r}" for name, value in self.get_params().items()
                    if repr(value) != repr(defaults[name])]
@@ -74,6 +75,7 @@ class Estimator:
         return hasattr(self, "_state")
 
     def __sklearn_tags__(self) -> Any:
+        """Return what scikit-learn has to know of the estimator."""
         from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
 
         # an untrained estimator without a task counts as a classifier here, though training on
@@ -113,6 +115,7 @@ class classifiers_only:
         self._method = method
 
     def __get__(self, estimator: Estimator | None, owner: type) -> Any:
+        """Return the method; raise an AttributeError where the estimator learns numbers."""
         if estimator is None:
             return self._method
         if estimator._learns_numbers:
