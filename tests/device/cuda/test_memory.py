@@ -168,7 +168,8 @@ def test_the_driver_tells_whether_memory_is_page_locked(
 
     def attribute(of: Any, address: int) -> tuple[Any, ...]:
         assert address == array.ctypes.data
-        return driver.CUresult[status], driver.CUmemorytype[f"CU_MEMORYTYPE_{kind}"]
+        return (getattr(driver.CUresult, status),
+                getattr(driver.CUmemorytype, f"CU_MEMORYTYPE_{kind}"))
 
     monkeypatch.setattr(driver, "cuPointerGetAttribute", attribute)
     assert cuda_memory.is_page_locked(array) is is_locked
