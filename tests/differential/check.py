@@ -195,7 +195,7 @@ CAUSES = (
           "the standard multiplies sizes by strides; ONNX Runtime takes no pads below 0"),
     Cause("shape", "^Loop", "", "the standard stacks scan outputs, the reference joins them"),
     Cause("shape", "^NonZero-", r"shape \(0, ", "a number has no axes: ONNX Runtime counts one"),
-    Cause("shape", "^Squeeze-", r"shape \(1, ", "a Squeeze of all sizes of 1 keeps the batch"),
+    Cause("shape", "^Squeeze-", r"shape \(1,", "a Squeeze of all sizes of 1 keeps the batch"),
 )
 
 
