@@ -9,6 +9,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from gossamer.errors import InputError, ModelError
+from gossamer.model.load import load
+from gossamer.model.passes.optimise import optimise
 from gossamer.model.prune import PrunedLayer, check_sparsity, prune
 from tests.model.onnx_models import model, weights
 
@@ -351,6 +353,24 @@ def test_layers_of_one_name() -> None:
     proto = model(nodes, {"x": ["N", 4]}, {"b": 2}, {"w": weights(4, 4), "v": weights(4, 4)})
     layers = by_name(prune(proto, None, {"same_2": 0.5}))
     assert layers["same"].after == 16 and layers["same_2"].after == 8
+
+
+def test_layers_have_the_names_of_reports() -> None:
+    nodes = [helper.make_node("Conv", ["x", "k"], ["a"], name="node_conv1d"),
+             helper.make_node("Transpose", ["a"], ["t"], name="turned", perm=(0, 2, 1)),
+             helper.make_node("MatMul", ["a", "t"], ["b"], name="node_scores"),
+             helper.make_node("MatMul", ["b", "w"], ["c"], name="node_linear"),
+             helper.make_node("MatMul", ["c", "v"], ["y"])]
+    proto = model(nodes, {"x": ["N", 3, 6]}, {"y": 3},
+                  {"k": weights(4, 3, 1), "w": weights(4, 5), "v": weights(5, 2)})
+    for node, path in zip(proto.graph.node, ("stem", "head", "head", "head", ""), strict=True):
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=f"['', '{path}', 'call']")
+    names = [layer.name for layer in prune(proto, 0.5, keep=["node_conv1d"])]
+    assert names == ["stem/Conv", "head/MatMul_2", "MatMul_y"]
+    assert names == [node.name for node in optimise(load(proto)).nodes if node.op != "transpose"
+                     and set(node.inputs).intersection(optimise(load(proto)).constants)]
+    assert by_name(prune(proto, None, {"node_linear": 0.7, "stem/Conv": 0.8})
+                   )["head/MatMul_2"].after == 6
 
 
 def test_a_damaged_tensor() -> None:
