@@ -20,7 +20,7 @@ from gossamer.measure import Timing
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose.outcomes import DENSE_ONLY, EndToEnd, Planned
 from gossamer.plan.plan import Plan
-from gossamer.plan.report.report import Report, make_report
+from gossamer.plan.report.report import Report, make_report, row_time_text
 from tests.cli.command_line import succeeds
 from tests.model.onnx_models import model, runtime, save, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
@@ -161,6 +161,12 @@ def test_a_notebook_shows_the_table_and_a_prompt_one_line(plan: Plan) -> None:
     (999500, "1.00 s"), (1.5e6, "1.50 s"), (123456789, "123 s"), (4e9, "4000 s")])
 def test_times_have_three_digits_from_a_millisecond_on(microseconds: float, text: str) -> None:
     assert duration_text(microseconds) == text
+
+
+def test_a_time_that_a_profile_rounds_to_nothing() -> None:
+    rows: list[dict[str, Any]] = [{"median_us": us, "config": config} for us, config in (
+        (None, ""), (0.0, ""), (0.0, "in place"), (0.26, ""))]
+    assert list(map(row_time_text, rows)) == ["", "< 1", "0.0", "0.3"]
 
 
 def test_report_is_of_the_last_batch(plan: Plan) -> None:
