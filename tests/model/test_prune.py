@@ -356,21 +356,14 @@ def test_layers_of_one_name() -> None:
 
 
 def test_layers_have_the_names_of_reports() -> None:
-    nodes = [helper.make_node("Conv", ["x", "k"], ["a"], name="node_conv1d"),
-             helper.make_node("Transpose", ["a"], ["t"], name="turned", perm=(0, 2, 1)),
-             helper.make_node("MatMul", ["a", "t"], ["b"], name="node_scores"),
-             helper.make_node("MatMul", ["b", "w"], ["c"], name="node_linear"),
-             helper.make_node("MatMul", ["c", "v"], ["y"])]
-    proto = model(nodes, {"x": ["N", 3, 6]}, {"y": 3},
-                  {"k": weights(4, 3, 1), "w": weights(4, 5), "v": weights(5, 2)})
-    for node, path in zip(proto.graph.node, ("stem", "head", "head", "head", ""), strict=True):
-        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=f"['', '{path}', 'call']")
-    names = [layer.name for layer in prune(proto, 0.5, keep=["node_conv1d"])]
-    assert names == ["stem/Conv", "head/MatMul_2", "MatMul_y"]
-    assert names == [node.name for node in optimise(load(proto)).nodes if node.op != "transpose"
-                     and set(node.inputs).intersection(optimise(load(proto)).constants)]
-    assert by_name(prune(proto, None, {"node_linear": 0.7, "stem/Conv": 0.8})
-                   )["head/MatMul_2"].after == 6
+    proto = products("first", "scores", "last")
+    proto.graph.node[1].input[1] = "v1"  # a product of two run-time values
+    for node in proto.graph.node:
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'head', 'linear']")
+    names = [layer.name for layer in prune(proto, 0.5, keep=["first"])]
+    assert names == ["head/MatMul", "head/MatMul_3"]
+    assert names == [node.name for node in optimise(load(proto)).nodes][::2]
+    assert [layer.after for layer in prune(proto, None, {"first": 0.75})] == [1, 2]
 
 
 def test_a_damaged_tensor() -> None:

@@ -123,10 +123,10 @@ def _chain(graph: Graph, layer: Node, users: dict[str, list[Node]],
         found = users.get(value, [])
         if not found or any(node.inputs[0] != value or value in node.inputs[1:] for node in found):
             return None
-        if len(found) == 1 and is_image and _keeps_channels(graph, found[0], shapes):
+        if len(found) == 1 and layer.op == "conv2d" and _keeps_channels(graph, found[0], shapes):
             last, = found
             between.append(last)
-            is_image = last.op not in _TO_VECTORS and last.attributes.get("keepdims", True)
+            is_image &= last.op not in _TO_VECTORS and last.attributes.get("keepdims", True)
             continue
         if any(not _has_constants(graph, node) or node.op != ("conv2d" if is_image else "gemm")
                or _groups(node) != 1 or node.attributes.get("trans_a") for node in found):
@@ -135,7 +135,7 @@ def _chain(graph: Graph, layer: Node, users: dict[str, list[Node]],
 
 
 def _keeps_channels(graph: Graph, node: Node, shapes: ShapesByBatch) -> bool:
-    """Whether a reader of an image computes each of its channels from one channel."""
+    """Whether a reader of images, or vectors of their pixels, keeps the channels apart."""
     if node.op == "reduce":
         return node.attributes["kind"] in ("mean", "max") and reduces_image(node, shapes)
     if node.op in _TO_VECTORS:
