@@ -17,7 +17,14 @@ from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report.bits import LayerForm, MemoryUse, form_of, forms_line, memory_use
 from gossamer.plan.report.part_notes import run_notes
-from gossamer.plan.report.zeros import FEW_ZEROS, break_even_line, reason_lines, zero_columns
+from gossamer.plan.report.zeros import (
+    FEW_ZEROS,
+    NOT_KEPT,
+    NOT_MEASURED,
+    break_even_line,
+    reason_lines,
+    zero_columns,
+)
 
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
 _TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "error")
@@ -284,6 +291,10 @@ def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | No
     program, accuracy = planned.program, planned.accuracy
     library = _library_times(program, timings)
     rows = _rows(program, planned.why, builds, library)
+    if planned.is_stored:
+        for row in rows:
+            if row["zeros_reason"] == NOT_MEASURED:
+                row["zeros_reason"] = NOT_KEPT
     if timings is not None:
         total = sum(timing.median_us for timing in timings) or 1.0
         for row, timing in zip(rows, timings, strict=True):

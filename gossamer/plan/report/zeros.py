@@ -18,6 +18,9 @@ FEW_ZEROS = 0.9
 """Density up to which a report has a line on a layer's zeros even where the plan skips none. It is
 a rule of thumb."""
 _NOT_TRIED = "not tried: "
+NOT_MEASURED = "nothing was measured, as `gossamer compile` or an effort does"
+NOT_KEPT = ("no times are known, as a saved plan keeps none: profile() measures those of the plan, "
+            "and an effort compares algorithms")
 
 Row = Mapping[str, Any]
 """A row of a report."""
@@ -103,7 +106,7 @@ def _reason(step: Step, sparse_us: float, dense_us: float) -> str:
         return "what skips them was not tried, as it is expected to be slower"
     comes_later = any(reason.startswith("comes after ") for reason in reasons.values())
     if names and not step.candidates and (comes_later or not reasons):
-        return "nothing was measured, as `gossamer compile` or an effort does"
+        return NOT_MEASURED
     if names and not reasons:
         return "what skips them was not tried"
     texts: dict[str, list[str]] = {}
