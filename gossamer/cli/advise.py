@@ -81,7 +81,8 @@ def _print_advice(advice: Advice) -> None:
     columns = {"layer": "layer", "weights": "weights",
                **{name: f"{name}, us" if name == AS_IT_IS else name for name in names}}
     rows: list[dict[str, Any]] = [
-        {"layer": _group_name(group), "weights": group.weights, **_texts(group.us)}
+        {"layer": _group_name(group), "weights": group.weights, **{
+            name: "< 1" if text == "0.0" else text for name, text in _texts(group.us).items()}}
         for group in advice.groups]
     rows += [{"layer": "other steps", **_texts(advice.others_us)},
              {"layer": "the network", **_texts(advice.network_us)},

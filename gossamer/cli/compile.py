@@ -45,7 +45,7 @@ from gossamer.plan.report.html import (
     time_text,
     with_precision,
 )
-from gossamer.plan.report.report import Report
+from gossamer.plan.report.report import Report, row_time_text
 from gossamer.plan.report.zeros import break_even_text
 from gossamer.plan.store.plan_file import SUFFIX
 from gossamer.plan.tune.search import Progress as TuningProgress
@@ -302,8 +302,8 @@ def _print_report(report: Report, said: Sequence[str], precision: str) -> None:
     print(f"\nbatch {report.batch}")
     rows = [{**row, "density": None if row["density"] is None else share_text(row["density"]),
              "algorithm": with_precision(row),
-             "us": time_text(row.get("median_us")), "spread": quartiles_text(row),
-             "dense": time_text(row.get("best_dense_us")),
+             "us": row_time_text(row), "spread": quartiles_text(row),
+             "dense": row_time_text(row, "best_dense_us"),
              "break_even": break_even_text(row),
              "speedup": "" if row.get("speedup") is None else f"{row['speedup']:.2f}",
              "error": error_text(row.get("error"))} for row in report.rows]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -76,15 +77,9 @@ def prune_(
         shares = _measured_shares(model, read, speed_up, keep or (), device, batch,
                                   precision or "fp32")
     network = read()
-    try:
+    with _naming_options(model, per_layer, keep):
         layers = prune(network, sparsity, shares, scope=scope or "global", depthwise=depthwise,
                        pattern=pattern, keep=keep or ())
-    except InputError as error:
-        names = [*([] if per_layer is None else [f"--per-layer {per_layer}"]),
-                 *(["--keep"] if keep else [])]
-        raise InputError(f"{' or '.join(names)}: {error}") from None
-    except ModelError as error:
-        raise ModelError(f"{model}: {error}") from None
     if all(layer.kept for layer in layers):
         raise InputError(f"{model}: has no weights to prune" + (
             f" ({layers[0].name!r}: {layers[0].kept})" if layers else
@@ -99,6 +94,20 @@ def prune_(
             terminal.notice(f"layer {layer.name!r}: all weights are zero; give it a lower sparsity "
                             "with --per-layer", "warning")
     _report(model, output, layers, as_json)
+
+
+@contextmanager
+def _naming_options(model: str, per_layer: Path | None, keep: Sequence[str] | None
+                    ) -> Iterator[None]:
+    """Name in errors of prune() the options or the file that they come from."""
+    try:
+        yield
+    except InputError as error:
+        names = [*([] if per_layer is None else [f"--per-layer {per_layer}"]),
+                 *(["--keep"] if keep else [])]
+        raise InputError(f"{' or '.join(names)}: {error}") from None
+    except ModelError as error:
+        raise ModelError(f"{model}: {error}") from None
 
 
 def _check_zeros(sparsity: float | None, per_layer: Path | None, scope: str | None,
@@ -152,9 +161,11 @@ def _measured_shares(model: str, read: Callable[[], onnx.ModelProto], speed_up: 
 
     Raises InputError where zeros make no layer faster.
     """
+    with _naming_options(model, None, keep):
+        kept = [layer.name for layer in prune(read(), 0.5, keep=keep) if layer.kept]
     with Console(stderr=True).status("reading the network") as status, naming(model):
         advice = advise(read, device=device, batch=batch, precision=precision, note=status.update)
-    choice = cheapest(advice, speed_up, keep)
+    choice = cheapest(advice, speed_up, kept)
     if not choice.sparsities:
         raise InputError(f"--speed-up {speed_up:g}: no layer of {model} is faster with zeros on "
                          f"{advice.device}; gossamer advise shows the times")

@@ -26,8 +26,10 @@ def input_bar() -> Iterator[Progress]:
 
 def print_report(report: Any) -> None:
     """Print the layers of a profiled plan's report, and the time from end to end."""
+    from gossamer.plan.report.report import row_time_text
+
     rows = [{**row, "density": None if row["density"] is None else share_text(row["density"]),
-             "median_us": f"{row['median_us']:.1f}", "share": f"{row['share']:.1%}"}
+             "median_us": row_time_text(row), "share": f"{row['share']:.1%}"}
             for row in report.rows]
     terminal.print_table(
         {"layer": "layer", "op": "op", "problem": "problem", "density": "density",

@@ -17,6 +17,7 @@ from onnx import TensorProto
 from gossamer.errors import InputError, ModelError, closest, one_of, quoted
 from gossamer.model.graph import UniqueNames
 from gossamer.model.readers.onnx.constants import to_array
+from gossamer.model.readers.onnx.order import node_name
 
 SCOPES = ("global", "layer")
 PATTERNS = ("unstructured", "2:4", "channels")
@@ -49,7 +50,8 @@ of the node (a branch or loop) reads the value."""
 class PrunedLayer:
     """A layer of the file, and the number of its nonzero weights before and after pruning.
 
-    name: name of the node; where the node has none, its op and output.
+    name: name of the layer in reports: the path of its module of PyTorch with its op, or the name
+    of the node; where the node has neither, its op and output.
     weight: name of the tensor of weights.
     kept: reason why the weights stay as they were; empty where they were pruned.
     """
@@ -71,6 +73,7 @@ class PrunedLayer:
 class _PrunableLayer:
     """A layer while it is pruned.
 
+    node: the name of the node in the file.
     tensor: the stored weights; None where they are no dense constant.
     values: the weights as an array of floats.
     before: number of nonzero weights at the beginning.
@@ -85,6 +88,7 @@ class _PrunableLayer:
 
     name: str
     op: str
+    node: str
     weight: str = ""
     tensor: TensorProto | None = None
     values: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
@@ -119,9 +123,8 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
     pattern: one of PATTERNS. "2:4" makes half of each layer's weights zero. "channels" takes
     `sparsity` as the fraction of each layer's output channels; the biases of these channels become
     zero too, where no other node reads them, so that the channels can be left out.
-    keep: names of layers or of their weights that stay as they are.
-    per_layer: fractions by the names of layers or of their weights; `sparsity` does not apply to
-    these layers.
+    keep: names of layers, of their nodes or of their weights that stay as they are.
+    per_layer: fractions by such names; `sparsity` does not apply to these layers.
     depthwise: whether `sparsity` also applies to convolutions with one input channel a group.
     per_layer may name such convolutions in either case.
 
@@ -217,7 +220,8 @@ def _set_zero(tensor: TensorProto, mask: np.ndarray) -> None:
 def _keep(layers: Sequence[_PrunableLayer], names: Sequence[str]) -> None:
     """Mark the named layers as kept. Raises InputError for a name that no layer has."""
     for name in names:
-        named = [layer for layer in layers if name in (layer.name, layer.weight)]
+        named = [layer for layer in layers if layer.name == name] or [
+            layer for layer in layers if name and name in (layer.node, layer.weight)]
         if not named:
             raise InputError(_unknown(name, [layer.name for layer in layers]))
         for layer in named:
@@ -241,6 +245,7 @@ def _keep_unlike(layers: Sequence[_PrunableLayer], pattern: str) -> None:
 def _assign(layers: Sequence[_PrunableLayer], per_layer: Mapping[str, float]) -> None:
     """Give the named layers their sparsity."""
     by_name = {layer.weight: layer for layer in layers if not layer.kept}
+    by_name.update({layer.node: layer for layer in layers if layer.node})
     by_name.update({layer.name: layer for layer in layers})
     for name, share in per_layer.items():
         layer = by_name.get(name)
@@ -249,7 +254,7 @@ def _assign(layers: Sequence[_PrunableLayer], per_layer: Mapping[str, float]) ->
         if layer.kept:
             raise InputError(f"layer {quoted(name)} cannot be pruned: {layer.kept}")
         if layer.sparsity is not None:
-            raise InputError(f"layer {quoted(name)} is named twice, by its node and by its weights")
+            raise InputError(f"layer {quoted(name)} is named twice, by two of its names")
         layer.sparsity = share
 
 
@@ -282,12 +287,13 @@ def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
     names = UniqueNames()
     owners: dict[str, str] = {}
     for node in graph.node:
+        name = names.unique(node_name(node))
         if not _is_layer(node):
             continue
         source = _stored_weights(node.input[1], tensors, producers)
         if source not in tensors and node.op_type == "MatMul":
             continue  # a product of two run-time values
-        layer = _PrunableLayer(names.unique(_name(node)), node.op_type)
+        layer = _PrunableLayer(name, node.op_type, node.name)
         layers.append(layer)
         if source not in tensors:
             layer.kept = "its weights are no dense constant"
@@ -329,10 +335,6 @@ def _readers(graph: onnx.GraphProto) -> _Readers:
     return readers
 
 
-def _name(node: onnx.NodeProto) -> str:
-    return node.name or f"{node.op_type}_{next(iter(node.output), '')}"
-
-
 def _is_layer(node: onnx.NodeProto) -> bool:
     return (node.op_type in _LAYERS and node.domain in ("", "ai.onnx") and len(node.input) > 1)
 
@@ -359,7 +361,7 @@ def _other_reader(name: str, readers: _Readers, outputs: set[str]) -> str:
             if node.op_type in _TRANSPARENT and index == 0:
                 pending += [output for output in node.output[:1] if output not in passed]
             elif not (_is_layer(node) and index == 1):
-                return f"{quoted(node.op_type)[1:-1]} {quoted(_name(node))} reads"
+                return f"{quoted(node.op_type)[1:-1]} {quoted(node_name(node))} reads"
     return ""
 
 

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -72,8 +73,8 @@ class Batcher:
 
     def __init__(self, plan: Plan | PlanGroup, latency: float | None = None, *, most: int = 64,
                  queue: int = 1024) -> None:
-        if latency is not None and not 0 < latency < math.inf:
-            raise InputError(f"latency {latency}: expected seconds above 0, such as 0.005")
+        if latency is not None and not (isinstance(latency, Real) and 0 < latency < math.inf):
+            raise InputError(f"latency {latency!r}: expected seconds above 0, such as 0.005")
         for name, number in (("most", most), ("queue", queue)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise InputError(f"{name} {number!r}: expected a whole number of 1 or more")
@@ -101,6 +102,12 @@ class Batcher:
             worker.start()
         weakref.finalize(self, _give_up, self._work, self._waiting)
         _BATCHERS.add(self)
+
+    def __repr__(self) -> str:
+        """Return the plan, the batch sizes and how many images wait."""
+        sizes = (f"batches of {', '.join(map(str, self.times))}" if self.times else
+                 "each request alone")
+        return f"<Batcher of {self._plan!r}: {sizes}; {self.waiting} waiting>"
 
     @property
     def waiting(self) -> int:
@@ -202,6 +209,8 @@ class Batcher:
         if rows > self._queue:
             raise InputError(f"a request of {rows} images, and the queue holds {self._queue}; send "
                              "them in several requests")
+        if deadline is not None and not isinstance(deadline, Real):
+            raise InputError(f"deadline {deadline!r}: expected seconds above 0, such as 0.05")
         if deadline is not None and not deadline > 0:
             raise DeadlineError(f"deadline {deadline}: expected seconds above 0")
         now = time.monotonic()

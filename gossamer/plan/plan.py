@@ -6,13 +6,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gossamer import debug
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.errors import DeviceError, InputError, UnsupportedError
+from gossamer.errors import DeviceError, InputError, UnsupportedError, quoted
 from gossamer.measure import Timing, called, scatter_notice
 from gossamer.model.formats import format_lines
 from gossamer.model.graph import Graph, ValueInfo, as_called
@@ -112,12 +113,34 @@ class Plan(CallablePlan):
         return f"<Plan of {self.graph.name} on {self.device.name}>"
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show: the report. Where that would first measure, the names."""
-        from gossamer.plan.report.html import escape
+        """Return what notebooks show: the names, and the report of a planned batch size."""
+        return self.html(repr(self))
 
-        if self.tuner is not None and not self._planned:
-            return escape(repr(self))
-        return f"<p>{escape(repr(self))}</p>\n{self.report()._repr_html_()}"
+    def html(self, title: str) -> str:
+        """Return what notebooks show, without choosing algorithms by measurements.
+
+        Parameters
+        ----------
+        title : str
+            The line above the report.
+
+        Returns
+        -------
+        str
+            The report of the last batch size that was computed, else planned; where none was
+            planned and an effort is given, a sentence in its place.
+        """
+        from gossamer.plan.report.html import paragraph
+
+        with self._lock:
+            batch = self._batch_or_last(None)
+            if self._planned and batch not in self._planned:
+                batch = next(reversed(self._planned))
+            is_planned = self.tuner is None or batch in self._planned
+        shown = self.report(batch)._repr_html_() if is_planned else paragraph(
+            f"nothing is planned yet: the first call measures its batch size; report({batch}) "
+            f"measures batch {batch}")
+        return f"{paragraph(title)}\n{shown}"
 
     def choose_beside(self, other: Plan) -> None:
         """Let this plan and another plan, for devices of one kind, choose one after another.
@@ -316,6 +339,7 @@ class Plan(CallablePlan):
         return self._plan(batch).program
 
     def _plan(self, batch: int) -> Planned:
+        _check_batch(batch)
         with self._lock:
             if batch not in self._planned:
                 planned = self._planner.planned(batch)
@@ -517,4 +541,13 @@ class Plan(CallablePlan):
         return None if self._choices is None or self._choices.made_for else self._choices
 
     def _batch_or_last(self, batch: int | None) -> int:
-        return self._calls.last_batch or default_batch(self.graph) if batch is None else batch
+        if batch is None:
+            return self._calls.last_batch or default_batch(self.graph)
+        _check_batch(batch)
+        return batch
+
+
+def _check_batch(batch: object) -> None:
+    if isinstance(batch, bool) or not isinstance(batch, Integral) or batch < 0:
+        raise InputError(f"batch {quoted(batch)}: expected a number of images, 0 or more, such as "
+                         "8")

@@ -118,6 +118,10 @@ class PlanGroup:
         """Return the names of the network and the devices."""
         return f"<PlanGroup of {self.graph.name} on {self.device_names}>"
 
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: the names, and the report of the first device."""
+        return self._first().html(repr(self))
+
     @property
     def graph(self) -> Graph:
         """The network."""

@@ -85,12 +85,15 @@ class MeasuredLayer:
     device: the device on which the layer may run.
     candidates: all candidates that were measured.
     reasons: for each algorithm without a candidate, the reason why it has none.
+    within: for a part, the microseconds that the library takes for each layer while it computes
+    the whole part, by the layer's name, where they were measured.
     """
 
     layer: Layer
     device: Device
     candidates: list[Candidate]
     reasons: dict[str, str]
+    within: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def least_cost(self) -> float:

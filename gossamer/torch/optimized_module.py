@@ -215,6 +215,10 @@ class OptimizedModule(nn.Module):
         """Return the names of the network and of the device."""
         return f"OptimizedModule({self._plan!r})"
 
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: the names, and the report of the plan."""
+        return self._plan.html(repr(self))
+
     def _computed(self, tensors: Any) -> list[Any]:
         """Return the plan's outputs in the dtypes and memory formats of the module's outputs."""
         for name, tensor in zip(self._inputs.names, tensors, strict=True):

@@ -46,6 +46,12 @@ def test_every_form_gives_the_same_numbers(form: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(b, np.maximum(X, 0) @ weights(4, 3), rtol=1e-5, atol=1e-5)
 
 
+def test_a_name_that_says_nothing_is_that_of_the_file(tmp_path: Path) -> None:
+    for name, kept in (("main_graph", "model"), ("resnet", "resnet")):
+        (proto := two_outputs()).graph.name = name
+        assert gossamer.load(save(proto, tmp_path)).name == kept
+
+
 def test_a_model_in_memory_is_left_as_it_is() -> None:
     proto = two_outputs()
     before = proto.SerializeToString(deterministic=True)

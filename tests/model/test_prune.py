@@ -9,6 +9,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from gossamer.errors import InputError, ModelError
+from gossamer.model.load import load
+from gossamer.model.passes.optimise import optimise
 from gossamer.model.prune import PrunedLayer, check_sparsity, prune
 from tests.model.onnx_models import model, weights
 
@@ -351,6 +353,17 @@ def test_layers_of_one_name() -> None:
     proto = model(nodes, {"x": ["N", 4]}, {"b": 2}, {"w": weights(4, 4), "v": weights(4, 4)})
     layers = by_name(prune(proto, None, {"same_2": 0.5}))
     assert layers["same"].after == 16 and layers["same_2"].after == 8
+
+
+def test_layers_have_the_names_of_reports() -> None:
+    proto = products("first", "scores", "last")
+    proto.graph.node[1].input[1] = "v1"  # a product of two run-time values
+    for node in proto.graph.node:
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'head', 'linear']")
+    names = [layer.name for layer in prune(proto, 0.5, keep=["first"])]
+    assert names == ["head/MatMul", "head/MatMul_3"]
+    assert names == [node.name for node in optimise(load(proto)).nodes][::2]
+    assert [layer.after for layer in prune(proto, None, {"first": 0.75})] == [1, 2]
 
 
 def test_a_damaged_tensor() -> None:

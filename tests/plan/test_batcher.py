@@ -274,6 +274,7 @@ def test_several_inputs_and_outputs(fixed_times: None, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"latency": 0}, "latency 0: expected seconds above 0"),
+    ({"latency": "5ms"}, "latency '5ms': expected seconds above 0"),
     ({"latency": float("nan")}, "latency nan: expected"),
     ({"most": 0}, "most 0: expected a whole number of 1 or more"),
     ({"queue": 1.5}, "queue 1.5: expected a whole number"),
@@ -292,6 +293,7 @@ def test_batch_sizes_up_to_the_largest(most: int, sizes: list[int], tmp_path: Pa
     monkeypatch.setattr("gossamer.plan.batcher._seconds", lambda plan, batch: 1.0)
     with Batcher(compiled(small(), find("host"), tmp_path), most=most, latency=10) as batcher:
         assert list(batcher.times) == sizes
+        assert repr(batcher).endswith(f": batches of {str(sizes)[1:-1]}; 0 waiting>")
 
 
 def test_a_closed_plan_makes_no_batcher(tmp_path: Path) -> None:

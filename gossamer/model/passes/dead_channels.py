@@ -1,13 +1,15 @@
 """Removes channels without effect: channels whose filter is zero, and channels that no layer reads.
 
 The output of a filter of zeros is the same number at every pixel: the result of the layer's
-epilogue for 0. The effect of this number goes into the biases of the layers that read the channel.
-Where a layer that reads the channel pads its input with zeros, or where the rounding of its sums
-may flip a sign, the channel is removed only if the number is 0.
+epilogue for 0. Depthwise convolutions, pools, means of images and reshapes to vectors may follow.
+The effect of the number goes into the biases of the layers that read the channel. Where a layer
+that reads the channel or an average pool counts zeros around the image, or where the rounding of
+sums may flip a sign, the channel is removed only if the number is 0.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,10 +21,12 @@ from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.passes.batch_norm import feeds_sign, output_rows, readers
+from gossamer.model.passes.pixels import reduces_image
 
 _MULTIPLE = 8
 """The number of channels that kernels read at a time. A layer whose number of channels is a
 multiple of 8 keeps a multiple of 8 channels."""
+_TO_VECTORS = ("reshape", "flatten", "squeeze")
 _NOTE = re.compile(r"(\d+) channels without effect are left out: .*; ([\d.]+) times less work")
 
 
@@ -31,13 +35,14 @@ class _Chain:
     """A layer, and the other layers that have to change when channels of the layer are removed.
 
     layer: the layer whose output channels may be removed.
-    depthwise: the depthwise convolutions that follow the layer, one after another.
-    readers: the layers that read the result of the last depthwise convolution, or of `layer` where
-    no depthwise convolution follows it.
+    between: the nodes that follow the layer, one after another, and keep its channels apart: a
+    reshape makes several neighbouring columns of each channel.
+    readers: the layers that read the result of the last of these nodes, or of `layer` where there
+    are none.
     """
 
     layer: Node
-    depthwise: tuple[Node, ...]
+    between: tuple[Node, ...]
     readers: tuple[Node, ...]
 
 
@@ -59,7 +64,7 @@ def drop_dead_channels(graph: Graph, shapes: ShapesByBatch) -> None:
         # from the last layer to the first: once a channel without readers is removed, channels of
         # earlier layers may have no reader left
         for layer in reversed(graph.nodes):
-            chain = _chain(graph, layer, users)
+            chain = _chain(graph, layer, users, shapes)
             if chain is None:
                 continue
             gone, constants = _without_effect(graph, chain, users)
@@ -73,7 +78,7 @@ def drop_dead_channels(graph: Graph, shapes: ShapesByBatch) -> None:
         others = len(removed) - 3
         more = f" and {others} more layer" + "s" * (others > 1) if others > 0 else ""
         after = _work(graph, positions)
-        less = f"; {before / after:.2f} times less work" if after else ""
+        less = f"; {before / after:.2f} times less work" if before >= 1.01 * after > 0 else ""
         graph.notes.append(f"{total} channels without effect are left out: {some}{more}{less}")
 
 
@@ -103,29 +108,41 @@ def _work(graph: Graph, positions: Mapping[str, float]) -> float:
                if (rows := output_rows(graph, node)) is not None)
 
 
-def _chain(graph: Graph, layer: Node, users: dict[str, list[Node]]) -> _Chain | None:
+def _chain(graph: Graph, layer: Node, users: dict[str, list[Node]],
+           shapes: ShapesByBatch) -> _Chain | None:
     """Return the chain that begins with a layer; None where nodes of another kind read its
     channels, or where an epilogue reads a run-time value."""
     if not _has_constants(graph, layer) or _groups(layer) != 1:
         return None
-    depthwise: list[Node] = []
-    last = layer
+    between: list[Node] = []
+    last, is_image = layer, layer.op == "conv2d"
     while True:
         if any(name not in graph.constants for name in last.inputs[2:]):
             return None
         value, = last.outputs
         found = users.get(value, [])
-        if not found or not all(_has_constants(graph, node) and node.op == layer.op
-                                and node.inputs[0] == value and value not in node.inputs[1:]
-                                for node in found):
+        if not found or any(node.inputs[0] != value or value in node.inputs[1:] for node in found):
             return None
-        if len(found) == 1 and _is_depthwise(graph, found[0]):
+        if len(found) == 1 and layer.op == "conv2d" and _keeps_channels(graph, found[0], shapes):
             last, = found
-            depthwise.append(last)
+            between.append(last)
+            is_image &= last.op not in _TO_VECTORS and last.attributes.get("keepdims", True)
             continue
-        if any(_groups(node) != 1 or node.attributes.get("trans_a") for node in found):
+        if any(not _has_constants(graph, node) or node.op != ("conv2d" if is_image else "gemm")
+               or _groups(node) != 1 or node.attributes.get("trans_a") for node in found):
             return None
-        return _Chain(layer, tuple(depthwise), tuple(found))
+        return _Chain(layer, tuple(between), tuple(found))
+
+
+def _keeps_channels(graph: Graph, node: Node, shapes: ShapesByBatch) -> bool:
+    """Whether a reader of images, or vectors of their pixels, keeps the channels apart."""
+    if node.op == "reduce":
+        return node.attributes["kind"] in ("mean", "max") and reduces_image(node, shapes)
+    if node.op in _TO_VECTORS:
+        known = shapes.shapes(node.inputs[0])
+        return bool(known) and shapes.shapes(node.outputs[0]) == [
+            (shape[0], math.prod(shape[1:])) for shape in known]
+    return node.op == "pool" or (_has_constants(graph, node) and _is_depthwise(graph, node))
 
 
 def _has_constants(graph: Graph, node: Node) -> bool:
@@ -142,24 +159,33 @@ def _is_depthwise(graph: Graph, node: Node) -> bool:
     return node.op == "conv2d" and 1 < _groups(node) == channels and per_group == 1
 
 
-def _columns(graph: Graph, node: Node) -> np.ndarray:
-    """Return the weights of a layer as (outputs, inputs, taps), a view of the array."""
+def _columns(graph: Graph, node: Node, channels: int) -> np.ndarray:
+    """Return the weights of a layer as (outputs, channels, taps), a view of the array.
+
+    The taps of a product are the columns that a reshape has made of a channel.
+    """
     rows = output_rows(graph, node)
     assert rows is not None
-    return rows.reshape(*rows.shape[:2], -1)
+    return rows.reshape(len(rows), channels, -1)
 
 
 def _without_effect(graph: Graph, chain: _Chain,
                     users: dict[str, list[Node]]) -> tuple[np.ndarray, np.ndarray]:
     """Return which channels of a chain can be removed, and for each channel the number that its
     readers get instead."""
-    is_read = np.any([_columns(graph, node).any(axis=(0, 2)) for node in chain.readers], axis=0)
-    is_constant = ~_columns(graph, chain.layer).any(axis=(1, 2))
-    constants = _epilogue(graph, chain.layer, np.zeros(len(is_read), np.float32))
-    for node in chain.depthwise:
-        is_constant &= (constants == 0) | (not _is_padded(node))
-        sums = constants * graph.constants[node.inputs[1]].sum(axis=(1, 2, 3))
-        constants = _epilogue(graph, node, sums.astype(np.float32))
+    rows = output_rows(graph, chain.layer)
+    assert rows is not None
+    is_constant = ~rows.reshape(len(rows), -1).any(axis=1)
+    is_read = np.any([_columns(graph, node, len(rows)).any(axis=(0, 2)) for node in chain.readers],
+                     axis=0)
+    constants = _epilogue(graph, chain.layer, np.zeros(len(rows), np.float32))
+    for node in chain.between:
+        if node.op == "pool":
+            is_constant &= _window_reaches_image(node) & ((constants == 0) | _is_of_image(node))
+        elif node.op == "conv2d":
+            is_constant &= (constants == 0) | (not (_is_padded(node) or _has_jump(node)))
+            sums = constants * graph.constants[node.inputs[1]].sum(axis=(1, 2, 3))
+            constants = _epilogue(graph, node, sums.astype(np.float32))
     is_constant &= np.isfinite(constants)
     if any(map(_is_padded, chain.readers)) or any(
             _has_jump(node) or feeds_sign(node.outputs[0], users) for node in chain.readers):
@@ -181,6 +207,20 @@ def _is_padded(node: Node) -> bool:
     return any(node.attributes.get("pads", ())) or "auto_pad" in node.attributes
 
 
+def _window_reaches_image(node: Node) -> bool:
+    """Whether each window of a pool certainly has an element of the image."""
+    a = node.attributes
+    return not _is_padded(node) or (max(a["dilations"]) == 1 and all(
+        pad < size for pad, size in zip(a["pads"], 2 * tuple(a["kernel"]), strict=True)))
+
+
+def _is_of_image(node: Node) -> bool:
+    """Whether the results of a pool do not depend on the zeros around the image."""
+    a = node.attributes
+    return a["kind"] == "max" or not (
+        a["count_include_pad"] and (_is_padded(node) or a["ceil_mode"]))
+
+
 def _has_jump(node: Node) -> bool:
     expression: Expression = node.attributes["epilogue"]
     return any(step.function in DISCONTINUOUS for step in expression.steps)
@@ -200,7 +240,10 @@ def _remove(graph: Graph, chain: _Chain, gone: np.ndarray, constants: np.ndarray
     constants: for each channel, the number that its readers get instead.
     """
     kept = np.flatnonzero(~gone)
-    for node in (chain.layer, *chain.depthwise):
+    for node in chain.between:
+        if node.op in _TO_VECTORS:
+            node.op, node.inputs, node.attributes = "flatten", node.inputs[:1], {"axis": 1}
+    for node in (chain.layer, *(node for node in chain.between if node.op == "conv2d")):
         axis = 1 if node.op == "gemm" and not node.attributes["trans_b"] else 0
         _replace(graph, node, 1, graph.constants[node.inputs[1]].take(kept, axis), names)
         for index, name in enumerate(node.inputs[2:], 2):
@@ -208,10 +251,13 @@ def _remove(graph: Graph, chain: _Chain, gone: np.ndarray, constants: np.ndarray
         if node is not chain.layer:
             node.attributes["groups"] = len(kept)
     for node in chain.readers:
-        lost = (_columns(graph, node).sum(axis=2, dtype=np.float64)[:, gone]
+        columns = _columns(graph, node, len(gone))
+        lost = (columns.sum(axis=2, dtype=np.float64)[:, gone]
                 @ constants[gone].astype(np.float64)).astype(np.float32)
         axis = 0 if node.op == "gemm" and not node.attributes["trans_b"] else 1
-        _replace(graph, node, 1, graph.constants[node.inputs[1]].take(kept, axis), names)
+        taps = columns.shape[2] if node.op == "gemm" else 1
+        left = (kept[:, None] * taps + np.arange(taps)).reshape(-1)
+        _replace(graph, node, 1, graph.constants[node.inputs[1]].take(left, axis), names)
         if lost.any():
             _add_bias(node, add_constant(graph, names, f"{node.outputs[0]}.left", lost))
 

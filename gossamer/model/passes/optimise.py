@@ -79,7 +79,8 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     move_scales_into_weights(graph)
     fuse_epilogues(graph, shapes)
     if keep_pixels(graph, shapes):
-        fuse_epilogues(graph, shapes_by_batch(graph))
+        shapes = shapes_by_batch(graph)
+        fuse_epilogues(graph, shapes)
     drop_dead_channels(graph, shapes)
     drop_dead(graph)
     return graph

@@ -67,7 +67,7 @@ def _layers_between(graph: Graph, shapes: ShapesByBatch, node: Node, producers: 
         if layer is None or len(users[name]) != 1 or shapes.shapes(name) != rows:
             return []
         if layer.op == "reduce":
-            return [layer, *layers] if _reduces_image(layer, shapes) else []
+            return [layer, *layers] if reduces_image(layer, shapes) else []
         if layer.op in _RESHAPES:
             rows = [shape[:2] for shape in shapes.shapes(layer.inputs[0])]
             if rows != shapes.shapes(name):
@@ -83,7 +83,7 @@ def _layers_between(graph: Graph, shapes: ShapesByBatch, node: Node, producers: 
     return layers if [shape[:2] for shape in shapes.shapes(name)] == rows else []
 
 
-def _reduces_image(layer: Node, shapes: ShapesByBatch) -> bool:
+def reduces_image(layer: Node, shapes: ShapesByBatch) -> bool:
     """Return whether a reduction is over the height and width of images."""
     axes = layer.attributes.get("axes")
     if any(len(shape) != 4 for shape in shapes.shapes(layer.inputs[0])):

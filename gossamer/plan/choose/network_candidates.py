@@ -84,8 +84,10 @@ class NetworkCandidates:
                         if has_discontinuities(layer.problem)}
             parts += measured(left_out) if left_out else []
         alone = {node.layer.name: node.least_cost for node in self.of_layers}
-        faster = {name for part in parts if math.isfinite(part.least_cost)
-                  for name, us in _times_within(part).items()
+        for part in parts:
+            if math.isfinite(part.least_cost):
+                part.within = _times_within(part)
+        faster = {name for part in parts for name, us in part.within.items()
                   if alone.get(name, math.inf) * (1 + SLACK) < us}
         if faster:
             parts += measured(left_out | faster)

@@ -79,6 +79,7 @@ class Planned:
     plans: the comparison with baseline plans, one dict for each plan with the keys plan, median_us,
     p25_us, p75_us, outcome and is_taken. The first dict is about the plan of the cheapest
     assignment. Empty where no plans were compared.
+    is_stored: whether the choices are those of another plan, without its times.
     """
 
     program: Program
@@ -88,5 +89,6 @@ class Planned:
     end_to_end: EndToEnd | None = None
     why: str = ""
     plans: Sequence[dict[str, Any]] = ()
+    is_stored: bool = False
 
 

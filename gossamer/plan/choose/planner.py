@@ -79,7 +79,7 @@ class Planner:
         network = self.network(batch)
         if self._choices is not None:
             program, notes = self._choices.program(network, self._device)
-            return Planned(program, notes=tuple(notes))
+            return Planned(program, notes=tuple(notes), is_stored=True)
 
         _check_forced(network.layers, self._policy)
         stage = nullcontext() if self._tuner is None else self._tuner.profile.stage(CHOOSING)

@@ -14,7 +14,7 @@ from gossamer.model.passes.dead_channels import less_work
 from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import counted
 from gossamer.plan.choose.outcomes import DENSE_ONLY, WHEREVER
-from gossamer.plan.report.report import Report, seconds_text
+from gossamer.plan.report.report import Report, row_time_text, seconds_text
 from gossamer.plan.report.zeros import break_even_text
 
 WHY_SLOWER = "why below 1"
@@ -165,13 +165,13 @@ def _numbers(row: Mapping[str, Any], anchor: str, with_reason: bool,
              with_zeros: bool) -> list[str]:
     """Return the cells of a layer's row in the table of all numbers. The layer's name is a link to
     the reasons for its algorithm."""
-    median, dense = row.get("median_us"), row.get("best_dense_us")
     speedup = row.get("speedup")
     return [
         f'<td><a href="#{anchor}">{escape(row["layer"])}</a></td>', cell(row["problem"]),
         _number(_density(row)), _whole(with_precision(row)),
-        cell(row["config"]), _number(time_text(median)), _number(quartiles_text(row)),
-        _number(time_text(dense)), _number("" if speedup is None else f"{speedup:.2f}"),
+        cell(row["config"]), _number(row_time_text(row)), _number(quartiles_text(row)),
+        _number(row_time_text(row, "best_dense_us")),
+        _number("" if speedup is None else f"{speedup:.2f}"),
         *([cell(row.get("speedup_reason") or "")] if with_reason else []),
         *([_number(break_even_text(row))] if with_zeros else []),
         _number(error_text(row.get("error"))), _number(build_text(row)),

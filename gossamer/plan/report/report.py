@@ -17,7 +17,14 @@ from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report.bits import LayerForm, MemoryUse, form_of, forms_line, memory_use
 from gossamer.plan.report.part_notes import run_notes
-from gossamer.plan.report.zeros import FEW_ZEROS, break_even_line, reason_lines, zero_columns
+from gossamer.plan.report.zeros import (
+    FEW_ZEROS,
+    NOT_KEPT,
+    NOT_MEASURED,
+    break_even_line,
+    reason_lines,
+    zero_columns,
+)
 
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
 _TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "error")
@@ -56,6 +63,7 @@ class Report:
     algorithm was not taken where it is faster alone, else "") and candidates (one dict for each
     candidate, with the candidate's times or the reason for its exclusion).
     - Of a layer of a part: best_dense_us and the candidates that compute the layer alone.
+    best_dense_us counts the time that a library takes for the layer within a part, where known.
 
     notes: sentences for the user.
     warnings: the notes about something unexpected, such as layers on the host, times that scatter,
@@ -223,7 +231,7 @@ class Report:
         for row in self.rows:
             cells = [row["layer"], row["problem"], row["algorithm"], row["config"]]
             if timed:
-                cells += [f"{row['median_us']:.1f}", f"{100 * row['share']:.1f}"]
+                cells += [row_time_text(row), f"{100 * row['share']:.1f}"]
             lines.append(cells)
         return lines
 
@@ -253,6 +261,17 @@ class Report:
         return "\n".join(map(one_line, [*text, *self.lines]))
 
 
+def row_time_text(row: Mapping[str, Any], key: str = "median_us") -> str:
+    """Return a time of a row in microseconds as text; "" where it is not known.
+
+    The profile of ONNX Runtime has whole microseconds, so that no time of a layer is exactly 0.
+    """
+    value = row.get(key)
+    if value is None:
+        return ""
+    return "< 1" if value < 0.05 and row["config"] != "in place" else f"{value:.1f}"
+
+
 def seconds_text(seconds: float) -> str:
     """Return a time with its unit, such as '3.41 s', '12.3 ms' or '45 us'."""
     if seconds >= 0.1:
@@ -270,7 +289,12 @@ def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | No
     builds: the cost of preparing each step for this plan, where the steps were prepared.
     """
     program, accuracy = planned.program, planned.accuracy
-    rows = _rows(program, planned.why, builds)
+    library = _library_times(program, timings)
+    rows = _rows(program, planned.why, builds, library)
+    if planned.is_stored:
+        for row in rows:
+            if row["zeros_reason"] == NOT_MEASURED:
+                row["zeros_reason"] = NOT_KEPT
     if timings is not None:
         total = sum(timing.median_us for timing in timings) or 1.0
         for row, timing in zip(rows, timings, strict=True):
@@ -304,23 +328,38 @@ def _shares(program: Program, rows: Sequence[dict[str, Any]],
     return {name: time / total for name, time in spent.items() if time > 0}
 
 
-def _rows(program: Program, why: str,
-          builds: Sequence[BuildCost | None] | None) -> list[dict[str, Any]]:
+def _library_times(program: Program, timings: Sequence[Timing] | None) -> dict[str, float]:
+    """Return the microseconds that a library takes for layers within its parts, where known.
+
+    In `within`, 0 may mean that the time counts for another layer.
+    """
+    times: dict[str, float] = {}
+    for node in program.measured:
+        for name, us in node.within.items():
+            times[name] = min(us or math.inf, times.get(name, math.inf))
+    times.update({step.layer.name: timing.median_us for step, timing
+                  in zip(program.shown, timings or (), strict=False) if step.part})
+    return times
+
+
+def _rows(program: Program, why: str, builds: Sequence[BuildCost | None] | None,
+          library: Mapping[str, float]) -> list[dict[str, Any]]:
     rows = []
     known = {node.layer.name: node.candidates for node in program.measured}
     for step, built in zip(program.steps, builds or [None] * len(program.steps), strict=True):
         for shown in step.shown:
-            rows.append(_row(shown, why, built))
+            library_us = sum(library.get(name, math.inf) for name in shown.layer.computes)
+            rows.append(_row(shown, why, built, library_us))
             if shown.part and (alone := known.get(shown.layer.name)):
-                rows[-1] |= {**_alone(alone, shown.part, rows[-1]["rejected"]),
-                             **zero_columns(replace(shown, candidates=alone))}
+                rows[-1] |= {**_alone(alone, shown.part, rows[-1]["rejected"], library_us),
+                             **zero_columns(replace(shown, candidates=alone), library_us)}
             if built is not None:
                 # a part is built once, for all of its layers
                 built = replace(built, seconds=0.0, nbytes=built.nbytes and 0)
     return rows
 
 
-def _row(step: Step, why: str, built: BuildCost | None) -> dict[str, Any]:
+def _row(step: Step, why: str, built: BuildCost | None, library_us: float) -> dict[str, Any]:
     form = form_of(step.layer.name, step.problem, step.algorithm.exact)
     return {
         "layer": step.layer.name,
@@ -337,9 +376,9 @@ def _row(step: Step, why: str, built: BuildCost | None) -> dict[str, Any]:
         "flops": step.problem.flops,
         "skips_zeros": not step.algorithm.dense,
         "rejected": dict(step.rejected),
-        **zero_columns(step),
+        **zero_columns(step, library_us),
         **_built(step, built),
-        **(_measured(step, why) if step.candidates else {}),
+        **(_measured(step, why, library_us) if step.candidates else {}),
     }
 
 
@@ -355,35 +394,46 @@ def _built(step: Step, now: BuildCost | None) -> dict[str, Any]:
     return dict.fromkeys(("build_when", *_BUILDING))
 
 
-def _measured(step: Step, why: str) -> dict[str, Any]:
-    """Return the columns of a step whose candidates were measured, with the times of the tuner."""
+def _measured(step: Step, why: str, library_us: float) -> dict[str, Any]:
+    """Return the columns of a step whose candidates were measured, with the times of the tuner.
+
+    library_us: the time that a library takes for the step's layers within a part.
+    """
     taken = step.candidate_of(step.candidates)
     best_dense = min((candidate for candidate in step.candidates if candidate.algorithm.dense),
                      key=lambda candidate: candidate.cost, default=None)
-    dense = math.inf if best_dense is None else best_dense.cost
+    alone = math.inf if best_dense is None else best_dense.cost
+    dense = min(alone, library_us)
     comparable = math.isfinite(dense) and taken.cost > 0
-    is_slower = best_dense is not None and comparable and dense < taken.cost
+    reason = ""
+    if comparable and dense < taken.cost:
+        reason = (why_not(best_dense, taken, why) if best_dense and alone == dense else
+                  f"{duration_text(dense)} within a library's run of several layers against "
+                  f"{duration_text(taken.cost)} alone")
     return {
         **{name: getattr(taken.measured, name) for name in _TIMES},
         "best_dense_us": dense if math.isfinite(dense) else None,
         "speedup": dense / taken.cost if comparable else None,
-        "speedup_reason": why_not(best_dense, taken, why) if best_dense and is_slower else "",
+        "speedup_reason": reason,
         "candidates": [
             _candidate(candidate, "taken" if candidate is taken else why_not(candidate, taken, why))
             for candidate in step.candidates],
     }
 
 
-def _alone(candidates: Sequence[Candidate], part: str,
-           rejected: Mapping[str, str]) -> dict[str, Any]:
+def _alone(candidates: Sequence[Candidate], part: str, rejected: Mapping[str, str],
+           library_us: float) -> dict[str, Any]:
     """Return, for the row of a layer that a part computes, the columns about the candidates that
     compute the layer alone.
-    rejected: why other algorithms were not taken."""
+
+    rejected: why other algorithms were not taken.
+    library_us: the layer's time within the part.
+    """
     reasons = [candidate.measured.failure
                or f"{duration_text(candidate.cost)} alone; computed with others: {part}"
                for candidate in candidates]
-    dense = min((candidate.cost for candidate in candidates if candidate.algorithm.dense),
-                default=math.inf)
+    dense = min([library_us, *(candidate.cost for candidate in candidates
+                               if candidate.algorithm.dense)])
     # the fastest candidate of an algorithm comes last, so that its reason replaces the others
     slowest_first = sorted(zip(candidates, reasons, strict=True), key=lambda pair: -pair[0].cost)
     return {

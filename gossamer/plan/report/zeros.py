@@ -18,14 +18,18 @@ FEW_ZEROS = 0.9
 """Density up to which a report has a line on a layer's zeros even where the plan skips none. It is
 a rule of thumb."""
 _NOT_TRIED = "not tried: "
+NOT_MEASURED = "nothing was measured, as `gossamer compile` or an effort does"
+NOT_KEPT = ("no times are known, as a saved plan keeps none: profile() measures those of the plan, "
+            "and an effort compares algorithms")
 
 Row = Mapping[str, Any]
 """A row of a report."""
 
 
-def zero_columns(step: Step) -> dict[str, Any]:
+def zero_columns(step: Step, library_us: float = math.inf) -> dict[str, Any]:
     """Return the columns of a report's row about the zeros among a layer's weights.
 
+    library_us: the time that a dense library takes for the layer within a part.
     kind: the kind of layer in words.
     best_sparse_us: the time of the fastest candidate that skips zeros; None where no such candidate
     has a time.
@@ -35,7 +39,7 @@ def zero_columns(step: Step) -> dict[str, Any]:
     times = [min((candidate.cost for candidate in step.candidates
                   if candidate.algorithm.dense is dense), default=math.inf)
              for dense in (False, True)]
-    best_sparse, best_dense = times
+    best_sparse, best_dense = times[0], min(times[1], library_us)
     density = step.layer.density
     return {
         "kind": _kind(step.problem),
@@ -102,7 +106,7 @@ def _reason(step: Step, sparse_us: float, dense_us: float) -> str:
         return "what skips them was not tried, as it is expected to be slower"
     comes_later = any(reason.startswith("comes after ") for reason in reasons.values())
     if names and not step.candidates and (comes_later or not reasons):
-        return "nothing was measured, as `gossamer compile` or an effort does"
+        return NOT_MEASURED
     if names and not reasons:
         return "what skips them was not tried"
     texts: dict[str, list[str]] = {}
@@ -119,8 +123,9 @@ def _comparison(group: Sequence[Row]) -> str:
         return ""
     ratios = [row["best_sparse_us"] / row["best_dense_us"] for row in group if row["best_dense_us"]]
     if not ratios:
-        # layers with empty outputs take no time
-        return " takes as long as the best dense one"
+        # layers with empty outputs take no time; a library's profile has whole microseconds
+        return (" is slower than the best dense one, which takes less than 1 us"
+                if group[0]["best_sparse_us"] else " takes as long as the best dense one")
     text = (f" takes {_span(f'{min(ratios):.3g}', f'{max(ratios):.3g}')} times as long as the best "
             "dense one")
     # layers whose weights are all zero have no break-even density

@@ -9,6 +9,7 @@ import logging
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import Any, NoReturn
 
 import numpy as np
@@ -124,8 +125,8 @@ class Calls:
     def page_locked(self, batch: int) -> tuple[np.ndarray, ...]:
         """Return arrays for the inputs in page-locked memory; see `Plan.pinned`."""
         self.check_usable()
-        if batch < 1:
-            raise InputError(f"batch is {batch}, expected 1 or more")
+        if not isinstance(batch, Integral) or batch < 1:
+            raise InputError(f"batch is {quoted(batch)}, expected 1 or more")
         shapes = resolve(self._network, batch).shapes
         specs = [default_spec(shapes[info.name], info.dtype) if info.given is None
                  else TensorSpec(shapes[info.name], info.given.format(len(info.shape)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import helper
 
@@ -91,6 +92,33 @@ def test_filters_of_zeros(bias: str, pad: int, count: int) -> None:
         assert removed == "16" and float(less) == pytest.approx(before / after, rel=0.05)
     else:
         assert not result.notes, "at the borders it is another number"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_pools_means_and_vectors_between(seed: int) -> None:
+    rng, size, counts_zeros = np.random.default_rng(seed), np.array([7, 9]), False
+    network = Network(seed, bias := rng.choice(["random", "negative"]))
+    network.zero(network.first, DEAD)
+    network.add("Relu")
+    for _ in range(rng.integers(3)):
+        pad, ceil, count = rng.integers(2, size=3).tolist()
+        average = {"count_include_pad": count} if rng.integers(2) else {}
+        network.add("AveragePool" if average else "MaxPool", kernel_shape=[3, 3], strides=[2, 2],
+                    pads=[pad] * 4, ceil_mode=ceil, **average)
+        counts_zeros |= bool(average and count and (pad or ceil))
+        size = (size + 2 * pad - 3 + ceil) // 2 + 1
+    if end := rng.choice(["GlobalAveragePool", "GlobalMaxPool", "ReduceMean", ""]):
+        network.add(end, **({"axes": [2, 3], "keepdims": 0} if end == "ReduceMean" else {}))
+        size = np.array(1)
+    network.add(*(["Reshape", "shape"] if rng.integers(2) else ["Flatten"]))
+    network.add("MatMul", "last")
+    network.arrays |= {"shape": np.array([0, -1]), "last": rng.standard_normal(
+        (CHANNELS * size.prod(), 5), np.float32)}
+    proto = model(network.nodes, {"x": ["N", 3, 7, 9]}, {network.last: 2}, network.arrays)
+    result, x = optimise(load(proto)), {"x": rng.standard_normal((2, 3, 7, 9), np.float32)}
+    expected, = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, x)
+    assert normalised_error(execute(resolve(result, 2), x)[network.last], expected) < 1e-6
+    assert channels(result)[0] == (CHANNELS if counts_zeros and bias == "random" else 8)
 
 
 def test_channels_that_nobody_reads() -> None:

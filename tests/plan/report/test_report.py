@@ -14,13 +14,14 @@ from onnx import helper
 
 import gossamer
 from gossamer.device.base import Device
-from gossamer.errors import ModelError, UnsupportedError
+from gossamer.errors import InputError, ModelError, UnsupportedError
 from gossamer.io.text import duration_text
 from gossamer.measure import Timing
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose.outcomes import DENSE_ONLY, EndToEnd, Planned
 from gossamer.plan.plan import Plan
-from gossamer.plan.report.report import Report, make_report
+from gossamer.plan.plan_group import PlanGroup
+from gossamer.plan.report.report import Report, make_report, row_time_text
 from tests.cli.command_line import succeeds
 from tests.model.onnx_models import model, runtime, save, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
@@ -153,6 +154,10 @@ def test_a_notebook_shows_the_table_and_a_prompt_one_line(plan: Plan) -> None:
     for row in report.rows:
         assert f">{row['layer']}</td>" in page and f">{row['algorithm']}</td>" in page
     assert duration_text(report.end_to_end_us) in page
+    quick = gossamer.compile(small(), "host", effort="quick")
+    assert "report(1) measures batch 1" in quick._repr_html_() and not quick.planned_batches
+    rows = quick.program(3).shown
+    assert PlanGroup([quick])._repr_html_().count("<tr>") == len(rows) + 1
 
 
 @pytest.mark.parametrize(("microseconds", "text"), [
@@ -163,12 +168,19 @@ def test_times_have_three_digits_from_a_millisecond_on(microseconds: float, text
     assert duration_text(microseconds) == text
 
 
+def test_a_time_that_a_profile_rounds_to_nothing() -> None:
+    assert [row_time_text({"median_us": us, "config": config}) for us, config in (
+        (None, ""), (0.0, ""), (0.0, "in place"), (0.26, ""))] == ["", "< 1", "0.0", "0.3"]
+
+
 def test_report_is_of_the_last_batch(plan: Plan) -> None:
     plan(images(2))
     assert plan.report().batch == 2
     plan(images(0))
     assert plan.report().batch == 2
     assert plan.report(5).batch == 5
+    with pytest.raises(InputError, match="batch 'a': expected a number of images"):
+        plan.profile("a")  # type: ignore[arg-type]
 
 
 @pytest.mark.filterwarnings("error")

@@ -100,12 +100,16 @@ def test_a_plan_that_measures_says_below_which_density_zeros_win(tmp_path: Path)
                          and candidate["median_us"]] for dense in (True, False)}
         assert each["best_sparse_us"] == min(times[False], default=None)
         if times[False] and times[True]:
-            assert each["break_even"] == pytest.approx(min(
-                1.0, each["density"] * min(times[True]) / min(times[False])))
+            assert each["best_dense_us"] <= min(times[True])
+            assert each["break_even"] == break_even(
+                each["density"], min(times[False]), each["best_dense_us"])
         assert bool(each["zeros_reason"]) is not each["skips_zeros"]
     assert all(line in str(report).splitlines() for line in report.zeros_lines)
 
 
 def test_a_plan_that_measures_nothing_says_so(tmp_path: Path) -> None:
-    lines = gossamer.compile(pruned(tmp_path), "host").report(1).zeros_lines
+    plan = gossamer.compile(pruned(tmp_path), "host")
+    lines = plan.report(1).zeros_lines
     assert "nothing was measured" in lines[1] and "zeros win below" not in " ".join(lines)
+    plan.save(tmp_path / "a.plan")
+    assert "plan keeps none: profile() measures" in str(Plan.load(tmp_path / "a.plan").report(1))

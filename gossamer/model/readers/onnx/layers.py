@@ -61,6 +61,9 @@ def _emit_2d(node: OnnxNode, is_1d: bool, op: str, inputs: list[str], **attribut
     flat = node.emit("unsqueeze", [inputs[0]], "lifted", axes=(2,))
     result = node.emit(op, [flat, *inputs[1:]], "lifted_result", **attributes)
     node.emit("squeeze", [result], axes=(2,))
+    # the layer, and not the last step, bears the name of the file's node
+    layer, last = node.graph.nodes[-2:]
+    layer.name, last.name = last.name, layer.name
 
 
 def _weight(node: OnnxNode) -> tuple[np.ndarray, bool]:

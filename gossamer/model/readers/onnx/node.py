@@ -29,7 +29,7 @@ from gossamer.model.graph import Graph, Node
 from gossamer.model.opset.onnx_nodes import as_float32
 from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.readers.onnx.constants import to_array
-from gossamer.model.readers.onnx.order import layer_name, source
+from gossamer.model.readers.onnx.order import node_name, source
 from gossamer.model.readers.onnx.value_types import Probe
 
 _FIELDS = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s",
@@ -201,9 +201,8 @@ class OnnxNode:
         self.opset = opset
         self.integers = integers
         self.graph = graph
-        first_output = next(iter(self.outputs), "")
         self.source = source(proto)
-        self._name = layer_name(proto) or f"{self.op}_{first_output}"
+        self._name = node_name(proto)
         self._attributes: dict[str, Any] = {}
         self._check_form(proto)
         for attribute in proto.attribute:

@@ -87,9 +87,16 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
                     yield name
 
 
-def layer_name(node: onnx.NodeProto) -> str:
-    """Return the name of a node, or the path of the module of PyTorch that it was exported from,
-    with its op, such as "layer1.0.conv1/Conv"; "" where it has neither."""
+def node_name(node: onnx.NodeProto) -> str:
+    """Return the name of a node in reports, which need not be unique.
+
+    It is the path of the module of PyTorch that the node was exported from, with its op, such as
+    "layer1.0.conv1/Conv"; else the name in the file; else op and first output.
+    """
+    return _given_name(node) or f"{node.op_type}_{next(iter(node.output), '')}"
+
+
+def _given_name(node: onnx.NodeProto) -> str:
     scopes = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), "")
     # "['', 'layer1', 'layer1.0', 'conv2d_2']": the modules, each by its path, and the call
     modules = _QUOTED.findall(scopes)[:-1]
@@ -98,7 +105,7 @@ def layer_name(node: onnx.NodeProto) -> str:
 
 def source(node: onnx.NodeProto) -> str:
     """Return op and name of a node, for messages."""
-    name = layer_name(node) or next(iter(node.output), "")
+    name = _given_name(node) or next(iter(node.output), "")
     return f"{quoted(node.op_type)[1:-1]} {quoted(name)}"
 
 

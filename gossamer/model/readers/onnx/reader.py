@@ -40,6 +40,8 @@ from gossamer.model.readers.other_kinds import by_content
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 """The newest opset that the installed onnx defines."""
 _EXPECTED = "expected an ONNX model; is it truncated, or another kind of file?"
+_NAMES_OF_EXPORTERS = ("", "main", "main_graph", "torch_jit", "torch-jit-export")
+"""Names that exporters give to every graph."""
 MOST_EXPANDED = 2**14
 """The most nodes that a file may gain when the nodes of its functions take the places of their
 calls. ONNX Runtime expands so many nodes within 5 s on one core, and twice as many take more than
@@ -63,9 +65,11 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
     file is truncated, is not ONNX or is malformed; UnsupportedError for ops, attributes or opsets
     that gossamer does not compute.
     """
+    unnamed: Sequence[str] = ("",)
     if isinstance(model, str | Path):
         path = Path(model)
         file, name, proto = str(path), path.name.split(".")[0], read_model(path)
+        unnamed = _NAMES_OF_EXPORTERS
     elif isinstance(model, bytes):
         file, name = "ONNX bytes", "network"
         proto = _in_memory(_parsed(unpacked(model, file, ModelError), file), file)
@@ -74,13 +78,15 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
         proto = _in_memory(_checked(model, file), file)
     else:
         raise InputError(f"cannot load a {type(model).__name__}: expected an onnx.ModelProto")
+    if proto.graph.name not in unnamed:
+        name = proto.graph.name
     opset = _opset(proto, file)
     check_expansion(proto, file)
     try:
         proto = with_dense_constants(proto, file)
     except ValueError as error:
         raise ModelError(f"{file}: {error}") from None
-    graph = Graph(proto.graph.name or name, [], [], [], {}, file, metadata=metadata.read(proto))
+    graph = Graph(name, [], [], [], {}, file, metadata=metadata.read(proto))
     keeps = not narrows and host_library.is_installed() and has_float64(proto.graph)
     exact: dict[str, np.ndarray] = {}
     add_constants(proto.graph.initializer, graph, keeps, exact)
