@@ -18,7 +18,7 @@ from gossamer.expression import DISCONTINUOUS, Expression
 from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
-from gossamer.model.passes.batch_norm import feeds_sign, output_rows, readers
+from gossamer.model.passes.fusion import feeds_sign, output_rows, readers
 
 _MULTIPLE = 8
 """The number of channels that kernels read at a time. A layer whose number of channels is a

@@ -13,7 +13,7 @@ from gossamer.model.facts import derive
 from gossamer.model.graph import Graph, Node
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.opset.signs import are_scaled_signs
-from gossamer.model.passes.batch_norm import output_rows
+from gossamer.model.passes.fusion import output_rows
 from gossamer.model.passes.optimise import optimise
 from tests.model.graph_builder import CHANNELS, SIZE, Builder, check, functions
 
