@@ -139,3 +139,8 @@ class ModelWriter:
 def type_of(dtype: np.typing.DTypeLike) -> int:
     """Return the ONNX type of a dtype."""
     return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+
+def as_float32(array: np.ndarray) -> np.ndarray:
+    """Return the array, cast to float32 where it has any floating type, such as bfloat16."""
+    return array if array.dtype.kind in "biuUSO" else np.asarray(array, np.float32)

@@ -24,7 +24,7 @@ from gossamer.model.readers.onnx.node import Converter, Integers, OnnxNode
 from gossamer.model.readers.onnx.order import in_order, reads
 from gossamer.model.readers.onnx.parts import Outcome, Parts
 from gossamer.model.readers.onnx.qonnx import QONNX
-from gossamer.model.readers.onnx.quantised import MICROSOFT, QUANTISED
+from gossamer.model.readers.onnx.quantised import KEEPING, MICROSOFT, QUANTISED
 from gossamer.model.readers.onnx.value_types import FileTypes, Probe, is_of_numbers
 
 OLDEST_OPSET = 7
@@ -205,7 +205,8 @@ class _Loader:
 
     def _converted(self, node: OnnxNode) -> str:
         """Convert a node; return the reason where gossamer does not compute it, else ""."""
-        begin, converter = len(self._graph.nodes), _converter(node.proto, self._opset)
+        begin, converter = len(self._graph.nodes), _converter(
+            node.proto, self._opset, self._integers)
         reason = "" if self.parts is None else self.parts.reason(node.proto)
         if converter is None and not reason:
             reason = f"gossamer computes no {quoted(node.op)[1:-1]}"
@@ -254,7 +255,7 @@ class _Loader:
                                 f"{', '.join(names[:3])}{more}; {_advice(self._model.graph)}")
 
     def _is_unknown(self, node: OnnxNode) -> bool:
-        return _converter(node.proto, self._opset) is None and (
+        return _converter(node.proto, self._opset, self._integers) is None and (
             self.parts is None or not self.parts.takes(node.proto))
 
 
@@ -286,7 +287,7 @@ def _known(node: OnnxNode) -> None:
               node=np.frombuffer(node.proto.SerializeToString(), np.uint8), opset=node.opset)
 
 
-def _converter(node: onnx.NodeProto, opset: int) -> Converter | None:
+def _converter(node: onnx.NodeProto, opset: int, integers: Integers) -> Converter | None:
     """Return the converter of a node; None where there is none for its op or for the opset."""
     if node.domain == "com.microsoft":
         return MICROSOFT.get(node.op_type)
@@ -294,6 +295,8 @@ def _converter(node: onnx.NodeProto, opset: int) -> Converter | None:
         return QONNX.get((node.domain, node.op_type))
     if opset < OLDEST_OPSET and not _is_as_in(node.op_type, opset, OLDEST_OPSET):
         return None
+    if node.op_type in KEEPING and integers.have_any(node.input):
+        return KEEPING[node.op_type]
     return _CONVERTERS.get(node.op_type)
 
 

@@ -80,7 +80,9 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
         proto = with_dense_constants(proto, file)
     except ValueError as error:
         raise ModelError(f"{file}: {error}") from None
-    graph = Graph(proto.graph.name or name, [], [], [], {}, file, metadata=metadata.read(proto))
+    graph = Graph(proto.graph.name or name, [], [], [], {}, file)
+    if proto.metadata_props:
+        graph.metadata = metadata.read(proto)
     keeps = not narrows and host_library.is_installed() and has_float64(proto.graph)
     exact: dict[str, np.ndarray] = {}
     add_constants(proto.graph.initializer, graph, keeps, exact)
@@ -205,7 +207,9 @@ def _load_interface(model: onnx.ModelProto, graph: Graph, outputs: Sequence[str]
         inputs.append(info)
         if is_of_numbers(value, keeps):
             graph.inputs.append(info)
-    declared = chosen(model.graph.output, outputs, graph.file)
+    declared = list(model.graph.output)
+    if outputs is not None:
+        declared = chosen(declared, outputs, graph.file)
     if any(map(is_untyped, declared)):
         types = FileTypes(model, in_order(model.graph, [each.name for each in declared],
                                           graph.file))
