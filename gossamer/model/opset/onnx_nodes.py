@@ -20,9 +20,15 @@ from onnx.shape_inference import infer_node_outputs, infer_shapes
 
 from gossamer.errors import ModelError, first_line
 from gossamer.model.graph import Node
-from gossamer.model.opset.definition import RESOLVED, OpDef, never, not_evaluated, nothing_known
-from gossamer.model.opset.mixing import Images
-from gossamer.model.opset.state import InferenceState
+from gossamer.model.opset.definition import (
+    RESOLVED,
+    Images,
+    InferenceState,
+    OpDef,
+    never,
+    not_evaluated,
+    nothing_known,
+)
 from gossamer.model.opset.windows import same_pads, window_count
 from gossamer.onnx_model import MOST_PARAMETERS, as_float32
 

@@ -13,7 +13,7 @@ from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node
 from gossamer.model.infer.resolve import live_nodes, visit
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch, shapes_by_batch
-from gossamer.model.opset.state import InferenceState
+from gossamer.model.opset.definition import InferenceState
 from gossamer.model.passes.channels import (
     choose_channels_by_weights,
     gather_shuffled_channels,

@@ -12,7 +12,7 @@ import numpy as np
 
 from gossamer.model.graph import Graph, Node, add_constant, names_of, new_name
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
-from gossamer.model.opset.state import Shape
+from gossamer.model.opset.definition import Shape
 from gossamer.model.passes.fusion import readers
 
 _RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")

@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from gossamer import host_library
+from gossamer import onnx_model
 from gossamer.errors import ModelError, UnsupportedError, quoted
 from gossamer.model.graph import Graph, Node, UniqueNames, ValueInfo, names_of, unused_name
-from gossamer.model.opset.state import MALFORMED, malformed
+from gossamer.model.opset.definition import MALFORMED, malformed
 from gossamer.model.readers.onnx.constants import ConstantFolder, add_constants
 from gossamer.model.readers.onnx.einsum import EINSUM
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE
@@ -84,7 +84,7 @@ class _Loader:
         self._available = set(graph.constants) | {info.name for info in inputs}
         self._folder = ConstantFolder(opset, self._used, exact if keeps_float64 else None)
         self._types = FileTypes(model, nodes, exact)
-        self.parts = (Parts(graph, self._types, keeps_float64) if host_library.is_installed()
+        self.parts = (Parts(graph, self._types, keeps_float64) if onnx_model.has_runtime()
                       else None)
         self._integers = Integers(Probe(graph) if self.parts is None else self.parts.probe)
         # by each output of an If whose condition follows from shapes
@@ -215,7 +215,7 @@ class _Loader:
                 self._emit(node, converter)
             except UnsupportedError as error:
                 if self.parts is None:
-                    raise UnsupportedError(host_library.with_advice(str(error))) from None
+                    raise UnsupportedError(onnx_model.with_advice(str(error))) from None
                 if not self.parts.takes(node.proto):
                     raise
                 del self._graph.nodes[begin:]
@@ -310,7 +310,7 @@ def _is_as_in(op: str, opset: int, other: int) -> bool:
 def _advice(proto: onnx.GraphProto) -> str:
     """Return advice about operators that gossamer does not compute, for messages."""
     used = {entry.op_type for entry in proto.node}
-    extra = "" if host_library.is_installed() else f", or {host_library.EXTRA}"
+    extra = "" if onnx_model.has_runtime() else f", or {onnx_model.EXTRA}"
     if any(op.startswith(_QUANTISED) for op in used):
         return f"take the float32 model that it was quantised from{extra}"
     hint = (" (a detector without its own choice of boxes, which `gossamer detect` makes)"

@@ -12,9 +12,9 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
-from gossamer import host_library
+from gossamer import onnx_model
 from gossamer.errors import InputError, ModelError, UnsupportedError, first_line, quoted
-from gossamer.io.packed import opened, unpacked
+from gossamer.io.limits import opened, unpacked
 from gossamer.model.formats import chosen
 from gossamer.model.graph import Graph, ValueInfo, warn_of_broken_weights
 from gossamer.model.input_format import InputFormat
@@ -83,7 +83,7 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
     graph = Graph(proto.graph.name or name, [], [], [], {}, file)
     if proto.metadata_props:
         graph.metadata = metadata.read(proto)
-    keeps = not narrows and host_library.is_installed() and has_float64(proto.graph)
+    keeps = not narrows and onnx_model.has_runtime() and has_float64(proto.graph)
     exact: dict[str, np.ndarray] = {}
     add_constants(proto.graph.initializer, graph, keeps, exact)
     inputs = _load_interface(proto, graph, outputs, keeps)
@@ -226,10 +226,10 @@ def _load_interface(model: onnx.ModelProto, graph: Graph, outputs: Sequence[str]
 
 
 def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str, keeps: bool) -> ValueInfo:
-    if not is_of_numbers(value, keeps) and not host_library.is_installed():
+    if not is_of_numbers(value, keeps) and not onnx_model.has_runtime():
         raise UnsupportedError(f"{graph.file}: {what} {quoted(value.name)} has ONNX type "
                                f"{type_text(value.type)}; gossamer knows tensors of "
-                               f"{', '.join(sorted(set(TYPES.values())))}; {host_library.EXTRA}")
+                               f"{', '.join(sorted(set(TYPES.values())))}; {onnx_model.EXTRA}")
     tensor = value.type.tensor_type
     kind = tensor.elem_type or TensorProto.FLOAT
     shape = tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
