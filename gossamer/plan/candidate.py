@@ -1,4 +1,4 @@
-"""A candidate of a layer, its measurement, and the reasons why another was taken."""
+"""A candidate of a layer, its measurement, what building it costs, and why another was taken."""
 
 from __future__ import annotations
 

@@ -25,8 +25,14 @@ from gossamer.ops.weights import Pack, Weights, WeightsStore
 from gossamer.plan.candidate import BuildCost, Candidate
 from gossamer.tensor import Format, TensorSpec
 
+Prepared = tuple[State, BuildCost]
+"""The state of a variant, and the cost of preparing it."""
 _DIGITS = 16
 """Number of hexadecimal digits of a digest of constants."""
+_SWITCH_SECONDS = 2e-4
+"""Seconds after which a thread that runs Python code hands the interpreter to a thread that waits
+for it. Python's default is 5 ms; this value is a rule of thumb for any host."""
+_Made = TypeVar("_Made")
 
 
 @dataclass
@@ -232,11 +238,6 @@ class Program:
         return Place(root, offset)
 
 
-_SWITCH_SECONDS = 2e-4
-"""Seconds after which a thread that runs Python code hands the interpreter to a thread that waits
-for it. Python's default is 5 ms; this value is a rule of thumb for any host."""
-
-
 @contextmanager
 def responsive() -> Iterator[None]:
     """Within a `with` block, makes threads wait less for the interpreter. A thread that works with
@@ -268,7 +269,7 @@ class BuiltElsewhere:
 # outputs finds wrong results
 @np.errstate(all="ignore")
 def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
-          device: Device, built: BuiltElsewhere | None = None) -> tuple[State, BuildCost]:
+          device: Device, built: BuiltElsewhere | None = None) -> Prepared:
     """Return the state that algorithm.prepare() makes, and the cost of making it. built: the work
     of another process for the same candidate; its seconds are part of the cost."""
     watched = _RecordingWeights(weights)
@@ -287,12 +288,6 @@ def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Var
     return state, BuildCost(seconds, from_cache,
                             _device_bytes(state) if device.compiles else None,
                             {key: buffer.nbytes for key, buffer in watched.forms.items()})
-
-
-Prepared = tuple[State, BuildCost]
-"""The state of a variant, and the cost of preparing it."""
-
-_Made = TypeVar("_Made")
 
 
 def side_by_side(device: Device,
