@@ -429,3 +429,13 @@ NONNEGATIVE = ValueFacts(0.0)
 PLUS_MINUS_ONE = ValueFacts(-1.0, 1.0, 2.0)
 TERNARY = integers(-1, 1)
 """The facts of all numbers; of numbers from 0 on; of -1 and 1; and of -1, 0 and 1."""
+
+
+def are_scaled_signs(weight: np.ndarray) -> bool:
+    """Return whether the weights (M, ...) of each output channel all have the same magnitude,
+    which is finite and not 0."""
+    channels = weight.reshape(len(weight), -1)
+    # the first channel alone rules out most other weights, so it is tested first
+    return all(bool((np.abs(rows) == np.abs(rows[:, :1])).all() and np.isfinite(rows[:, 0]).all()
+                    and rows[:, 0].all())
+               for rows in (channels[:1], channels))

@@ -1,8 +1,11 @@
-"""ONNX models in memory: how they are read, walked and written."""
+"""ONNX models in memory, how they are read, walked and written; and ONNX Runtime, if installed."""
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -10,11 +13,13 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 
-from gossamer.errors import UnsupportedError
+from gossamer.errors import UnsupportedError, installing
 
 MOST_PARAMETERS = 1024
 """The most elements of a known value that is given to ONNX's shape inference. Values that decide
 shapes, such as axes and repeats, have fewer elements."""
+EXTRA = f"{installing('onnxruntime')}, so that ONNX Runtime computes it on the host"
+"""The advice for a node that gossamer does not compute, where ONNX Runtime is not installed."""
 
 
 def parsed(model: bytes) -> onnx.ModelProto:
@@ -139,3 +144,32 @@ class ModelWriter:
 def type_of(dtype: np.typing.DTypeLike) -> int:
     """Return the ONNX type of a dtype."""
     return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+
+def as_float32(array: np.ndarray) -> np.ndarray:
+    """Return the array, cast to float32 where it has any floating type, such as bfloat16."""
+    return array if array.dtype.kind in "biuUSO" else np.asarray(array, np.float32)
+
+
+def with_advice(text: str) -> str:
+    """Return an error's message with the advice to install ONNX Runtime, once, where ONNX Runtime
+    is not installed."""
+    return text if EXTRA in text or has_runtime() else f"{text}; {EXTRA}"
+
+
+def has_runtime() -> bool:
+    """Return whether ONNX Runtime can be imported."""
+    return find_spec("onnxruntime") is not None
+
+
+@functools.cache
+def runtime() -> Any:
+    """Return the module of ONNX Runtime with telemetry disabled. Where no other code has imported
+    the module before, telemetry writes no file either. Raises ImportError where the module cannot
+    be imported."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    import onnxruntime as library
+
+    if hasattr(library, "disable_telemetry_events"):
+        library.disable_telemetry_events()
+    return library

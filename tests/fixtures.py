@@ -16,7 +16,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from gossamer import host_library
+from gossamer import onnx_model
 from gossamer.device.base import Device, Kernel
 from gossamer.device.source import KernelSource
 from tests import workers
@@ -54,7 +54,7 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 def without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the reader of ONNX files refuse what gossamer does not compute, as where ONNX Runtime is
     not installed."""
-    monkeypatch.setattr(host_library, "is_installed", lambda: False)
+    monkeypatch.setattr(onnx_model, "has_runtime", lambda: False)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -18,9 +18,8 @@ from gossamer.model.infer.resolve import along_batch
 from gossamer.model.load import load
 from gossamer.model.readers import registry
 from gossamer.ops.algorithm import PRECISIONS
-from gossamer.plan.eligibility import ANY
 from gossamer.plan.plan import Plan
-from gossamer.plan.policy import Policy
+from gossamer.plan.policy import ANY, Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.tune import reference as network_reference
 from gossamer.tensor import Format, default_spec

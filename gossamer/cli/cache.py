@@ -11,7 +11,7 @@ import typer
 from gossamer.cli.arguments import JsonOption
 from gossamer.device.kernel_cache import MOST_BYTES, cache_folder
 from gossamer.errors import InputError
-from gossamer.io import output_files, packed, terminal
+from gossamer.io import limits, output_files, terminal
 from gossamer.io.text import bytes_text
 from gossamer.plan.candidate import counted
 from gossamer.plan.store import database, tuning_file
@@ -140,7 +140,7 @@ def import_file(
 
     opened = find(device)
     try:
-        content = tuning_file.parse(packed.whole(file))
+        content = tuning_file.parse(limits.whole(file))
         TuningCache(opened).take(content)
     except BadFile as error:
         raise InputError(f"{file}: {error}") from None

@@ -26,7 +26,7 @@ from gossamer.io.images import Preprocessing
 from gossamer.io.text import shape_text
 from gossamer.model import outputs as network_outputs
 from gossamer.plan.open_plan import OpenPlan
-from gossamer.plan.prepare import responsive
+from gossamer.plan.program import responsive
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph

@@ -13,8 +13,8 @@ import typer
 
 from gossamer.errors import InputError
 from gossamer.io import terminal
+from gossamer.io.limits import opened_lines
 from gossamer.io.output_files import replacing
-from gossamer.io.packed import opened_lines
 from gossamer.train.data import sources
 
 _PHOTOS: Mapping[tuple[str, str], Mapping[str, str]] = {

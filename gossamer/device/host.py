@@ -1,5 +1,5 @@
-"""The host as a device: NumPy on plain memory. This device always works, needs no driver and
-compiles no kernels."""
+"""The host as a device: NumPy on plain memory, and the processors that a container or a scheduler
+leaves to this process. This device always works, needs no driver and compiles no kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,7 +18,6 @@ import numpy as np
 from gossamer.device import blas
 from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.checks import check_copy, check_transfer, check_view, out_of_memory
-from gossamer.device.cpu_quota import cpu_quota
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError
@@ -25,6 +25,8 @@ from gossamer.tensor import TensorSpec
 
 _ALIGNMENT = 64
 """Bytes of a cache line, and of the longest vector of x86 processors."""
+_GROUPS = Path("/proc/self/cgroup")
+_ROOT = Path("/sys/fs/cgroup")
 
 
 def processors() -> int:
@@ -181,3 +183,49 @@ def _processor_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def cpu_quota() -> float:
+    """Return the number of processors that the control groups of this process allow it, such as
+    1.5; infinite where no limit is set or known."""
+    try:
+        lines = _GROUPS.read_text().splitlines()
+    except OSError:
+        return math.inf
+    limits = [math.inf]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            limits += [_version_2(folder) for folder in _folders(_ROOT, path)]
+        elif "cpu" in controllers.split(","):
+            limits += [_version_1(folder) for folder in _folders(_ROOT / "cpu", path)]
+    return min(limits)
+
+
+def _folders(root: Path, path: str) -> Iterator[Path]:
+    """Yield the folder of a control group, and the folders of the groups that contain it."""
+    # in a container the path may begin with "..": the group lies above the mounted folder
+    names = [name for name in PurePosixPath(path).parts if name not in ("/", "..")]
+    for count in range(len(names) + 1):
+        yield root.joinpath(*names[:count])
+
+
+def _version_2(folder: Path) -> float:
+    """Return the limit of a control group of version 2. Its file holds the quota and the period:
+    'max 100000' (no limit) or '150000 100000'."""
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+        return math.inf if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return math.inf
+
+
+def _version_1(folder: Path) -> float:
+    """Return the limit of a control group of version 1. One of its files holds the quota (-1 for
+    no limit), and another file holds the period."""
+    try:
+        quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text())
+                         for name in ("quota", "period"))
+        return quota / period if quota > 0 else math.inf
+    except (OSError, ValueError, ZeroDivisionError):
+        return math.inf

@@ -1,4 +1,5 @@
-"""The capabilities by which other libraries use a device's memory, streams and arrays."""
+"""The capabilities by which other libraries use a device's memory, streams and arrays, and to which
+library an array belongs."""
 
 from __future__ import annotations
 
@@ -250,3 +251,9 @@ class OtherLibraries(abc.ABC):
 
     def _without_arrays(self) -> DeviceError:
         return DeviceError(f"{self.name} takes no arrays of other libraries; give NumPy arrays")
+
+
+def library(array: Any) -> str:
+    """Return the name of the package that defines an array: numpy, torch, cupy, jax..."""
+    package = type(array).__module__.split(".")[0]
+    return "jax" if package == "jaxlib" else package

@@ -8,12 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from gossamer.facts import REAL, ValueFacts, of_array
+from gossamer.facts import REAL, ValueFacts, are_scaled_signs, of_array
 from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.elementwise import dtype_facts
 from gossamer.model.opset.expression_facts import may_be_nan
 from gossamer.model.opset.registry import OPSET
-from gossamer.model.opset.signs import are_scaled_signs
 
 _LARGEST_SUM = 2.0**127
 """A bound on sums of float32 numbers which no partial sum exceeds by rounding."""

@@ -87,15 +87,12 @@ def _returned(info: ValueInfo, dtype: str) -> ValueInfo:
     return replace(info, returned_dtype=dtype)
 
 
-def chosen(infos: Sequence[Any], names: Sequence[str] | None, file: str) -> list[Any]:
-    """Return the outputs with these names, in the order of `names`; all outputs where `names` is
-    None.
+def chosen(infos: Sequence[Any], names: Sequence[str], file: str) -> list[Any]:
+    """Return the outputs with these names, in the order of `names`.
 
     infos: all outputs, as objects that have a `name`. Raises InputError for a name that no output
     has or that comes twice, and where `names` is empty.
     """
-    if names is None:
-        return list(infos)
     if isinstance(names, str):
         names = [names]
     by_name = {info.name: info for info in infos}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gossamer.facts import REAL, ValueFacts, integers
+from gossamer.facts import ValueFacts, integers
 from gossamer.ops.weights import WeightsInfo
 
 LARGEST = 2048
@@ -61,17 +61,3 @@ def precision_of_values(facts: Iterable[ValueFacts]) -> str:
     """
     known = list(facts)
     return "fp16" if known and all(map(in_float16, known)) else "fp32"
-
-
-def shared_facts(facts: ValueFacts) -> ValueFacts:
-    """Return the facts that problems state about a value.
-
-    facts: all known facts about the value.
-
-    The returned facts may be wider than the known facts: values that algorithms treat alike get
-    equal facts, so that layers share measurements. A value that may have many different numbers
-    gets REAL.
-    """
-    if facts.few_values and facts.is_integer and (facts.count or 0) > 3:
-        return next((wider for wider in (BYTES, NARROW) if facts.largest <= wider.largest), facts)
-    return facts if facts.few_values else REAL

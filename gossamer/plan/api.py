@@ -120,7 +120,8 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
 
     graph = with_shapes(load(model, outputs=outputs, precision=precision), shapes or {})
     check_nodes(graph)
-    graph = with_formats(graph, inputs, output_dtype)
+    if inputs is not None or output_dtype is not None:
+        graph = with_formats(graph, inputs, output_dtype)
     examples = calibration
     if calibration is not None and not isinstance(calibration, (tuple, list)):
         examples = [calibration]

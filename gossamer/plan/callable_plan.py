@@ -9,10 +9,9 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.errors import InputError
 from gossamer.model.graph import Graph
-from gossamer.plan.run.binding import single
 from gossamer.plan.run.bound import BoundCall
 from gossamer.plan.run.calls import Calls, TailCalls
-from gossamer.plan.run.context import Context
+from gossamer.plan.run.context import Context, single
 from gossamer.plan.run.device_workers import Members, PlanParts
 from gossamer.plan.run.stream import ResultStream
 

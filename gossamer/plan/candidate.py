@@ -1,17 +1,16 @@
-"""A candidate of a layer, its measurement, and the reasons why another was taken."""
+"""A candidate of a layer, its measurement, what building it costs, and why another was taken."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from gossamer.io.text import duration_text
 from gossamer.measure import SLACK, Timing
 from gossamer.ops.algorithm import Algorithm, Variant
-from gossamer.plan.prepare import BuildCost
 from gossamer.tensor import Format, TensorSpec, memory_format
 
 TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "build_s")
@@ -20,6 +19,26 @@ _DIGITS = 4
 """Number of significant digits of a stored number."""
 CandidateKey = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
 """Algorithm, config, formats of the inputs, formats of the outputs, and precision."""
+
+
+@dataclass(frozen=True)
+class BuildCost:
+    """The cost of preparing a variant: packing weights, generating and compiling kernels.
+
+    seconds: the time that preparing takes by the clock, in this process and before it in the
+    process that built the variant for it. The time includes waiting for variants that are built at
+    the same time. A packed form or kernel that was there before counts as zero.
+    from_cache: whether a kernel was read from the disk cache instead of compiled.
+    nbytes: bytes of packed weights and, where it is known, of the code of kernels; None on the
+    host. Memory that a vendor's library allocates for itself is not known.
+    forms: the bytes of each packed form of the layer's constants, by the form's name. A packed form
+    is an array that is made of the constants and laid out as one kernel reads it.
+    """
+
+    seconds: float
+    from_cache: bool
+    nbytes: int | None
+    forms: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
 def candidate_key(algorithm: Algorithm, variant: Variant) -> CandidateKey:

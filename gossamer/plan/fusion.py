@@ -12,19 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from gossamer import host_library
+from gossamer import onnx_model
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError, InputError, UnsupportedError
 from gossamer.model.graph import Graph
 from gossamer.model.readers.onnx.order import Clusters, stable_order
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.ops.fused.algorithm import FusionAlgorithm
-from gossamer.ops.fused.problem import FusionProblem, Source, entry
+from gossamer.ops.fused.problem import FusionProblem, PartProblem, Source, entry
 from gossamer.ops.onnx_part.host import session_of
 from gossamer.ops.onnx_part.problem import OnnxPartProblem
 from gossamer.ops.onnx_part.session import ComputingError
-from gossamer.ops.part.model import part_of_node
-from gossamer.ops.part.problem import PartProblem
+from gossamer.ops.part.host import part_of_node
 from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import counted
 from gossamer.plan.policy import Policy
@@ -270,7 +269,7 @@ def check_library_layers(graph: Graph, layers: Callable[[int], Sequence[Layer]])
     layers: returns the layers at a batch size. Errors that this function raises are ignored here,
     because calls of the plan raise them again.
     """
-    if not host_library.is_installed() or all(
+    if not onnx_model.has_runtime() or all(
             node.op != OnnxPartProblem.op for node in graph.nodes):
         return
     try:

@@ -23,10 +23,9 @@ from gossamer.plan.callable_plan import CallablePlan
 from gossamer.plan.choose.outcomes import EndToEnd, Planned
 from gossamer.plan.choose.planner import Planner
 from gossamer.plan.choose.saved_options import StoredChoices, stored, used_algorithms
-from gossamer.plan.eligibility import ANY
 from gossamer.plan.fusion import check_library_layers
 from gossamer.plan.lower.rules import optimised_for
-from gossamer.plan.policy import Policy
+from gossamer.plan.policy import ANY, Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.report.part_notes import check_parts, part_notes
 from gossamer.plan.run.calls import Calls, TailCalls

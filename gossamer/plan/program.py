@@ -1,26 +1,38 @@
-"""The program of one batch size: layers with the variants that compute them, and layout changes."""
+"""The program of one batch size: layers with the variants that compute them, changes of layout, and
+how a variant is prepared to run: its weights packed and its kernels compiled, at what cost."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from gossamer.device.base import Device
+from gossamer.device.base import Buffer, Device
+from gossamer.device.host import processors
 from gossamer.facts import ValueFacts
-from gossamer.ops.algorithm import Algorithm, Problem, Variant
+from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
+from gossamer.ops.fused.problem import ReshapeProblem
 from gossamer.ops.lru_cache import digest
-from gossamer.ops.part.problem import ReshapeProblem
-from gossamer.ops.weights import Weights, WeightsStore
-from gossamer.plan.candidate import Candidate
+from gossamer.ops.weights import Pack, Weights, WeightsStore
+from gossamer.plan.candidate import BuildCost, Candidate
 from gossamer.tensor import Format, TensorSpec
 
+Prepared = tuple[State, BuildCost]
+"""The state of a variant, and the cost of preparing it."""
 _DIGITS = 16
 """Number of hexadecimal digits of a digest of constants."""
+_SWITCH_SECONDS = 2e-4
+"""Seconds after which a thread that runs Python code hands the interpreter to a thread that waits
+for it. Python's default is 5 ms; this value is a rule of thumb for any host."""
+_Made = TypeVar("_Made")
 
 
 @dataclass
@@ -227,3 +239,102 @@ class Program:
             offset += self.places[root].offset
             root = self.places[root].whole
         return Place(root, offset)
+
+
+@contextmanager
+def responsive() -> Iterator[None]:
+    """Within a `with` block, makes threads wait less for the interpreter. A thread that works with
+    a device makes many short calls. After each of them it may have to wait for another thread, one
+    that builds kernels, reads files or answers requests and keeps the interpreter for long."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, _SWITCH_SECONDS))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+@dataclass(frozen=True)
+class BuiltElsewhere:
+    """This is the work of another process for a candidate, besides kernels in the kernel cache.
+
+    forms: the packed forms by name.
+    seconds: seconds that the work took by the clock.
+    from_cache: whether a kernel had been in the disk cache before.
+    """
+
+    forms: Mapping[str, np.ndarray]
+    seconds: float
+    from_cache: bool = False
+
+
+# without warnings of NumPy, because weights may be huge or not finite; the check of a candidate's
+# outputs finds wrong results
+@np.errstate(all="ignore")
+def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
+          device: Device, built: BuiltElsewhere | None = None) -> Prepared:
+    """Return the state that algorithm.prepare() makes, and the cost of making it. built: the work
+    of another process for the same candidate; its seconds are part of the cost."""
+    watched = _RecordingWeights(weights)
+    if built is not None:
+        weights.offer(built.forms)
+    start = time.perf_counter()
+    try:
+        state = algorithm.prepare(watched, problem, variant, device)
+    finally:
+        if built is not None:
+            weights.withdraw(built.forms)
+    state.packed = tuple(watched.forms.values())
+    seconds = time.perf_counter() - start + (built.seconds if built is not None else 0.0)
+    from_cache = (any(launch.kernel.from_cache for launch in state.launches) if built is None
+                  else built.from_cache)
+    return state, BuildCost(seconds, from_cache,
+                            _device_bytes(state) if device.compiles else None,
+                            {key: buffer.nbytes for key, buffer in watched.forms.items()})
+
+
+def side_by_side(device: Device,
+                 makers: Sequence[Callable[[], _Made]]) -> Sequence[Callable[[], _Made]]:
+    """Return for each maker a function that returns the maker's result or raises its error.
+
+    A single maker, and the makers of a device that does not build side by side, are returned, not
+    yet called. Otherwise all makers have been called on return, in one thread for each processor
+    that the process may use.
+    """
+    if len(makers) < 2 or not device.builds_side_by_side:
+        return makers
+    pool = ThreadPoolExecutor(processors())
+    try:
+        futures = [pool.submit(make) for make in makers]
+        wait(futures)
+    finally:
+        # after an interrupt nobody needs the builds that are not done
+        pool.shutdown(wait=False, cancel_futures=True)
+    return [future.result for future in futures]
+
+
+def _device_bytes(state: State) -> int:
+    """Return the bytes of packed weights, other buffers and code that a state uses."""
+    buffers = [*state.packed, *(argument for launch in state.launches
+                                for argument in launch.arguments if isinstance(argument, Buffer))]
+    code = {id(launch.kernel): launch.kernel.code_bytes or 0 for launch in state.launches}
+    return sum({id(buffer): buffer.nbytes for buffer in buffers}.values()) + sum(code.values())
+
+
+class _RecordingWeights(Weights):
+    """Weights that record which packed forms are asked for."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.arrays = weights.arrays
+        self.layer = weights.layer
+        self.forms: dict[str, Buffer] = {}
+        self._weights = weights
+
+    @property
+    def digest(self) -> str:  # type: ignore[override]
+        """Hash of the constants, which is computed once for all candidates."""
+        return self._weights.digest
+
+    def packed(self, key: str, pack: Pack) -> Buffer:
+        self.forms[key] = self._weights.packed(key, pack)
+        return self.forms[key]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gossamer.device import cpu_quota, host
+from gossamer.device import host
 from gossamer.device.affinity import bound
 
 
@@ -46,15 +46,15 @@ def test_a_bound_thread_is_free_again() -> None:
 def test_the_least_limit_of_all_groups_counts(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str | None,
         files: Mapping[str, str], expected: float) -> None:
-    monkeypatch.setattr(cpu_quota, "_GROUPS", tmp_path / "self")
-    monkeypatch.setattr(cpu_quota, "_ROOT", tmp_path / "root")
+    monkeypatch.setattr(host, "_GROUPS", tmp_path / "self")
+    monkeypatch.setattr(host, "_ROOT", tmp_path / "root")
     if groups is not None:
         (tmp_path / "self").write_text(groups)
     for name, text in files.items():
         path = tmp_path / "root" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    assert cpu_quota.cpu_quota() == expected
+    assert host.cpu_quota() == expected
 
 
 @pytest.mark.parametrize(("quota", "bound", "expected"), [

@@ -184,7 +184,7 @@ def test_float64_within_a_network_of_float32_is_a_part(monkeypatch: pytest.Monke
         "elementwise", "onnx_part", "elementwise"]
     assert {node.op for node in gossamer.load(proto, precision="fp32").nodes} == {
         "elementwise", "cast"}
-    monkeypatch.setattr("gossamer.host_library.is_installed", lambda: False)
+    monkeypatch.setattr("gossamer.onnx_model.has_runtime", lambda: False)
     assert {node.op for node in gossamer.load(proto).nodes} == {"elementwise", "cast"}
 
 

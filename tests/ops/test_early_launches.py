@@ -23,7 +23,7 @@ from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights, WeightsStore
 from gossamer.plan.fusion import find_fusions
 from gossamer.plan.lower.rules import lower
-from gossamer.plan.prepare import build
+from gossamer.plan.program import build
 from tests.model.onnx_models import save
 from tests.ops.harness import random_weights
 from tests.ops.problems import BUILT

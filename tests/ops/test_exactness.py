@@ -16,10 +16,11 @@ from gossamer.ops.conv2d.dense.winograd import Winograd
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor.cudnn import _forms
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.exactness import BYTES, NARROW, in_float16, shared_facts
+from gossamer.ops.exactness import BYTES, NARROW, in_float16
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.weights import WeightsInfo
+from gossamer.plan.lower.state import shared_facts
 from gossamer.tensor import default_spec
 
 INTEGERS = WeightsInfo(facts=integers(-127, 127))

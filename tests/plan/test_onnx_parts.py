@@ -20,7 +20,7 @@ from onnx.parser import parse_model
 from onnx.reference import ReferenceEvaluator
 
 import gossamer
-from gossamer import host_library
+from gossamer import onnx_model
 from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops.onnx_part import session
@@ -355,11 +355,11 @@ def test_a_part_names_no_file() -> None:
 
 
 def test_onnxruntime_is_looked_for_under_its_name() -> None:
-    assert host_library.is_installed() == (find_spec("onnxruntime") is not None)
+    assert onnx_model.has_runtime() == (find_spec("onnxruntime") is not None)
 
 
 def test_onnxruntime_keeps_no_file_of_its_use(tmp_path: Path) -> None:
-    code = "from gossamer import host_library; host_library.onnxruntime()"
+    code = "from gossamer import onnx_model; onnx_model.runtime()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60,
                    env={**os.environ, "TMPDIR": str(tmp_path)})
     assert not list(tmp_path.iterdir())

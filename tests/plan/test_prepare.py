@@ -17,8 +17,9 @@ from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
-from gossamer.plan import prepare
-from gossamer.plan.prepare import BuildCost, BuiltElsewhere, Prepared, build
+from gossamer.plan import program
+from gossamer.plan.candidate import BuildCost
+from gossamer.plan.program import BuiltElsewhere, Prepared, build
 from tests.ops.recording import RecordingDevice
 from tests.plan.small import assert_close, compiled, expected, images, small
 from tests.plan.tune.paced import measured_alone
@@ -38,7 +39,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     test_clock = Clock()
-    monkeypatch.setattr("gossamer.plan.prepare.time", test_clock)
+    monkeypatch.setattr("gossamer.plan.program.time", test_clock)
     return test_clock
 
 
@@ -74,7 +75,7 @@ class Packer(Algorithm):
 
 def _kernel(code_bytes: int | None, from_cache: bool) -> Kernel:
     kernel = type("OneKernel", (Kernel,), {})()
-    kernel.name, kernel.source = "one", KernelSource.of(prepare.__file__, "one")  # type: ignore[arg-type]
+    kernel.name, kernel.source = "one", KernelSource.of(program.__file__, "one")  # type: ignore[arg-type]
     kernel.code_bytes, kernel.from_cache = code_bytes, from_cache
     return kernel
 

@@ -124,7 +124,7 @@ class SimulatedDevice(HostDevice):
         return True
 
 
-_MODULES = ("plan.tune.search", "plan.tune.tuner", "plan.tune.profile", "plan.prepare")
+_MODULES = ("plan.tune.search", "plan.tune.tuner", "plan.tune.profile", "plan.program")
 """The modules whose clock is simulated, behind `gossamer.`."""
 
 

@@ -17,7 +17,7 @@ from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
-from gossamer.plan.prepare import build
+from gossamer.plan.program import build
 from gossamer.plan.tune.rates import PURPOSE, multiply_adds
 from gossamer.tensor import pack
 

@@ -14,8 +14,7 @@ from scipy import io as scipy_io
 from scipy import sparse
 
 from gossamer.errors import InputError, ModelError, quoted
-from gossamer.io.limits import check_unpacked
-from gossamer.io.packed import opened
+from gossamer.io.limits import check_unpacked, opened
 
 SUFFIXES = (".mtx", ".mtx.gz", ".smtx")
 

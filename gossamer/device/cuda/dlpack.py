@@ -10,10 +10,10 @@ import numpy as np
 from cuda.core import Buffer as CoreBuffer
 from cuda.core.utils import StridedMemoryView
 
-from gossamer.device.array_library import library
 from gossamer.device.cuda.driver import DriverDevice, DriverError, device_of
 from gossamer.device.cuda.memory import CudaBuffer
 from gossamer.device.cuda.streams import LEGACY_STREAM
+from gossamer.device.other_libraries import library
 from gossamer.errors import InputError
 
 _CUDA, _CUDA_MANAGED = 2, 13

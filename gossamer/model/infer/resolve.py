@@ -16,11 +16,15 @@ import numpy as np
 from gossamer.errors import GossamerError, InputError, ModelError, quoted
 from gossamer.expression import Expression
 from gossamer.model.graph import Graph, Node, StaticGraph
-from gossamer.model.opset.definition import not_evaluated
+from gossamer.model.opset.definition import (
+    MALFORMED,
+    Images,
+    InferenceState,
+    malformed,
+    not_evaluated,
+)
 from gossamer.model.opset.elementwise import COMPUTED
-from gossamer.model.opset.mixing import Images
 from gossamer.model.opset.registry import OPSET, inputs_to_attributes
-from gossamer.model.opset.state import MALFORMED, InferenceState, malformed
 
 _VIEWS = ("expand", "reshape")
 """Ops whose results are views of their first input in NumPy. A view takes no memory."""

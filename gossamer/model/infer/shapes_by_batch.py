@@ -11,8 +11,8 @@ import numpy as np
 from gossamer.errors import GossamerError, UnsupportedError
 from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.model.infer.resolve import visit
+from gossamer.model.opset.definition import InferenceState, Shape
 from gossamer.model.opset.registry import inputs_to_attributes
-from gossamer.model.opset.state import InferenceState, Shape
 
 
 class ShapesByBatch:

@@ -11,10 +11,14 @@ from gossamer.expression import DISCONTINUOUS
 from gossamer.facts import REAL, ValueFacts, integers
 from gossamer.model.compose import Composer
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.model.opset.definition import RESOLVED, OpDef, always
+from gossamer.model.opset.definition import (
+    RESOLVED,
+    InferenceState,
+    OpDef,
+    always,
+    broadcasts_across_images,
+)
 from gossamer.model.opset.expression_facts import expression_facts
-from gossamer.model.opset.mixing import broadcasts_across_images
-from gossamer.model.opset.state import InferenceState
 
 _RANGES = {"bool": (0, 1), **{
     np.dtype(kind).name: (int(np.iinfo(kind).min), int(np.iinfo(kind).max))

@@ -10,9 +10,8 @@ import numpy as np
 
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.model.graph import Node
-from gossamer.model.opset.definition import RESOLVED, OpDef, never
+from gossamer.model.opset.definition import RESOLVED, InferenceState, OpDef, Shape, never
 from gossamer.model.opset.elementwise import COMPUTED
-from gossamer.model.opset.state import InferenceState, Shape
 
 _KEEP_WHERE = Expression(2, (ExpressionStep("constant", (), (0.0,)),
                              ExpressionStep("where", (0, 1, 2))))

@@ -12,8 +12,7 @@ import numpy as np
 
 from gossamer.expression import apply
 from gossamer.model.graph import Node
-from gossamer.model.opset.definition import RESOLVED, OpDef, never
-from gossamer.model.opset.state import InferenceState
+from gossamer.model.opset.definition import RESOLVED, InferenceState, OpDef, never
 from gossamer.resampling import between
 
 _LONGEST_SUMS = {"float32": 4096, "int32": 512, "int64": 512}

@@ -9,9 +9,16 @@ import numpy as np
 
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.model.graph import Node
-from gossamer.model.opset.definition import RESOLVED, OpDef, never, not_evaluated, nothing_known
-from gossamer.model.opset.mixing import BATCH_AXIS, Images
-from gossamer.model.opset.state import InferenceState
+from gossamer.model.opset.definition import (
+    BATCH_AXIS,
+    RESOLVED,
+    Images,
+    InferenceState,
+    OpDef,
+    never,
+    not_evaluated,
+    nothing_known,
+)
 
 AFFINE = Expression(4, (ExpressionStep("sub", (0, 1)), ExpressionStep("mul", (4, 2)),
                         ExpressionStep("add", (5, 3))))

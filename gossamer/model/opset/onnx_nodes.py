@@ -20,11 +20,17 @@ from onnx.shape_inference import infer_node_outputs, infer_shapes
 
 from gossamer.errors import ModelError, first_line
 from gossamer.model.graph import Node
-from gossamer.model.opset.definition import RESOLVED, OpDef, never, not_evaluated, nothing_known
-from gossamer.model.opset.mixing import Images
-from gossamer.model.opset.state import InferenceState
+from gossamer.model.opset.definition import (
+    RESOLVED,
+    Images,
+    InferenceState,
+    OpDef,
+    never,
+    not_evaluated,
+    nothing_known,
+)
 from gossamer.model.opset.windows import same_pads, window_count
-from gossamer.onnx_model import MOST_PARAMETERS
+from gossamer.onnx_model import MOST_PARAMETERS, as_float32
 
 _POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
 NODES = "nodes"
@@ -207,11 +213,6 @@ def _dtype_of(tensor: onnx.TypeProto.Tensor) -> str:
 
 def _part_mixes(images: Images, node: Node) -> str:
     return "is computed by ONNX Runtime, of whose treatment of a batch nothing is known"
-
-
-def as_float32(array: np.ndarray) -> np.ndarray:
-    """Return the array, cast to float32 where it has any floating type, such as bfloat16."""
-    return array if array.dtype.kind in "biuUSO" else np.asarray(array, np.float32)
 
 
 def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int

@@ -11,14 +11,17 @@ import numpy as np
 
 from gossamer.facts import ValueFacts, point
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.model.opset.definition import OpDef, first_input, never, not_evaluated
-from gossamer.model.opset.mixing import (
+from gossamer.model.opset.definition import (
     BATCH_AXIS,
     Images,
+    InferenceState,
+    OpDef,
+    first_input,
     keeps_images_separate,
+    never,
+    not_evaluated,
     works_across_images,
 )
-from gossamer.model.opset.state import InferenceState
 from gossamer.resampling import nearest as nearest_elements
 
 

@@ -22,11 +22,16 @@ from gossamer.facts import (
     unit,
 )
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.model.opset.definition import OpDef, never, not_evaluated
+from gossamer.model.opset.definition import (
+    Images,
+    InferenceState,
+    OpDef,
+    mixing_operands,
+    never,
+    not_evaluated,
+)
 from gossamer.model.opset.expression_facts import expression_facts
-from gossamer.model.opset.mixing import Images, mixing_operands
 from gossamer.model.opset.signs import is_never_zero
-from gossamer.model.opset.state import InferenceState
 from gossamer.model.opset.windows import extent, image_shape, window
 
 _MULTIPLIED = "multiplies the inputs of a batch with each other"

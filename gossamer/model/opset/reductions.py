@@ -10,9 +10,16 @@ import numpy as np
 
 from gossamer.facts import NONNEGATIVE, REAL, ValueFacts, integers
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.model.opset.definition import OpDef, always, never, not_evaluated
-from gossamer.model.opset.mixing import BATCH_AXIS, Images, works_across_images
-from gossamer.model.opset.state import InferenceState
+from gossamer.model.opset.definition import (
+    BATCH_AXIS,
+    Images,
+    InferenceState,
+    OpDef,
+    always,
+    never,
+    not_evaluated,
+    works_across_images,
+)
 from gossamer.ordering import first_places
 
 _OF_NOTHING = {"max": -math.inf, "mean": math.nan, "sum": 0.0}

@@ -10,9 +10,16 @@ from typing import Any
 import numpy as np
 
 from gossamer.model.graph import Node
-from gossamer.model.opset.definition import RESOLVED, OpDef, first_input, never
-from gossamer.model.opset.mixing import Images, broadcasts_across_images, moves_images
-from gossamer.model.opset.state import InferenceState
+from gossamer.model.opset.definition import (
+    RESOLVED,
+    Images,
+    InferenceState,
+    OpDef,
+    broadcasts_across_images,
+    first_input,
+    moves_images,
+    never,
+)
 
 
 def _identity_shape(state: InferenceState, node: Node) -> None:

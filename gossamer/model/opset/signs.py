@@ -27,16 +27,6 @@ _Interval = tuple[np.ndarray, np.ndarray]
 """The lowest and the highest value that numbers with rounding errors may have."""
 
 
-def are_scaled_signs(weight: np.ndarray) -> bool:
-    """Return whether the weights (M, ...) of each output channel all have the same magnitude,
-    which is finite and not 0."""
-    channels = weight.reshape(len(weight), -1)
-    # the first channel alone rules out most other weights, so it is tested first
-    return all(bool((np.abs(rows) == np.abs(rows[:, :1])).all() and np.isfinite(rows[:, 0]).all()
-                    and rows[:, 0].all())
-               for rows in (channels[:1], channels))
-
-
 def is_never_zero(expression: Expression, values: ValueFacts, weight: np.ndarray,
                   operands: Sequence[np.ndarray | None], *, exact: bool) -> bool:
     """Return whether an expression ends in the sign of a number that is not 0 for any sum of

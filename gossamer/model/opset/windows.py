@@ -9,9 +9,13 @@ import numpy as np
 
 from gossamer.facts import REAL, ValueFacts
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.model.opset.definition import OpDef, never, not_evaluated
-from gossamer.model.opset.mixing import keeps_images_separate
-from gossamer.model.opset.state import InferenceState
+from gossamer.model.opset.definition import (
+    InferenceState,
+    OpDef,
+    keeps_images_separate,
+    never,
+    not_evaluated,
+)
 
 MOST_TAPS = 2**18
 """The most elements of a pool's window: the host computes a pool in one step for each element."""

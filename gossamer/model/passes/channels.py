@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gossamer.facts import are_scaled_signs
 from gossamer.model.graph import Graph, Node, add_constant, names_of, new_name
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
-from gossamer.model.opset.signs import are_scaled_signs
-from gossamer.model.passes.batch_norm import output_rows, readers
+from gossamer.model.passes.fusion import output_rows, readers
 
 _MOST_CHANNELS = 2
 """The most channels that a convolution may read, as a multiple of the number of chosen channels.

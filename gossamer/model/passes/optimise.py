@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
 
 from gossamer.errors import ModelError
-from gossamer.expression import identity
+from gossamer.expression import DISCONTINUOUS, identity
 from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node
 from gossamer.model.infer.resolve import live_nodes, visit
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch, shapes_by_batch
-from gossamer.model.opset.state import InferenceState
-from gossamer.model.passes.batch_norm import expand_batch_norms, fold_batch_norms
+from gossamer.model.opset.definition import InferenceState
 from gossamer.model.passes.channels import (
     choose_channels_by_weights,
     gather_shuffled_channels,
@@ -23,7 +22,12 @@ from gossamer.model.passes.channels import (
 )
 from gossamer.model.passes.dead_channels import drop_dead_channels
 from gossamer.model.passes.expressions import drop_expansions, drop_straight_through
-from gossamer.model.passes.fusion import fuse_chains, fuse_epilogues
+from gossamer.model.passes.fusion import (
+    expand_batch_norms,
+    fold_batch_norms,
+    fuse_chains,
+    fuse_epilogues,
+)
 from gossamer.model.passes.parallel_convolutions import merge_parallel_convolutions
 from gossamer.model.passes.pixels import keep_pixels, transpose_images_for_tokens
 from gossamer.model.passes.scaled_signs import move_scales_into_weights, round_scaled_signs
@@ -47,43 +51,74 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     fold_constants(graph)
     shapes = shapes_by_batch(graph)
     drop_casts(graph, shapes)
-    drop_expansions(graph, shapes)
+    _rewrite(drop_expansions, graph, shapes)
     drop_dead(graph)
     inline_scalars(graph, shapes)
     merge_equal(graph)
-    changed = gather_shuffled_channels(graph, shapes)
-    changed |= scale_before_transposing(graph, shapes)
+    changed = _rewrite(gather_shuffled_channels, graph, shapes)
+    changed |= _rewrite(scale_before_transposing, graph, shapes)
     if channels_first:
-        changed |= transpose_images_for_tokens(graph, shapes)
-        changed |= move_channels_first(graph, shapes)
+        changed |= _rewrite(transpose_images_for_tokens, graph, shapes)
+        changed |= _rewrite(move_channels_first, graph, shapes)
     if chooses_by_weights:
-        changed |= choose_channels_by_weights(graph, shapes)
+        changed |= _rewrite(choose_channels_by_weights, graph, shapes)
     if changed:
         drop_identities(graph)
         drop_dead(graph)
         shapes = shapes_by_batch(graph)
-    nest_concatenations(graph)
-    move_above_concatenations(graph)
+    _rewrite(nest_concatenations, graph)
+    _rewrite(move_above_concatenations, graph)
     matmul_to_gemm(graph, shapes)
     fold_zero_pads(graph, shapes)
+    drop_dead(graph)
     round_scaled_signs(graph)
-    fold_batch_norms(graph, shapes)
-    expand_batch_norms(graph, shapes)
-    merge_parallel_convolutions(graph, shapes)
+    _rewrite(fold_batch_norms, graph, shapes)
+    _rewrite(expand_batch_norms, graph, shapes)
+    _rewrite(merge_parallel_convolutions, graph, shapes)
     drop_dead(graph)
     fuse_chains(graph, shapes)
-    drop_straight_through(graph, shapes)
+    _rewrite(drop_straight_through, graph, shapes)
     # nodes whose results are not read any more would count as readers, and prevent fusions into
     # epilogues
     drop_dead(graph)
-    move_scales_into_weights(graph)
+    _rewrite(move_scales_into_weights, graph)
     fuse_epilogues(graph, shapes)
-    if keep_pixels(graph, shapes):
+    if _rewrite(keep_pixels, graph, shapes):
         shapes = shapes_by_batch(graph)
         fuse_epilogues(graph, shapes)
     drop_dead_channels(graph, shapes)
     drop_dead(graph)
     return graph
+
+
+_NEEDED: dict[Callable[..., bool | None], Set[str]] = {
+    drop_expansions: {"expand", "constant_of_shape"},
+    gather_shuffled_channels: {"transpose"},
+    scale_before_transposing: {"transpose"},
+    transpose_images_for_tokens: {"transpose"},
+    move_channels_first: {"transpose"},
+    choose_channels_by_weights: {"gather"},
+    nest_concatenations: {"concat"},
+    move_above_concatenations: {"concat"},
+    fold_batch_norms: {"batch_norm"},
+    expand_batch_norms: {"batch_norm"},
+    merge_parallel_convolutions: {"add", "sub"},
+    drop_straight_through: {"sub"},
+    move_scales_into_weights: DISCONTINUOUS,
+    # a flatten makes matrices only, no images
+    keep_pixels: {"reshape", "squeeze", "unsqueeze"},
+}
+"""The ops and the functions of element-wise nodes of which a graph needs one before a pass can
+change it."""
+
+
+def _rewrite(rewriting: Callable[..., bool | None], graph: Graph, *shapes: ShapesByBatch) -> bool:
+    """Run a pass where a graph has what the pass needs; return whether it says that it changed the
+    graph."""
+    kinds = {node.op for node in graph.nodes} | {
+        step.function for node in graph.nodes if node.op == "elementwise"
+        for step in node.attributes["expression"].steps}
+    return not kinds.isdisjoint(_NEEDED[rewriting]) and bool(rewriting(graph, *shapes))
 
 
 def _copy(graph: Graph) -> Graph:
@@ -223,7 +258,6 @@ def fold_zero_pads(graph: Graph, shapes: ShapesByBatch) -> None:
             node.inputs[0], pads = image
             node.attributes["pads"] = tuple(
                 size + more for size, more in zip(node.attributes["pads"], pads, strict=True))
-    drop_dead(graph)
 
 
 def _image_pads(node: Node, shapes: ShapesByBatch) -> Sequence[int] | None:

@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gossamer.expression import Expression, ExpressionStep, apply, identity
+from gossamer.facts import are_scaled_signs
 from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
-from gossamer.model.opset.signs import are_scaled_signs
-from gossamer.model.passes.batch_norm import feeds_sign, output_rows, readers
-from gossamer.model.passes.fusion import MOST_STEPS
+from gossamer.model.passes.fusion import MOST_STEPS, feeds_sign, output_rows, readers
 
 
 @dataclass(frozen=True)

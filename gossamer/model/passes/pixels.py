@@ -12,8 +12,8 @@ import numpy as np
 
 from gossamer.model.graph import Graph, Node, add_constant, names_of, new_name
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
-from gossamer.model.opset.state import Shape
-from gossamer.model.passes.batch_norm import readers
+from gossamer.model.opset.definition import Shape
+from gossamer.model.passes.fusion import readers
 
 _RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
 _SWAPPED = (0, 2, 1)

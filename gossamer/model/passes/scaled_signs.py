@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gossamer.expression import DISCONTINUOUS, apply
-from gossamer.facts import REAL
+from gossamer.facts import REAL, are_scaled_signs
 from gossamer.model.graph import Graph, Node, add_constant, names_of, new_name
 from gossamer.model.opset.expression_facts import expression_facts
-from gossamer.model.opset.signs import are_scaled_signs
-from gossamer.model.passes.batch_norm import output_rows, readers
+from gossamer.model.passes.fusion import output_rows, readers
 
 _LARGEST_DIFFERENCE = 2.0**-18
 """Largest relative difference between magnitudes of a channel that count as the same number: 64

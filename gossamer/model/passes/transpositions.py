@@ -19,7 +19,7 @@ from gossamer.model.infer.resolve import live_nodes
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.opset.shapes import swaps_matrices
-from gossamer.model.passes.batch_norm import readers
+from gossamer.model.passes.fusion import readers
 
 _LAST = (0, 2, 3, 1)
 """The permutation that moves the channels of an image to its last dimension."""

@@ -17,12 +17,13 @@ from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.fused.algorithm import FusionAlgorithm
-from gossamer.ops.fused.layers import (
+from gossamer.ops.fused.problem import (
+    ENTRY,
     PARTS,
+    FusionProblem,
     SqueezeExciteLayer,
     layer_within,
 )
-from gossamer.ops.fused.problem import ENTRY, FusionProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights

@@ -19,8 +19,7 @@ from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND, rounded_to_tf32
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.fused.algorithm import FusionAlgorithm
-from gossamer.ops.fused.layers import is_image_mean
-from gossamer.ops.fused.problem import ENTRY, FusionProblem
+from gossamer.ops.fused.problem import ENTRY, FusionProblem, is_image_mean
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.peak_rates import CYCLES_OF_PRODUCT
 from gossamer.ops.strided import cannot_compile, layout_variants

@@ -21,8 +21,7 @@ from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.fused.algorithm import FusionAlgorithm
-from gossamer.ops.fused.layers import is_product
-from gossamer.ops.fused.problem import FusionProblem, Source
+from gossamer.ops.fused.problem import FusionProblem, Source, is_product
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights

@@ -17,7 +17,7 @@ import onnx
 from onnx import numpy_helper
 from onnx.shape_inference import infer_shapes
 
-from gossamer import host_library
+from gossamer import onnx_model
 from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError, first_line, quoted
 from gossamer.onnx_model import MOST_PARAMETERS, nodes_of, parsed, with_shapes
@@ -46,7 +46,7 @@ class OnnxRuntimePart(HostAlgorithm):
     def supports(self, problem: OnnxPartProblem, device: Device) -> str | None:
         if device.compiles:
             return "ONNX Runtime computes it on the host"
-        if not host_library.is_installed():
+        if not onnx_model.has_runtime():
             return "needs ONNX Runtime; pip install onnxruntime"
         return None
 

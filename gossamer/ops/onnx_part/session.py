@@ -18,7 +18,7 @@ import onnx
 from google.protobuf.message import EncodeError
 from onnx import TensorProto, numpy_helper
 
-from gossamer import host_library
+from gossamer import onnx_model
 from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError, first_line, one_line
 from gossamer.onnx_model import nodes_of, parsed, with_shapes
@@ -42,9 +42,9 @@ def version_on(device: Device) -> str:
 
     "" where it is not installed, and on other devices.
     """
-    if device.compiles or not host_library.is_installed():
+    if device.compiles or not onnx_model.has_runtime():
         return ""
-    return str(host_library.onnxruntime().__version__)
+    return str(onnx_model.runtime().__version__)
 
 
 class ComputingError(InputError):
@@ -80,7 +80,7 @@ class Session:
     def __init__(self, model: bytes, constants: Mapping[int, np.ndarray], *,
                  shapes: Sequence[Sequence[int]] = (), threads: int = 1,
                  optimised: bool = True, spinning: bool = False, profiled: bool = False) -> None:
-        onnxruntime = host_library.onnxruntime()
+        onnxruntime = onnx_model.runtime()
         proto = parsed(model)
         outputs = len(proto.graph.output)
         try:
@@ -191,7 +191,7 @@ def _fill(proto: onnx.ModelProto, constants: Mapping[int, np.ndarray],
     Returns the large constants by name, which the model does not hold: its session reads them where
     they lie.
     """
-    onnxruntime = host_library.onnxruntime()
+    onnxruntime = onnx_model.runtime()
     inputs = list(proto.graph.input)
     # ONNX Runtime needs the shapes to expand operators that ONNX defines as functions
     with_shapes(proto, shapes)
@@ -225,7 +225,7 @@ def _begun(model: bytes, options: Any, optimised: bool) -> Any:
     A rewrite at which it fails, such as a fusion that writes a node of two dtypes, is left out.
     Raises the library's error where it refuses the model as it is.
     """
-    onnxruntime = host_library.onnxruntime()
+    onnxruntime = onnx_model.runtime()
     left_out = [*_INEXACT]
     while True:
         if not optimised:
@@ -246,7 +246,7 @@ def _begun(model: bytes, options: Any, optimised: bool) -> Any:
 
 
 def _run_options() -> Any:
-    options = host_library.onnxruntime().RunOptions()
+    options = onnx_model.runtime().RunOptions()
     options.log_severity_level = 4
     return options
 

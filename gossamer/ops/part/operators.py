@@ -24,13 +24,12 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
 from gossamer.ops.copy.problem import CopyProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.fused.layers import without_bias
+from gossamer.ops.fused.problem import ReshapeProblem, without_bias
 from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.layer_norm.problem import LayerNormProblem
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.pad.problem import PadProblem
-from gossamer.ops.part.problem import ReshapeProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.resize.problem import ResizeProblem, nearest

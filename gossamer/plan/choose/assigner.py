@@ -22,8 +22,7 @@ from gossamer.plan.choose.plan_assignment import (
     Option,
     minimise,
 )
-from gossamer.plan.eligibility import eligibility
-from gossamer.plan.policy import Effort, Policy
+from gossamer.plan.policy import Effort, Policy, eligibility
 from gossamer.plan.program import Layer, MeasuredLayer, Program
 from gossamer.plan.tune.measures import usable
 from gossamer.plan.tune.tuner import Tuner

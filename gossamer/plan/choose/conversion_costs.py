@@ -10,7 +10,7 @@ from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.packed import can_hold
 from gossamer.plan.choose.network import Network, conversion_layer
 from gossamer.plan.choose.plan_assignment import Conversion
-from gossamer.plan.eligibility import able_on, eligibility
+from gossamer.plan.policy import able_on, eligibility
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.tuner import Tuner

@@ -12,13 +12,16 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.measure import SLACK
 from gossamer.ops.algorithm import Algorithm, Problem
+from gossamer.ops.fused.problem import PartProblem
 from gossamer.ops.part.host import problem_times
-from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.zero_weights import ZeroWeights
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.network import Network
 from gossamer.plan.choose.plan_assignment import load_solver
-from gossamer.plan.eligibility import (
+from gossamer.plan.fusion import find_fusions, find_parts, may_have_parts, recognising
+from gossamer.plan.in_place import in_place_candidates, layers_in_place
+from gossamer.plan.policy import (
+    Policy,
     Refusal,
     able_on,
     eligibility,
@@ -26,9 +29,6 @@ from gossamer.plan.eligibility import (
     is_above,
     is_asked_for,
 )
-from gossamer.plan.fusion import find_fusions, find_parts, may_have_parts, recognising
-from gossamer.plan.in_place import in_place_candidates, layers_in_place
-from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.keys import problem_key
 from gossamer.plan.tune.discontinuity import has_discontinuities, uncheckable

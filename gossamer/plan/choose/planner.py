@@ -1,9 +1,15 @@
-"""Makes the program of a plan for a batch size. The program is either restored from stored choices,
-or it is chosen, held to a tolerance, and compared with baseline plans from end to end."""
+"""Makes the program of a plan for a batch size.
+
+The program is either restored from stored choices, or it is chosen, held to a tolerance, and
+compared with baseline plans from end to end. Where nothing is measured, each layer takes its first
+algorithm in the first config, in the formats that move the fewest bytes, and values stay packed
+between layers that read and write packed dtypes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -13,19 +19,36 @@ from gossamer.device.base import Device
 from gossamer.errors import GossamerError, InputError, closest
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
+from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.ops.fused.problem import PartProblem
+from gossamer.ops.registry import OPS
 from gossamer.ops.weights import WeightsStore
-from gossamer.plan.choose.first import FirstChoices
-from gossamer.plan.choose.network import Network
+from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder, is_packed_alike
 from gossamer.plan.choose.outcomes import Planned
 from gossamer.plan.choose.saved_options import StoredChoices
-from gossamer.plan.eligibility import ANY
-from gossamer.plan.lower.inputs import given_inputs
+from gossamer.plan.fusion import (
+    find_fusions,
+    find_parts,
+    is_part,
+    may_have_parts,
+    recognising,
+    with_fusions,
+)
 from gossamer.plan.lower.rules import lower
-from gossamer.plan.policy import Policy
+from gossamer.plan.lower.state import given_inputs
+from gossamer.plan.policy import (
+    ANY,
+    Policy,
+    able_on,
+    eligibility,
+    first_in_order,
+    forced_otherwise,
+    refusal_reason,
+)
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
 from gossamer.plan.tune.profile import CHOOSING
-from gossamer.tensor import TensorSpec, default_spec
+from gossamer.tensor import Format, TensorSpec, default_spec
 
 if TYPE_CHECKING:
     from gossamer.plan.choose.calibration import Calibration
@@ -162,3 +185,148 @@ def _at_boundary(spec: TensorSpec, policy: Policy) -> TensorSpec:
     if policy.boundary is None or len(spec.shape) != 4 or spec.dtype != "float32":
         return spec
     return TensorSpec(spec.shape, policy.boundary)
+
+
+class FirstChoices:
+    """The choices for a network without measurements: each layer takes the first algorithm that
+    supports the problem, in its first config, with the formats that move the fewest bytes. A layer
+    that no algorithm of the device supports runs on the host.
+
+    fusions: the fusions that the policy's `only` forces, or else the parts that a library for whole
+    networks computes; all other layers are computed alone.
+    """
+
+    def __init__(self, network: Network, device: Device, policy: Policy) -> None:
+        self._network = network
+        self._device = device
+        self._policy = policy
+        layers, may_be_forced = network.layers, not policy.unfused and policy.only is not None
+        fusions = find_fusions(layers, network.outputs) if may_be_forced else []
+        self._forced = _forced_algorithms(fusions, device, policy)
+        self.fusions = [fusion for fusion in fusions if fusion.name in self._forced]
+        if not self.fusions:
+            self.fusions = self._parts(layers)
+        self._readers: dict[str, list[Layer]] = defaultdict(list)
+        for layer in with_fusions(layers, self.fusions):
+            for name in dict.fromkeys(layer.inputs):
+                self._readers[name].append(layer)
+        self._read_packed: dict[tuple[str, Format], bool] = {}
+
+    def program(self) -> Program:
+        """Return the program. Raises UnsupportedError where the host cannot compute a layer
+        either."""
+        return self._network.program(self._device, self.choice, self.fusions)
+
+    def _parts(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Return the parts of a network. Layers whose algorithm the policy decides are left out.
+        Layers whose weights are all zero are left out too, because gossamer computes only their
+        epilogues. Where `only` names an algorithm for parts, only the layers that the policy's
+        `force` names are left out."""
+        if not may_have_parts(self._policy):
+            return []
+        if self._policy.only in {algorithm.name for algorithm in OPS[PartProblem.op].algorithms}:
+            return find_parts(layers, self._network.outputs, self._device, self._policy.force)
+        left_out = [layer.name for layer in layers if layer.density == 0]
+        if self._policy.only is not None:
+            left_out += [layer.name for layer in layers if not layer.is_reshape
+                         and self._policy.only in {each.name for each in self._able(layer)[0]}]
+        return find_parts(layers, self._network.outputs, self._device,
+                          [*left_out, *self._policy.force])
+
+    def choice(self, builder: ProgramBuilder, layer: Layer) -> LayerChoice:
+        """Return the choice for a layer or fusion. The layer's inputs are in the builder
+        already."""
+        able, layer_device, reasons = self._able(layer)
+        algorithm, variants = first_in_order(layer, able, layer_device, self._policy.threads)
+        packed = {name for name in layer.inputs if builder.specs[name].format.is_packed}
+        if packed:
+            algorithm, variants = self._as_they_are(builder, layer, packed) or (algorithm, variants)
+        reasons |= {other.name: f"comes after {algorithm.name}" for other in able
+                    if layer_device is self._device and other is not algorithm}
+
+        def order(variant: Variant) -> tuple[int, int]:
+            converted = sum(
+                spec.nbytes for name, spec in zip(layer.inputs, variant.inputs, strict=True)
+                if not builder.has(name, spec))
+            return converted, self._unpacking(layer, variant)
+
+        return LayerChoice(algorithm, min(variants, key=order), layer_device, reasons)
+
+    def _able(self, layer: Layer) -> tuple[list[Algorithm], Device, dict[str, str]]:
+        """Return the algorithms that may compute a layer, in their order, with their device, and
+        for each other algorithm the reason why it may not."""
+        if layer.name in self._forced:
+            algorithm, reasons = self._forced[layer.name]
+            return [algorithm], self._device, dict(reasons)
+        if is_part(layer):
+            return list(recognising(layer)), self._device, {}
+        able, layer_device, reasons = eligibility(layer, self._device, self._policy)
+        return able, layer_device, dict(reasons)
+
+    def _as_they_are(self, builder: ProgramBuilder, layer: Layer, packed: Collection[str]
+                     ) -> tuple[Algorithm, list[Variant]] | None:
+        """Return the first algorithm that can read the packed inputs without conversions, and the
+        variants with which it does so. Return None where no algorithm can."""
+        able, layer_device, _ = self._able(layer)
+        for algorithm in able:
+            _, variants = first_in_order(layer, [algorithm], layer_device, self._policy.threads)
+            found = [variant for variant in variants if all(
+                builder.specs[name].same_memory(spec) for name, spec
+                in zip(layer.inputs, variant.inputs, strict=True) if name in packed)]
+            if found:
+                return algorithm, found
+        return None
+
+    def _unpacking(self, layer: Layer, variant: Variant) -> int:
+        """Return 0 where all readers of a variant's packed outputs take them packed, 1 where the
+        variant has no packed output, and 2 where a packed output would have to be unpacked."""
+        packed = [(name, spec.format) for name, spec in zip(
+            layer.outputs, variant.outputs, strict=True) if spec.format.is_packed]
+        if not packed:
+            return 1
+        return 0 if all(self._all_read(name, format_) for name, format_ in packed) else 2
+
+    def _all_read(self, name: str, format_: Format) -> bool:
+        """Return whether a value has readers and all of its readers can read it in a packed
+        format."""
+        key = name, format_
+        if key not in self._read_packed:
+            readers = self._readers[name]
+            self._read_packed[key] = bool(readers) and name not in self._network.outputs and all(
+                self._reads(layer, name, format_) for layer in readers)
+        return self._read_packed[key]
+
+    def _reads(self, layer: Layer, name: str, format_: Format) -> bool:
+        """Return whether a layer can read a value in a packed format with a variant whose own
+        packed outputs never have to be unpacked."""
+        if layer.is_reshape:
+            (target,) = layer.outputs
+            specs = self._network.specs
+            return is_packed_alike(specs[name].shape, specs[target].shape) and (
+                self._all_read(target, format_))
+        able, layer_device, _ = self._able(layer)
+        return any(
+            all(spec.format == format_ for read, spec in zip(
+                layer.inputs, variant.inputs, strict=True) if read == name)
+            and self._unpacking(layer, variant) < 2
+            for algorithm in able
+            for variant in first_in_order(layer, [algorithm], layer_device,
+                                          self._policy.threads)[1])
+
+
+def _forced_algorithms(fusions: Sequence[Layer], device: Device, policy: Policy
+                       ) -> dict[str, tuple[Algorithm, Mapping[str, str]]]:
+    """Return the algorithm for each fusion that the policy's `only` forces, by the fusion's name,
+    with the reasons why other algorithms cannot compute the fusion. The fusions that the algorithm
+    can compute are taken in the order of the network. A fusion is left out where it shares a layer
+    with a fusion that was taken earlier."""
+    forced: dict[str, tuple[Algorithm, Mapping[str, str]]] = {}
+    covered: set[str] = set()
+    for fusion in fusions:
+        able, reasons = able_on(fusion.problem, device, refusal_reason, recognising(fusion))
+        for algorithm in able:
+            if (algorithm.name == policy.only and covered.isdisjoint(fusion.covers)
+                    and not forced_otherwise(fusion, algorithm, policy)):
+                forced[fusion.name] = algorithm, reasons
+                covered.update(fusion.covers)
+    return forced

@@ -11,13 +11,13 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError, quoted
 from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.ops.fused.problem import PartProblem
 from gossamer.ops.host_threads import Threads, of_threads, threads_in, without_threads
-from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import candidate_key
 from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder
-from gossamer.plan.eligibility import eligibility, first_in_order
 from gossamer.plan.fusion import find_fusions, part_of
+from gossamer.plan.policy import eligibility, first_in_order
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.store.keys import libraries, problem_key, source_hash
 from gossamer.plan.store.plan_file import again

@@ -1,25 +1,26 @@
-"""The state of lowering a graph: the graph, and the layers made so far."""
+"""The state of lowering a graph: the graph, the layers made so far, and the layers that compute its
+inputs from callers' tensors of bytes, float16 and images in NHWC."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from gossamer.expression import Expression, identity
-from gossamer.facts import REAL, ValueFacts
-from gossamer.model.graph import Node, StaticGraph
-from gossamer.model.opset.signs import are_scaled_signs
+from gossamer.expression import Expression, ExpressionStep, identity
+from gossamer.facts import REAL, ValueFacts, are_scaled_signs
+from gossamer.model.graph import Node, StaticGraph, ValueInfo, names_of, unused_name
+from gossamer.model.input_format import InputFormat
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.copy import problem as copy_problem
 from gossamer.ops.copy.problem import CopyProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.exactness import shared_facts
-from gossamer.ops.part.problem import ReshapeProblem
+from gossamer.ops.exactness import BYTES, NARROW
+from gossamer.ops.fused.problem import ReshapeProblem
 from gossamer.ops.weights import WeightsInfo, WeightsStore
 from gossamer.plan.program import Layer
 from gossamer.tensor import TensorSpec, default_spec
@@ -193,3 +194,87 @@ def _crowded(nonzero: np.ndarray) -> float:
         return 1.0
     counts = np.add.reduceat(nonzero, np.arange(0, nonzero.shape[1], 4), axis=1, dtype=np.uint8)
     return float(np.count_nonzero(counts > 2)) / counts.size
+
+
+@dataclass(frozen=True)
+class GivenInputs:
+    """The inputs of a network at one batch size as callers give them.
+
+    layers: the layer that computes an input from the caller's tensor, for each input that needs
+    such a layer.
+    specs: the specs of the values that hold callers' tensors, by their names.
+    names: the names of the inputs with such a layer, by the names of the values that hold callers'
+    tensors.
+    """
+
+    layers: list[Layer] = field(default_factory=list)
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+
+
+def given_inputs(static: StaticGraph, store: WeightsStore) -> GivenInputs:
+    """Return the inputs of a graph as callers give them. store: the packed weights of the
+    network's layers."""
+    result = GivenInputs()
+    taken, layers = names_of(static.graph), {node.name for node in static.graph.nodes}
+    for info in static.graph.inputs:
+        spec = default_spec(static.shapes[info.name], static.dtypes[info.name])
+        if info.given is None:
+            result.specs[info.name] = spec
+            continue
+        value = unused_name(taken, f"given {info.name}")
+        result.specs[value] = TensorSpec(spec.shape, info.given.format(len(spec.shape)))
+        result.names[value] = info.name
+        name = unused_name(layers, f"input {info.name}")
+        result.layers.append(_layer(name, info, info.given, value, spec, store))
+    return result
+
+
+def _layer(name: str, info: ValueInfo, given: InputFormat, value: str,
+           spec: TensorSpec, store: WeightsStore) -> Layer:
+    """Return the layer that computes an input from the value that holds the caller's tensor."""
+    expression, constants = _affine(given, spec)
+    problem = ElementwiseProblem(
+        (spec, *(default_spec(array.shape) for array in constants)), expression,
+        constants=tuple(range(1, len(constants) + 1)),
+        formats=(given.format(len(spec.shape)),))
+    weights = {f"operand{index + 1}": array for index, array in enumerate(constants)}
+    return Layer(name, [value], [info.name], problem,
+                 weights, source=f"input {info.name!r} as {given}", store=store)
+
+
+def _affine(given: InputFormat, spec: TensorSpec) -> tuple[Expression, list[np.ndarray]]:
+    """Return the expression that multiplies by the format's factors and adds its shifts, with the
+    arrays of its further inputs. A number that all channels share is a constant of the expression;
+    numbers that differ between channels are further inputs."""
+    steps: list[ExpressionStep] = []
+    constants: list[np.ndarray] = []
+    used = [(name, numbers) for name, numbers, neutral in (
+        ("mul", given.factors, (1.0,)), ("add", given.shifts, (0.0,))) if numbers != neutral]
+    inputs = 1 + sum(len(numbers) > 1 for _, numbers in used)
+    value = 0
+    for name, numbers in used:
+        if len(numbers) > 1:
+            constants.append(np.array(numbers, np.float32).reshape(
+                -1, *(1,) * (len(spec.shape) - 2)))
+            other = len(constants)
+        else:
+            steps.append(ExpressionStep("constant", (), numbers))
+            other = inputs + len(steps) - 1
+        steps.append(ExpressionStep(name, (value, other)))
+        value = inputs + len(steps) - 1
+    return Expression(inputs, tuple(steps)), constants
+
+
+def shared_facts(facts: ValueFacts) -> ValueFacts:
+    """Return the facts that problems state about a value.
+
+    facts: all known facts about the value.
+
+    The returned facts may be wider than the known facts: values that algorithms treat alike get
+    equal facts, so that layers share measurements. A value that may have many different numbers
+    gets REAL.
+    """
+    if facts.few_values and facts.is_integer and (facts.count or 0) > 3:
+        return next((wider for wider in (BYTES, NARROW) if facts.largest <= wider.largest), facts)
+    return facts if facts.few_values else REAL

@@ -12,7 +12,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.gemm.dense import pointwise
 from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.plan.prepare import BuildCost
+from gossamer.plan.candidate import BuildCost
 from gossamer.plan.program import Program, Step
 from gossamer.tensor import PACKED_DTYPES, TensorSpec
 

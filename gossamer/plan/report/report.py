@@ -11,9 +11,8 @@ from gossamer.device.base import Device
 from gossamer.errors import one_line
 from gossamer.io.text import duration_text
 from gossamer.measure import Timing
-from gossamer.plan.candidate import Candidate, counted, why_not
+from gossamer.plan.candidate import BuildCost, Candidate, counted, why_not
 from gossamer.plan.choose.outcomes import DENSE_ONLY, Accuracy, EndToEnd, Planned
-from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report.bits import LayerForm, MemoryUse, form_of, forms_line, memory_use
 from gossamer.plan.report.part_notes import run_notes

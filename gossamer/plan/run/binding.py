@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.device.array_library import library
 from gossamer.device.base import Buffer, Device
-from gossamer.device.other_libraries import DeviceArray
+from gossamer.device.other_libraries import DeviceArray, library
 from gossamer.errors import InputError, quoted
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.plan.candidate import counted
@@ -122,11 +121,6 @@ def buffers_of(infos: Sequence[ValueInfo], arrays: Sequence[DeviceArray]) -> dic
     return {info.name: array.buffer for info, array in zip(infos, arrays, strict=True)}
 
 
-def single(outputs: Sequence[Any]) -> Any:
-    """Return the outputs as callers get them: the only output itself, or a tuple of several."""
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
-
-
 def several(out: Any) -> tuple[Any, ...]:
     """Return the arrays that a caller gives for outputs, of which one may be given alone."""
     return tuple(out) if isinstance(out, (tuple, list)) else (out,)
@@ -222,6 +216,8 @@ def callers_stream(array: Any) -> Any:
 
 def like_on_host(array: Any, result: np.ndarray) -> Any:
     """Return a result as an array of the library of `array`, over the same memory if possible."""
+    if not is_foreign(array):
+        return result
     name = library(array)
     if name == "torch":
         return sys.modules[name].from_numpy(result)

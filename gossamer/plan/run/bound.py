@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.device.array_library import library
 from gossamer.device.base import Device
+from gossamer.device.other_libraries import library
 from gossamer.errors import InputError
 from gossamer.model.graph import Graph
 from gossamer.plan.candidate import counted
@@ -22,9 +22,8 @@ from gossamer.plan.run.binding import (
     like_on_host,
     on_host,
     several,
-    single,
 )
-from gossamer.plan.run.context import Context
+from gossamer.plan.run.context import Context, single
 from gossamer.plan.run.host_transfers import TransferGraph, page_locked_array
 
 

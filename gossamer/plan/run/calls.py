@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gossamer import debug, host_library
+from gossamer import debug, onnx_model
 from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError, quoted
 from gossamer.model.graph import Graph, Tail, ValueInfo, as_called
@@ -36,10 +36,9 @@ from gossamer.plan.run.binding import (
     in_order,
     like_on_host,
     on_host,
-    single,
 )
 from gossamer.plan.run.bound import BoundCall, bind
-from gossamer.plan.run.context import Context
+from gossamer.plan.run.context import Context, single
 from gossamer.plan.run.contexts import Contexts, KnownCall, form_of
 from gossamer.plan.run.host_transfers import page_locked_array
 from gossamer.tensor import TensorSpec, default_spec
@@ -267,7 +266,7 @@ class TailCalls(Calls):
         if not there.issuperset(tail.reads):
             raise ValueError("the end of the network reads what is not there")
         file = graph.file or graph.name
-        if not host_library.is_installed():
+        if not onnx_model.has_runtime():
             raise UnsupportedError(f"{file}: needs ONNX Runtime; pip install onnxruntime")
         self._network = graph
         self._tail = tail

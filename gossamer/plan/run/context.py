@@ -14,13 +14,13 @@ from gossamer.device.base import Buffer, Device
 from gossamer.errors import InputError
 from gossamer.io.text import shape_text
 from gossamer.measure import Task, Timing, interleave
+from gossamer.ops.part.host import Ready
 from gossamer.ops.weights import Weights
-from gossamer.plan.prepare import BuildCost
+from gossamer.plan.candidate import BuildCost
+from gossamer.plan.fusion import source_of
 from gossamer.plan.program import Program
-from gossamer.plan.run.buffers import ProgramBuffers
-from gossamer.plan.run.device_graphs import DeviceGraphs
 from gossamer.plan.run.host_transfers import HostTransfers, TransferGraph, copies_in_chunks
-from gossamer.plan.run.prepared_steps import PreparedSteps, WholePart
+from gossamer.plan.run.prepared_steps import DeviceGraphs, PreparedSteps, ProgramBuffers
 from gossamer.tensor import pack
 
 _MOST_DRAWN = 2**20
@@ -28,6 +28,11 @@ _MOST_DRAWN = 2**20
 
 NewOutputs = tuple[tuple[Any, ...], tuple[int, ...]]
 """Arrays of a caller's library, and their addresses in the device's memory."""
+
+
+def single(outputs: Sequence[Any]) -> Any:
+    """Return the outputs as callers get them: the only output itself, or a tuple of several."""
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 class Context:
@@ -360,3 +365,39 @@ class Context:
         self.device.wait(computing, stream)
         self._execute_or_show(computing)
         self.device.wait(stream, computing)
+
+
+class WholePart:
+    """ONNX Runtime's session for a program that is one part."""
+
+    def __init__(self, program: Program, ready: Ready) -> None:
+        (step,) = program.steps
+        self._run = ready.session.run
+        self._layer = step.layer
+        given = list(program.inputs.values())
+        self._order = [given.index(value) for value in step.inputs]
+        self._dtypes = [program.specs[value].stored_dtype for value in step.inputs]
+        self._outputs = [step.outputs.index(value) for value in program.outputs.values()]
+
+    @staticmethod
+    def of(program: Program, device: Device, data: Sequence[Any]) -> WholePart | None:
+        """Return the session of a program that is one part on the host; None for another program,
+        and where the part reads other values than the program's inputs or does not write all its
+        outputs. data: the `data` of each step's state."""
+        if device.compiles or len(data) != 1 or not isinstance(data[0], Ready):
+            return None
+        (step,) = program.steps
+        fits = set(step.inputs) <= set(program.inputs.values()) and (
+            set(program.outputs.values()) <= set(step.outputs))
+        return WholePart(program, data[0]) if fits else None
+
+    def __call__(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Return new outputs for the program's inputs, both in the program's order. Raises
+        InputError where ONNX Runtime cannot compute them."""
+        try:
+            results = self._run([
+                np.asarray(arrays[index], dtype, order="C")
+                for index, dtype in zip(self._order, self._dtypes, strict=True)])
+        except InputError as error:
+            raise InputError(f"{source_of(self._layer, error)}: {error}") from None
+        return tuple([results[index] for index in self._outputs])

@@ -31,9 +31,8 @@ from gossamer.plan.run.binding import (
     in_order,
     like_on_host,
     on_host,
-    single,
 )
-from gossamer.plan.run.context import Context
+from gossamer.plan.run.context import Context, single
 
 WARM_CALLS = 3
 """Number of executions of a new context that may take longer than later executions: the first loads

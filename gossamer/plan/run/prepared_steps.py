@@ -1,29 +1,146 @@
-"""The steps of a program, prepared to run on one set of buffers."""
+"""A program prepared to run on one device: the buffers of its values, of which those that are never
+alive together share memory, its prepared steps, and captured graphs of all steps."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from gossamer import debug
-from gossamer.device.base import Buffer, Device
+from gossamer.device.base import Buffer, CopyingGraph, Device
 from gossamer.device.host import host_array
 from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer.io.text import duration_text
 from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State
-from gossamer.ops.part.host import Ready, problem_times
-from gossamer.ops.part.problem import PartProblem
+from gossamer.ops.fused.problem import PartProblem
+from gossamer.ops.part.host import problem_times
+from gossamer.plan.candidate import BuildCost
 from gossamer.plan.fusion import source_of
-from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
-from gossamer.plan.program import Program, Step
-from gossamer.plan.run.buffers import ProgramBuffers
+from gossamer.plan.program import Prepared, Program, Step, build, side_by_side
+
+_MOST_FOREIGN = 8
+"""Number of captured graphs that are stored for inputs in the memory of other libraries."""
+_VECTOR_BYTES = 16
+"""Alignment in bytes that kernels require of their inputs, because they load four floats at once.
+Arrays of other libraries may have a smaller alignment."""
+_MOST_COPIED_BYTES = 2**31 - 1
+"""Bytes of the largest output that one copy within a graph can copy."""
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """The size of a value in bytes, and the first and the last step at which it is alive."""
+
+    nbytes: int
+    first: int
+    last: int
+
+
+def place(values: Mapping[str, Lifetime], alignment: int) -> tuple[dict[str, int], int]:
+    """Return the byte offset of every value in one arena, and the arena's size in bytes.
+
+    Values are placed one by one, the largest first; of values of the same size, the value whose
+    life begins first comes first. Each value is placed in the lowest gap that is large enough. Gaps
+    are left by the values that are already placed and are alive at the same time as this value.
+    """
+    order = sorted(values, key=lambda name: (-values[name].nbytes, values[name].first, name))
+    # first step, last step, start and end of each placed value, in the order of the starts; float64
+    # is exact up to 2**53 bytes, which no device has
+    placed = np.zeros((4, 0))
+    offsets: dict[str, int] = {}
+    total = 0
+    for name in order:
+        value = values[name]
+        firsts, lasts, starts, ends = placed
+        alive = (firsts <= value.last) & (lasts >= value.first)
+        gaps = np.append(0, np.maximum.accumulate(ends[alive]))
+        fits = gaps[:-1] + value.nbytes <= starts[alive]
+        offset = offsets[name] = int(gaps[np.argmax(fits) if fits.any() else -1])
+        end = offset + value.nbytes
+        total = max(total, end)
+        placed = np.insert(placed, np.searchsorted(starts, offset), (
+            value.first, value.last, offset, -(-end // alignment) * alignment), axis=1)
+    return offsets, total
+
+
+class ProgramBuffers:
+    """The buffers of a program's values, its uploaded constants and its workspace.
+
+    name: the network's name, for the message of a device with too little memory.
+    """
+
+    def __init__(self, name: str, program: Program, device: Device) -> None:
+        self._program = program
+        lifetimes = _lifetimes(program)
+        offsets, total = place(lifetimes, device.alignment)
+        arena = device.empty(max(total, device.alignment),
+                             f"activations of {name} at batch {program.batch}")
+        self.activation_bytes = total
+        self.workspace_bytes = max((step.variant.workspace for step in program.steps
+                                    if step.device is device), default=0)
+        self.workspace: Buffer | None = None
+        if self.workspace_bytes:
+            self.workspace = device.empty(self.workspace_bytes,
+                                          f"workspace of {name} at batch {program.batch}")
+        self._activations = {value: arena.view(offset, lifetimes[value].nbytes)
+                             for value, offset in offsets.items()}
+        for value in program.places:
+            where = program.place(value)
+            self._activations[value] = self._activations[where.whole].view(
+                where.offset, program.specs[value].nbytes)
+        self._constants = {value: device.upload(array, f"constant {value!r}")
+                           for value, array in program.constants.items()}
+
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of the uploaded constants."""
+        return sum(buffer.nbytes for buffer in self._constants.values())
+
+    def of(self, value: str) -> Buffer:
+        """Return the memory of a value."""
+        root = self._program.root(value)
+        return self._constants[root] if root in self._constants else self._activations[root]
+
+    @contextmanager
+    def replaced(self, buffers: Mapping[str, Buffer]) -> Iterator[None]:
+        """Within a `with` block, gives some values other buffers. buffers: the other buffers, by
+        the names of the values."""
+        own = self._activations
+        self._activations = {**own, **{self._program.root(value): buffer
+                                       for value, buffer in buffers.items()}}
+        try:
+            yield
+        finally:
+            self._activations = own
+
+
+def _lifetimes(program: Program) -> dict[str, Lifetime]:
+    """Return the lifetime of every value that has memory of its own among the activations. Where a
+    value A owns the memory in which a value B lies, a use of B counts as a use of A. Inputs and
+    outputs are alive until after the last step, so that an execution can be repeated."""
+    owners = {value: program.place(value).whole for value in (
+        *program.inputs.values(), *program.outputs.values(),
+        *(value for step in program.steps for value in (*step.inputs, *step.outputs)))}
+    first: dict[str, int] = {owners[value]: -1 for value in program.inputs.values()}
+    last = dict(first)
+    for index, step in enumerate(program.steps):
+        for value in step.outputs:
+            first.setdefault(owners[value], index)
+        for value in (*step.inputs, *step.outputs):
+            last[owners[value]] = index
+    for value in (*program.inputs.values(), *program.outputs.values()):
+        last[owners[value]] = len(program.steps)
+    return {value: Lifetime(max(program.specs[value].nbytes, 1), start, last[value])
+            for value, start in first.items()}
 
 
 class PreparedSteps:
@@ -202,37 +319,111 @@ def step_line(step: Step, elapsed_us: float, state: State, level: int) -> str:
     return text
 
 
-class WholePart:
-    """ONNX Runtime's session for a program that is one part."""
+class DeviceGraphs:
+    """The graphs of one program, by the addresses of the inputs that they read.
 
-    def __init__(self, program: Program, ready: Ready) -> None:
-        (step,) = program.steps
-        self._run = ready.session.run
-        self._layer = step.layer
-        given = list(program.inputs.values())
-        self._order = [given.index(value) for value in step.inputs]
-        self._dtypes = [program.specs[value].stored_dtype for value in step.inputs]
-        self._outputs = [step.outputs.index(value) for value in program.outputs.values()]
+    queue: queues all steps on a stream.
+    """
 
-    @staticmethod
-    def of(program: Program, device: Device, data: Sequence[Any]) -> WholePart | None:
-        """Return the session of a program that is one part on the host; None for another program,
-        and where the part reads other values than the program's inputs or does not write all its
-        outputs. data: the `data` of each step's state."""
-        if device.compiles or len(data) != 1 or not isinstance(data[0], Ready):
+    def __init__(self, program: Program, device: Device, buffers: ProgramBuffers,
+                 queue: Callable[[Any], None]) -> None:
+        self._program = program
+        self._device = device
+        self._buffers = buffers
+        self._queue = queue
+        self._known: OrderedDict[tuple[int, ...], CopyingGraph | None] = OrderedDict()
+
+    @cached_property
+    def are_possible(self) -> bool:
+        """Whether the steps can be captured: the device has graphs, and no step runs on the
+        host."""
+        return self._device.limits.graph and not self._program.host_steps(self._device)
+
+    def known(self, addresses: tuple[int, ...]) -> CopyingGraph | None:
+        """Return the graph that reads inputs at these addresses; None where no such graph was
+        captured yet."""
+        return self._known.get(addresses)
+
+    def of(self, inputs: Mapping[str, Buffer], *, is_loaded: bool) -> CopyingGraph | None:
+        """Return a graph that reads these inputs in place and copies the outputs; None where no
+        such graph is captured. The graph is captured when inputs at the same addresses come a
+        second time.
+
+        is_loaded: whether all kernels are loaded; no graph can be captured before they are.
+        """
+        if not self._copies_outputs or debug.level() >= 2:
             return None
-        (step,) = program.steps
-        fits = set(step.inputs) <= set(program.inputs.values()) and (
-            set(program.outputs.values()) <= set(step.outputs))
-        return WholePart(program, data[0]) if fits else None
+        key = tuple(buffer.address for buffer in inputs.values())
+        if any(address % _VECTOR_BYTES for address in key):
+            return None
+        if key in self._known:
+            self._known.move_to_end(key)
+            if self._known[key] is None and is_loaded:
+                self._known[key] = self._copying(inputs)
+        else:
+            self._known[key] = None
+            while len(self._known) > _MOST_FOREIGN:
+                self._known.popitem(last=False)
+        return self._known[key]
 
-    def __call__(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Return new outputs for the program's inputs, both in the program's order. Raises
-        InputError where ONNX Runtime cannot compute them."""
-        try:
-            results = self._run([
-                np.asarray(arrays[index], dtype, order="C")
-                for index, dtype in zip(self._order, self._dtypes, strict=True)])
-        except InputError as error:
-            raise InputError(f"{source_of(self._layer, error)}: {error}") from None
-        return tuple([results[index] for index in self._outputs])
+    def in_place(self, inputs: Mapping[str, Buffer],
+                 outputs: Mapping[str, Buffer]) -> Callable[..., None]:
+        """Return a graph of all steps. The graph reads inputs and writes outputs in place where
+        their memory is aligned and, for an output, where no other value shares its memory. The
+        graph copies all other inputs and outputs."""
+        program, own = self._program, self._buffers
+        callers: dict[str, Buffer] = {}
+        read: list[tuple[Buffer, Buffer, int]] = []
+        written: list[tuple[Buffer, Buffer, int]] = []
+        for name, value in program.inputs.items():
+            if inputs[name].address % _VECTOR_BYTES:
+                read.append((own.of(value), inputs[name], program.specs[value].nbytes))
+            else:
+                callers[program.root(value)] = inputs[name]
+        # Outputs in this set are copied. No step writes an output that is an input or a constant.
+        # An output that is a part of a larger value, or that has parts, shares memory with other
+        # values, so that the output cannot lie in the caller's array.
+        shared = {program.root(value) for value in (
+            *program.inputs.values(), *program.constants, *program.places,
+            *(place.whole for place in program.places.values()))}
+        for name in outputs:
+            value = program.outputs[name]
+            root = program.root(value)
+            if root in shared or root in callers or outputs[name].address % _VECTOR_BYTES:
+                written.append((outputs[name], callers.get(root) or own.of(value),
+                                program.specs[value].nbytes))
+            else:
+                callers[root] = outputs[name]
+
+        def work(stream: Any) -> None:
+            for target, source, nbytes in read:
+                self._device.copy(target, source, nbytes, stream)
+            self._queue(stream)
+            for target, source, nbytes in written:
+                self._device.copy(target, source, nbytes, stream)
+
+        with own.replaced(callers):
+            return self._device.capture(work)
+
+    def _copying(self, inputs: Mapping[str, Buffer]) -> CopyingGraph:
+        """Return a graph of all steps that reads these inputs in place, and copies the outputs."""
+        program = self._program
+        # the caller owns the memory, and passes it again with every call
+        callers = {program.root(value): self._device.wrap(inputs[name].address,
+                                                         inputs[name].nbytes, None)
+                   for name, value in program.inputs.items()}
+        with self._buffers.replaced(callers):
+            return self._device.capture_copying(self._queue, [
+                (self._buffers.of(value), program.specs[value].nbytes)
+                for value in program.outputs.values()])
+
+    @cached_property
+    def _copies_outputs(self) -> bool:
+        """Whether graphs can be captured that read inputs in place and copy all outputs. An output
+        that is an input would be copied from memory that the caller may have freed meanwhile."""
+        program = self._program
+        inputs = {program.root(value) for value in program.inputs.values()}
+        return self.are_possible and all(
+            0 < program.specs[value].nbytes <= _MOST_COPIED_BYTES
+            and program.place(value).whole not in inputs
+            for value in program.outputs.values())

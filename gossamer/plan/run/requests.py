@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.errors import DeadlineError
-from gossamer.plan.run.binding import single
+from gossamer.plan.run.context import single
 from gossamer.plan.run.device_workers import BatchTask, Begin, Collect, Finish, Lanes, Member
 
 _GAIN = 1.05

@@ -14,8 +14,8 @@ from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.io.process_pool import NoProcessError
 from gossamer.ops.algorithm import Problem, State
-from gossamer.plan.prepare import BuildCost, build
-from gossamer.plan.program import Layer
+from gossamer.plan.candidate import BuildCost
+from gossamer.plan.program import Layer, build
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
 from gossamer.plan.tune.layer_times import Attempt
 from gossamer.plan.tune.memory import CandidateMemory

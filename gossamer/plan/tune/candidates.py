@@ -20,8 +20,7 @@ from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.plan.candidate import Measurement
-from gossamer.plan.prepare import build
-from gossamer.plan.program import Layer
+from gossamer.plan.program import Layer, build
 from gossamer.plan.tune.check import VALUES_OF_ERROR, error_of, handles
 from gossamer.plan.tune.discontinuity import (
     MOST_UNCERTAIN,

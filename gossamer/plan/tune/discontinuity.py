@@ -19,9 +19,8 @@ from gossamer.expression import DISCONTINUOUS, FUNCTIONS, Expression, Expression
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import operand_arrays
-from gossamer.ops.fused.problem import FusionProblem, Source, weights_of_part
+from gossamer.ops.fused.problem import FusionProblem, ReshapeProblem, Source, weights_of_part
 from gossamer.ops.gather.problem import GatherProblem
-from gossamer.ops.part.problem import ReshapeProblem
 from gossamer.ops.registry import OPS
 
 MOST_UNCERTAIN = 0.05

@@ -16,8 +16,7 @@ from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryErro
 from gossamer.io.process_pool import ProcessEndedError
 from gossamer.measure import PreparedTask, Task, Timing, Work, repeated, sampled
 from gossamer.ops.algorithm import State
-from gossamer.plan.candidate import Measurement
-from gossamer.plan.prepare import BuildCost
+from gossamer.plan.candidate import BuildCost, Measurement
 from gossamer.plan.tune.build import BuiltCandidate, CandidateBuilds
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup

@@ -20,8 +20,7 @@ from gossamer.device.base import Device
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import PRECISIONS, Problem
 from gossamer.plan.candidate import Measurement, candidate_key
-from gossamer.plan.prepare import responsive
-from gossamer.plan.program import Layer
+from gossamer.plan.program import Layer, responsive
 from gossamer.plan.store.tuning_cache import Results
 from gossamer.plan.tune.build import BuiltCandidate, CandidateBuilds
 from gossamer.plan.tune.cost import Estimates

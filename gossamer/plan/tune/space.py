@@ -10,10 +10,8 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.ops.host_threads import ALL, Threads, of_threads
 from gossamer.ops.registry import OPS
-from gossamer.plan.eligibility import is_change_of_precision, reason_not_allowed
-from gossamer.plan.policy import Effort
-from gossamer.plan.prepare import BuiltElsewhere
-from gossamer.plan.program import Layer
+from gossamer.plan.policy import Effort, is_change_of_precision, reason_not_allowed
+from gossamer.plan.program import BuiltElsewhere, Layer
 from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.profile import LISTING, TuningProfile
 from gossamer.plan.tune.workers import WorkerPools

@@ -14,8 +14,7 @@ from gossamer.measure import Timing, scatter_notice
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem
 from gossamer.ops.host_threads import ALL, Threads
 from gossamer.plan.candidate import Candidate, Measurement, candidate_key, counted
-from gossamer.plan.eligibility import reason_build_too_long
-from gossamer.plan.policy import EFFORTS
+from gossamer.plan.policy import EFFORTS, reason_build_too_long
 from gossamer.plan.program import Layer
 from gossamer.plan.store.keys import problem_key
 from gossamer.plan.store.tuning_cache import Results, TuningCache

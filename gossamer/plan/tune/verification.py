@@ -11,8 +11,7 @@ from gossamer.device.base import Device
 from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryError
 from gossamer.ops.algorithm import Problem, State
 from gossamer.plan.candidate import Candidate, CandidateKey, Measurement
-from gossamer.plan.prepare import build, responsive, side_by_side
-from gossamer.plan.program import Layer
+from gossamer.plan.program import Layer, build, responsive, side_by_side
 from gossamer.plan.store.tuning_cache import Results
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet, reason_of
 from gossamer.plan.tune.measures import Chosen

@@ -24,8 +24,8 @@ from gossamer.io.process_pool import Call, NoProcessError, ProcessPool
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.lru_cache import LruCache
 from gossamer.ops.weights import Pack, Weights
-from gossamer.plan import prepare
-from gossamer.plan.prepare import BuiltElsewhere
+from gossamer.plan import program
+from gossamer.plan.program import BuiltElsewhere
 
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
@@ -84,7 +84,7 @@ class BuildWorkers(ProcessPool):
     def build(self, algorithm: Algorithm, problem: Problem, variant: Variant,
               weights: Weights) -> Future[BuiltElsewhere]:
         """Return the future of the packed forms and kernels that a process makes for a candidate.
-        With these, `gossamer.plan.prepare.build` has little left to do.
+        With these, `gossamer.plan.program.build` has little left to do.
 
         Candidates are built in the order in which they are submitted. The future of a candidate
         that waits can be cancelled. The future's exception is NoProcessError where no process
@@ -224,7 +224,7 @@ def build_candidate(algorithm: Algorithm, problem: Problem, variant: Variant, la
 
     weights = _weights.of(digest, weights_here)
     try:
-        _, cost = prepare.build(algorithm, weights, problem, variant, device)
+        _, cost = program.build(algorithm, weights, problem, variant, device)
     except NeedsDeviceError as error:
         raise NoProcessError(str(error)) from None
     forms = {key: array for key in cost.forms if (array := weights.kept[key][1]) is not None}

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.errors import InputError, cut, quoted
-from gossamer.io.packed import opened_lines
+from gossamer.io.limits import opened_lines
 from gossamer.model.metadata import Column
 from gossamer.plan.candidate import counted
 from gossamer.train.data.columns import (

@@ -16,7 +16,7 @@ from PIL import Image
 
 from gossamer.errors import InputError
 from gossamer.io.images import load_image
-from gossamer.io.packed import opened
+from gossamer.io.limits import opened
 from gossamer.train.data.dataset import Dataset
 
 _IMAGES, _LABELS = ("images", "idx3"), ("labels", "idx1")

@@ -11,8 +11,14 @@ import numpy as np
 import pytest
 
 from gossamer.model import opset
-from gossamer.model.opset.definition import RESOLVED, OpDef, never, not_evaluated, nothing_known
-from gossamer.model.opset.mixing import keeps_images_separate
+from gossamer.model.opset.definition import (
+    RESOLVED,
+    OpDef,
+    keeps_images_separate,
+    never,
+    not_evaluated,
+    nothing_known,
+)
 from gossamer.model.opset.registry import OPSET
 from gossamer.ops.registry import OPS
 from gossamer.plan.lower.rules import check_rules

@@ -3,12 +3,16 @@ not hold."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import islice
+
 import numpy as np
 import pytest
 
 from gossamer.errors import GossamerError
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
+from gossamer.model.passes import optimise as passes
 from gossamer.model.passes.optimise import optimise
 from tests.model.executor import execute
 from tests.model.passes import patterns_of_channels, patterns_of_layers
@@ -31,6 +35,29 @@ def test_graphs_of_a_pattern(name: str) -> None:
                 resolve(graph, 2)
         else:
             keeps_results(graph, better, str(options))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_pass_that_is_left_out_would_change_nothing(
+        name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = FAMILIES[name]
+    for options in islice(varied(family.options, family.drawn), 20):
+        graph = graph_of(family, options).build.finish()
+        every, kept = (_optimised(graph, family.flags, monkeypatch, all_passes)
+                       for all_passes in (True, False))
+        assert every == kept, str(options)
+
+
+def _optimised(graph: Graph, flags: Mapping[str, bool], monkeypatch: pytest.MonkeyPatch,
+               all_passes: bool) -> str:
+    with monkeypatch.context() as patch:
+        if all_passes:
+            patch.setattr(passes, "_rewrite", lambda rewriting, *given: bool(rewriting(*given)))
+        try:
+            better = optimise(graph, **flags)
+        except GossamerError as error:
+            return str(error)
+    return f"{better.nodes} {sorted(better.constants)}"
 
 
 def keeps_results(graph: Graph, better: Graph, case: str) -> None:

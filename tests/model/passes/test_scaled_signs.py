@@ -8,12 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts
+from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts, are_scaled_signs
 from gossamer.model.facts import derive
 from gossamer.model.graph import Graph, Node
 from gossamer.model.infer.resolve import resolve
-from gossamer.model.opset.signs import are_scaled_signs
-from gossamer.model.passes.batch_norm import output_rows
+from gossamer.model.passes.fusion import output_rows
 from gossamer.model.passes.optimise import optimise
 from tests.model.graph_builder import CHANNELS, SIZE, Builder, check, functions
 

@@ -476,7 +476,7 @@ def test_a_sum_of_one_channel_that_is_too_large_is_left_to_onnxruntime(tmp_path:
     ({"w": np.zeros((4, 2, 3, 3), np.int8)}, "input has 3 channels, expected 2")])
 def test_malformed_layers(changes: dict[str, np.ndarray], text: str, tmp_path: Path,
                           monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossamer.host_library.is_installed", lambda: False)
+    monkeypatch.setattr("gossamer.onnx_model.has_runtime", lambda: False)
     constants = {"xs": np.float32(1), "xz": np.uint8(0), "w": drawn("int8", 4, 3, 3, 3),
                  "ws": np.float32(1), "wz": np.int8(0), "ys": np.float32(1), "yz": np.uint8(0),
                  "b": np.zeros(4, np.int32), **changes}

@@ -12,7 +12,7 @@ from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.fused.inverted_residual.block import block_of
 from gossamer.ops.fused.inverted_residual.packing import block_macros, pack_chunks
 from gossamer.ops.fused.inverted_residual.tiling import BlockTile, BlockTiling, has_tile
-from gossamer.ops.fused.layers import without_bias
+from gossamer.ops.fused.problem import without_bias
 from tests.ops.fused.blocks import BIAS, BIAS_HARD_SWISH, BIAS_RELU, BIAS_RELU6, block
 from tests.ops.harness import random_weights
 from tests.simulated.device import H200, SM_75

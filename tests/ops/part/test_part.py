@@ -18,15 +18,13 @@ from gossamer.ops.algorithm import Epilogue, Problem, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.copy.problem import CopyProblem, expand, slice_, transpose
 from gossamer.ops.elementwise.problem import ElementwiseProblem, cast
-from gossamer.ops.fused.problem import Source, entry
+from gossamer.ops.fused.problem import PartProblem, ReshapeProblem, Source, entry
 from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.layer_norm.problem import LayerNormProblem
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.part import OP
-from gossamer.ops.part.host import problem_times
-from gossamer.ops.part.model import model_of
-from gossamer.ops.part.problem import PartProblem, ReshapeProblem
+from gossamer.ops.part.host import model_of, problem_times
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.resize.problem import ResizeProblem

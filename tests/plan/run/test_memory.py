@@ -18,7 +18,7 @@ from gossamer.device.checks import out_of_memory
 from gossamer.device.registry import find
 from gossamer.errors import OutOfMemoryError
 from gossamer.plan.run import contexts
-from gossamer.plan.run.buffers import Lifetime, place
+from gossamer.plan.run.prepared_steps import Lifetime, place
 from tests.model.onnx_models import model, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
 

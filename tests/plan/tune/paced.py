@@ -15,8 +15,7 @@ from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.policy import EFFORTS
-from gossamer.plan.prepare import build, responsive
-from gossamer.plan.program import Layer
+from gossamer.plan.program import Layer, build, responsive
 from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.candidates import CandidateSet, WrongNumbersError
 from gossamer.plan.tune.cost import Estimates

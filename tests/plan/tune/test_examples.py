@@ -15,8 +15,7 @@ from gossamer.facts import PLUS_MINUS_ONE
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.fused.problem import entry
-from gossamer.ops.part.problem import PartProblem
+from gossamer.ops.fused.problem import PartProblem, entry
 from gossamer.plan.tune import memory as tune_examples
 from gossamer.plan.tune.memory import Examples
 from gossamer.tensor import Format, TensorSpec, default_spec, unpack

@@ -23,7 +23,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.lru_cache import LruCache
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
-from gossamer.plan.prepare import BuiltElsewhere, build
+from gossamer.plan.program import BuiltElsewhere, build
 from gossamer.plan.tune import workers as tune_workers
 from gossamer.plan.tune.workers import BuildWorkers, WorkerPools
 from tests.ops.conv2d.sparse.sparse_weights import BIAS_RESIDUAL_CLIP, H200, sparse, with_density

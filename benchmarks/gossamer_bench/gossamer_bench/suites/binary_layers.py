@@ -20,7 +20,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.copy.problem import convert
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights, WeightsInfo
-from gossamer.plan.prepare import build
+from gossamer.plan.program import build
 from gossamer.tensor import Format, TensorSpec, pack, unpack
 from gossamer_bench.contender import Alternative, ReadyContender, TimedContender
 from gossamer_bench.layer_tables import ConvLayer

@@ -24,8 +24,7 @@ from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.lower.rules import lower
-from gossamer.plan.prepare import build
-from gossamer.plan.program import Layer
+from gossamer.plan.program import Layer, build
 from gossamer.tensor import TensorSpec, pack, unpack
 from gossamer_bench.contender import Alternative, ReadyContender
 from gossamer_bench.layer_tables import ConvLayer, LinearLayer

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gossamer.errors import ModelError, UnsupportedError, closest
-from gossamer.io.packed import whole
+from gossamer.io.limits import whole
 from gossamer.model.readers.other_kinds import by_content
 
 _LARGEST = 2**31 - 1

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.errors import ModelError
-from gossamer.io.packed import whole
+from gossamer.io.limits import whole
 from gossamer.model.builder import GraphBuilder, NodeNames
 from gossamer.model.compose import Value
 from gossamer.model.metadata import DetectionHead

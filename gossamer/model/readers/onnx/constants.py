@@ -20,7 +20,8 @@ from onnx.external_data_helper import (
 from gossamer.errors import ModelError, first_line, quoted
 from gossamer.io.limits import check_unpacked, most_value_bytes
 from gossamer.model.graph import Graph
-from gossamer.model.opset.onnx_nodes import FOLDED, as_float32, computed, most_bytes
+from gossamer.model.opset.onnx_nodes import FOLDED, computed, most_bytes
+from gossamer.onnx_model import as_float32
 from gossamer.tensor import of_bfloat16_bits
 
 _MOST_RANK = 32

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from gossamer.expression import apply
-from gossamer.model.opset.state import Shape
+from gossamer.model.opset.definition import Shape
 from gossamer.model.readers.onnx.node import Converter, OnnxNode
 from gossamer.model.readers.onnx.value_types import OTHER_SIZES, Probe
 

@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from gossamer import host_library
+from gossamer import onnx_model
 from gossamer.errors import ModelError, UnsupportedError, quoted
 from gossamer.model.graph import Graph, Node, UniqueNames, ValueInfo, names_of, unused_name
-from gossamer.model.opset.state import MALFORMED, malformed
+from gossamer.model.opset.definition import MALFORMED, malformed
 from gossamer.model.readers.onnx.constants import ConstantFolder, add_constants
 from gossamer.model.readers.onnx.einsum import EINSUM
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE
@@ -24,7 +24,7 @@ from gossamer.model.readers.onnx.node import Converter, Integers, OnnxNode
 from gossamer.model.readers.onnx.order import in_order, reads
 from gossamer.model.readers.onnx.parts import Outcome, Parts
 from gossamer.model.readers.onnx.qonnx import QONNX
-from gossamer.model.readers.onnx.quantised import MICROSOFT, QUANTISED
+from gossamer.model.readers.onnx.quantised import KEEPING, MICROSOFT, QUANTISED
 from gossamer.model.readers.onnx.value_types import FileTypes, Probe, is_of_numbers
 
 OLDEST_OPSET = 7
@@ -84,7 +84,7 @@ class _Loader:
         self._available = set(graph.constants) | {info.name for info in inputs}
         self._folder = ConstantFolder(opset, self._used, exact if keeps_float64 else None)
         self._types = FileTypes(model, nodes, exact)
-        self.parts = (Parts(graph, self._types, keeps_float64) if host_library.is_installed()
+        self.parts = (Parts(graph, self._types, keeps_float64) if onnx_model.has_runtime()
                       else None)
         self._integers = Integers(Probe(graph) if self.parts is None else self.parts.probe)
         # by each output of an If whose condition follows from shapes
@@ -205,7 +205,8 @@ class _Loader:
 
     def _converted(self, node: OnnxNode) -> str:
         """Convert a node; return the reason where gossamer does not compute it, else ""."""
-        begin, converter = len(self._graph.nodes), _converter(node.proto, self._opset)
+        begin, converter = len(self._graph.nodes), _converter(
+            node.proto, self._opset, self._integers)
         reason = "" if self.parts is None else self.parts.reason(node.proto)
         if converter is None and not reason:
             reason = f"gossamer computes no {quoted(node.op)[1:-1]}"
@@ -214,7 +215,7 @@ class _Loader:
                 self._emit(node, converter)
             except UnsupportedError as error:
                 if self.parts is None:
-                    raise UnsupportedError(host_library.with_advice(str(error))) from None
+                    raise UnsupportedError(onnx_model.with_advice(str(error))) from None
                 if not self.parts.takes(node.proto):
                     raise
                 del self._graph.nodes[begin:]
@@ -254,7 +255,7 @@ class _Loader:
                                 f"{', '.join(names[:3])}{more}; {_advice(self._model.graph)}")
 
     def _is_unknown(self, node: OnnxNode) -> bool:
-        return _converter(node.proto, self._opset) is None and (
+        return _converter(node.proto, self._opset, self._integers) is None and (
             self.parts is None or not self.parts.takes(node.proto))
 
 
@@ -286,7 +287,7 @@ def _known(node: OnnxNode) -> None:
               node=np.frombuffer(node.proto.SerializeToString(), np.uint8), opset=node.opset)
 
 
-def _converter(node: onnx.NodeProto, opset: int) -> Converter | None:
+def _converter(node: onnx.NodeProto, opset: int, integers: Integers) -> Converter | None:
     """Return the converter of a node; None where there is none for its op or for the opset."""
     if node.domain == "com.microsoft":
         return MICROSOFT.get(node.op_type)
@@ -294,6 +295,8 @@ def _converter(node: onnx.NodeProto, opset: int) -> Converter | None:
         return QONNX.get((node.domain, node.op_type))
     if opset < OLDEST_OPSET and not _is_as_in(node.op_type, opset, OLDEST_OPSET):
         return None
+    if node.op_type in KEEPING and integers.have_any(node.input):
+        return KEEPING[node.op_type]
     return _CONVERTERS.get(node.op_type)
 
 
@@ -307,7 +310,7 @@ def _is_as_in(op: str, opset: int, other: int) -> bool:
 def _advice(proto: onnx.GraphProto) -> str:
     """Return advice about operators that gossamer does not compute, for messages."""
     used = {entry.op_type for entry in proto.node}
-    extra = "" if host_library.is_installed() else f", or {host_library.EXTRA}"
+    extra = "" if onnx_model.has_runtime() else f", or {onnx_model.EXTRA}"
     if any(op.startswith(_QUANTISED) for op in used):
         return f"take the float32 model that it was quantised from{extra}"
     hint = (" (a detector without its own choice of boxes, which `gossamer detect` makes)"

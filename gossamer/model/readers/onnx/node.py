@@ -26,11 +26,11 @@ from gossamer.io.limits import most_value_bytes, raised
 from gossamer.io.text import bytes_text
 from gossamer.model.compose import Value
 from gossamer.model.graph import Graph, Node
-from gossamer.model.opset.onnx_nodes import as_float32
 from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.readers.onnx.constants import to_array
 from gossamer.model.readers.onnx.order import node_name, source
 from gossamer.model.readers.onnx.value_types import Probe
+from gossamer.onnx_model import as_float32
 
 _FIELDS = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s",
            AttributeProto.TENSOR: "t", AttributeProto.GRAPH: "g", AttributeProto.FLOATS: "floats",
@@ -148,6 +148,10 @@ class Integers:
             self.centred.pop(name, None)
             self.scaled.pop(name, None)
             self.layers.pop(name, None)
+
+    def have_any(self, names: Iterable[str]) -> bool:
+        """Return whether one of some values is quantised."""
+        return any(name in self.centred or name in self.scaled for name in names)
 
     def rank(self, name: str) -> int | None:
         """Return the number of dimensions of a value; None where the number is not known."""

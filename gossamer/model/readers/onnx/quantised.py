@@ -31,6 +31,7 @@ from gossamer.model.readers.onnx.node import RANGES, Centred, Converter, OnnxNod
 from gossamer.model.readers.onnx.quantised_products import (
     NO_ZERO,
     PRODUCTS,
+    PRODUCTS_OF_FLOATS,
     bias_of_integers,
     of_columns,
     product,
@@ -360,15 +361,20 @@ def _qgemm(node: OnnxNode) -> None:
 
 QUANTISED: dict[str, Converter] = {
     "QuantizeLinear": _quantise, "DequantizeLinear": _dequantise,
-    "DynamicQuantizeLinear": _quantise_dynamically, **PRODUCTS, "Cast": _cast, "Concat": _concat,
+    "DynamicQuantizeLinear": _quantise_dynamically, **PRODUCTS, "MaxPool": _max_pool,
+    "ReduceMin": _reduce_min,
+}
+"""Converters of operators on quantised values, and of operators that have integers of their own."""
+
+KEEPING: dict[str, Converter] = {
+    **PRODUCTS_OF_FLOATS, "Cast": _cast, "Concat": _concat, "Add": _add,
     **{op: partial(_selecting, converter=LAYOUT[op]) for op in (
         "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Identity",
         "DepthToSpace", "SpaceToDepth", "Expand")},
-    "MaxPool": _max_pool, "ReduceMin": _reduce_min, "Add": _add,
     **{op: partial(_averaging, converter=LAYERS[op]) for op in (
         "AveragePool", "GlobalAveragePool")},
 }
-"""Converters of operators on quantised values, and of operators whose results stay quantised."""
+"""Converters of operators that read floats as well, where they read quantised values."""
 
 MICROSOFT: dict[str, Converter] = {
     "QuantizeLinear": QUANTISED["QuantizeLinear"],

@@ -433,7 +433,9 @@ def check_depth(node: OnnxNode, depth: int | None, first: float, second: float) 
 
 PRODUCTS: dict[str, Converter] = {
     "QLinearConv": _qlinear_conv, "QLinearMatMul": _qlinear_matmul,
-    "MatMulInteger": _matmul_integer, "ConvInteger": _conv_integer, "Conv": _conv,
-    "Gemm": _matrix_product, "MatMul": _matrix_product,
+    "MatMulInteger": _matmul_integer, "ConvInteger": _conv_integer,
 }
-"""The converters by the name of the op."""
+PRODUCTS_OF_FLOATS: dict[str, Converter] = {
+    "Conv": _conv, "Gemm": _matrix_product, "MatMul": _matrix_product}
+"""The converters by the name of the op: of products of integers, and of products of floats that may
+be integers times a scale."""

@@ -12,9 +12,9 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
-from gossamer import host_library
+from gossamer import onnx_model
 from gossamer.errors import InputError, ModelError, UnsupportedError, first_line, quoted
-from gossamer.io.packed import opened, unpacked
+from gossamer.io.limits import opened, unpacked
 from gossamer.model.formats import chosen
 from gossamer.model.graph import Graph, ValueInfo, warn_of_broken_weights
 from gossamer.model.input_format import InputFormat
@@ -86,8 +86,10 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
         proto = with_dense_constants(proto, file)
     except ValueError as error:
         raise ModelError(f"{file}: {error}") from None
-    graph = Graph(name, [], [], [], {}, file, metadata=metadata.read(proto))
-    keeps = not narrows and host_library.is_installed() and has_float64(proto.graph)
+    graph = Graph(name, [], [], [], {}, file)
+    if proto.metadata_props:
+        graph.metadata = metadata.read(proto)
+    keeps = not narrows and onnx_model.has_runtime() and has_float64(proto.graph)
     exact: dict[str, np.ndarray] = {}
     add_constants(proto.graph.initializer, graph, keeps, exact)
     inputs = _load_interface(proto, graph, outputs, keeps)
@@ -211,7 +213,9 @@ def _load_interface(model: onnx.ModelProto, graph: Graph, outputs: Sequence[str]
         inputs.append(info)
         if is_of_numbers(value, keeps):
             graph.inputs.append(info)
-    declared = chosen(model.graph.output, outputs, graph.file)
+    declared = list(model.graph.output)
+    if outputs is not None:
+        declared = chosen(declared, outputs, graph.file)
     if any(map(is_untyped, declared)):
         types = FileTypes(model, in_order(model.graph, [each.name for each in declared],
                                           graph.file))
@@ -228,10 +232,10 @@ def _load_interface(model: onnx.ModelProto, graph: Graph, outputs: Sequence[str]
 
 
 def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str, keeps: bool) -> ValueInfo:
-    if not is_of_numbers(value, keeps) and not host_library.is_installed():
+    if not is_of_numbers(value, keeps) and not onnx_model.has_runtime():
         raise UnsupportedError(f"{graph.file}: {what} {quoted(value.name)} has ONNX type "
                                f"{type_text(value.type)}; gossamer knows tensors of "
-                               f"{', '.join(sorted(set(TYPES.values())))}; {host_library.EXTRA}")
+                               f"{', '.join(sorted(set(TYPES.values())))}; {onnx_model.EXTRA}")
     tensor = value.type.tensor_type
     kind = tensor.elem_type or TensorProto.FLOAT
     shape = tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from gossamer.errors import GossamerError, UnsupportedError
 from gossamer.model.graph import Graph, Node
 from gossamer.model.infer.resolve import at_size, visit
+from gossamer.model.opset.definition import InferenceState, Shape
 from gossamer.model.opset.onnx_nodes import inferred
-from gossamer.model.opset.state import InferenceState, Shape
 from gossamer.model.readers.onnx.order import reads
 from gossamer.onnx_model import MOST_PARAMETERS
 

@@ -17,8 +17,13 @@ from dataclasses import dataclass, replace
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.fused.layers import SqueezeExciteLayer, is_product, layer_within
-from gossamer.ops.fused.problem import ENTRY, FusionProblem
+from gossamer.ops.fused.problem import (
+    ENTRY,
+    FusionProblem,
+    SqueezeExciteLayer,
+    is_product,
+    layer_within,
+)
 from gossamer.ops.image import makes_image
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem

@@ -13,7 +13,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_macros
 from gossamer.ops.fused.inverted_residual.block import Block, epilogues
 from gossamer.ops.fused.inverted_residual.tiling import DEPTHS, BlockTiling
-from gossamer.ops.fused.layers import without_bias
+from gossamer.ops.fused.problem import without_bias
 from gossamer.ops.image import image_macros
 
 

@@ -15,13 +15,11 @@ from gossamer.expression import Expression, ExpressionStep
 from gossamer.facts import PLUS_MINUS_ONE
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph, ValueInfo
-from gossamer.ops.part.problem import ReshapeProblem
-from gossamer.plan.choose.first import FirstChoices
+from gossamer.ops.fused.problem import ReshapeProblem
 from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder
-from gossamer.plan.choose.planner import Planner
-from gossamer.plan.eligibility import eligibility, first_in_order
+from gossamer.plan.choose.planner import FirstChoices, Planner
 from gossamer.plan.plan import Plan
-from gossamer.plan.policy import Policy
+from gossamer.plan.policy import Policy, eligibility, first_in_order
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
 from gossamer.tensor import AXES, Format, TensorSpec, default_spec, memory_format
