@@ -31,6 +31,7 @@ from gossamer.bench.work import (
     normalised,
 )
 from gossamer.device.base import Device
+from gossamer.errors import installing
 from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph
 from gossamer.model.input_format import InputFormat
@@ -66,7 +67,7 @@ def latency_case(make: NetworkMaker, batch: int, kind: str, load: Load,
     if kind == TENSORS and not setting.device.runs_cuda_libraries:
         raise AbsentError(f"{setting.device.name} holds no tensors of torch")
     if kind == TENSORS and find_spec("torch") is None:
-        raise AbsentError("torch is not installed: pip install torch")
+        raise AbsentError(f"torch is not installed: {installing('bench')}")
     network = make(batch)
     x = _input(network, batch, kind)
     plans = plans_of(_graph(network, kind), batch, setting)

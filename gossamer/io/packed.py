@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
 
-from gossamer.errors import GossamerError, InputError
+from gossamer.errors import GossamerError, InputError, similar_file
 from gossamer.io.limits import check_unpacked, most_unpacked
 
 _CHUNK = 2**20
@@ -65,7 +65,8 @@ def whole(path: Path) -> bytes:
             raise InputError(f"cannot read {path}: is no regular file")
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+        raise InputError(f"cannot read {path}: {error.strerror or error}{similar_file(path)}"
+                         ) from None
 
 
 @contextmanager

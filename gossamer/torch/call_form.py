@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from gossamer.errors import InputError, quoted
+from gossamer.errors import InputError, kind_of, quoted
 
 
 class InputForm:
@@ -55,8 +55,8 @@ class InputForm:
         for index, (leaf, expected) in enumerate(zip(leaves, self._leaves, strict=True)):
             if index in self._slots:
                 if not isinstance(leaf, torch.Tensor):
-                    raise InputError(f"input {quoted(self.names[self._slots.index(index)])} is a "
-                                     f"{type(leaf).__name__}, expected a torch.Tensor")
+                    raise InputError(f"input {quoted(self.names[self._slots.index(index)])} is "
+                                     f"{kind_of(leaf)}, expected a torch.Tensor")
             elif type(leaf) is not type(expected) or leaf != expected:
                 raise InputError(f"an argument is {quoted(leaf)}, and was {quoted(expected)} in "
                                  "the example: what is no tensor is a constant of the optimised "

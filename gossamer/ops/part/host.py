@@ -12,7 +12,7 @@ import numpy as np
 from gossamer import host_library
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import host_array
-from gossamer.errors import UnsupportedError
+from gossamer.errors import UnsupportedError, installing
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.host_threads import THREADS, number_of, thread_configs
 from gossamer.ops.onnx_part.session import Session, version_on
@@ -50,7 +50,7 @@ class OnnxRuntime(Algorithm):
         if device.compiles:
             return "runs on the host only"
         if not host_library.is_installed():
-            return "needs ONNX Runtime; pip install onnxruntime"
+            return f"needs ONNX Runtime: {installing('onnxruntime')}"
         return _refusal(problem)
 
     def variants(self, problem: PartProblem, device: Device) -> Iterable[Variant]:

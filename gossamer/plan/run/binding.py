@@ -11,7 +11,7 @@ import numpy as np
 from gossamer.device.array_library import library
 from gossamer.device.base import Buffer, Device
 from gossamer.device.other_libraries import DeviceArray
-from gossamer.errors import InputError, quoted
+from gossamer.errors import InputError, kind_of, quoted
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.plan.candidate import counted
 from gossamer.tensor import AXES, BFLOAT16
@@ -88,7 +88,7 @@ def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
     batch: int | None = None
     for info, array in zip(graph.inputs, inputs, strict=True):
         if not hasattr(array, "shape") or not hasattr(array, "dtype"):
-            raise InputError(f"input {quoted(info.name)} is a {type(array).__name__}, expected an "
+            raise InputError(f"input {quoted(info.name)} is {kind_of(array)}, expected an "
                              f"array of shape {_shape_text(info.shape)} and dtype {info.dtype}")
         if not _is_of(array.shape, info.shape):
             raise InputError(f"input {quoted(info.name)} has shape {_shape_text(array.shape)}, "
@@ -141,13 +141,13 @@ def fill(out: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
     for target, result in zip(targets, results, strict=True):
         expected = f"the output {tuple(result.shape)} and {result.dtype}"
         if not hasattr(target, "shape") or not hasattr(target, "dtype"):
-            raise InputError(f"out holds a {type(target).__name__}, {expected}")
+            raise InputError(f"out holds {kind_of(target)}, {expected}")
         if tuple(target.shape) != tuple(result.shape) or target.dtype != result.dtype:
             raise InputError(f"out has shape {tuple(target.shape)} and dtype {target.dtype}, "
                              f"{expected}")
         if library(target) == "jax" or not getattr(
                 getattr(target, "flags", None), "writeable", True):
-            raise InputError(f"out holds a {type(target).__name__} that cannot be written; give "
+            raise InputError(f"out holds {kind_of(target)} that cannot be written; give "
                              "one that can, or leave out away")
     for target, result in zip(targets, results, strict=True):
         target[...] = result

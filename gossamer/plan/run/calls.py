@@ -15,7 +15,7 @@ import numpy as np
 
 from gossamer import debug, host_library
 from gossamer.device.base import Device
-from gossamer.errors import InputError, UnsupportedError, quoted
+from gossamer.errors import InputError, UnsupportedError, installing, quoted
 from gossamer.model.graph import Graph, Tail, ValueInfo, as_called
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.opset.onnx_nodes import nodes_of
@@ -267,7 +267,7 @@ class TailCalls(Calls):
             raise ValueError("the end of the network reads what is not there")
         file = graph.file or graph.name
         if not host_library.is_installed():
-            raise UnsupportedError(f"{file}: needs ONNX Runtime; pip install onnxruntime")
+            raise UnsupportedError(f"{file}: needs ONNX Runtime: {installing('onnxruntime')}")
         self._network = graph
         self._tail = tail
         self._source = next((source for source, _ in nodes_of(tail.model)), "the outputs")
