@@ -18,9 +18,10 @@ from gossamer.cli import arguments, photo_options
 from gossamer.cli.arguments import load_graph, load_plan
 from gossamer.cli.photo_options import PhotoOptions
 from gossamer.device.registry import find, find_several, names_several
-from gossamer.errors import InputError, installing, quoted
+from gossamer.errors import InputError, installing, one_of, quoted
 from gossamer.io.images import Preprocessing
 from gossamer.io.limits import bytes_of
+from gossamer.io.text import duration_text
 from gossamer.model.graph import Graph
 from gossamer.model.photos import taking_photos
 from gossamer.serve import log
@@ -91,8 +92,7 @@ def serve(
     most_json = bytes_of(max_json, "--max-json")
     most_pixels = bytes_of(max_pixels, "--max-pixels", "pixels")
     if log_format not in log.FORMATS:
-        raise InputError(f"--log-format {quoted(log_format)}: expected one of "
-                         f"{', '.join(log.FORMATS)}")
+        raise InputError(f"--log-format {quoted(log_format)}: {one_of(log_format, log.FORMATS)}")
     if not grace < math.inf:
         raise InputError(f"--grace {grace}: expected a finite number of seconds")
     if preprocess is not None:
@@ -117,7 +117,7 @@ def serve(
                            "the server behind a proxy that has it",
                            listener.getsockname()[0])
         for each in served:
-            times = ", ".join(f"{size} in {1e3 * seconds:.3g} ms"
+            times = ", ".join(f"{size} in {duration_text(1e6 * seconds)}"
                               for size, seconds in each.batcher.times.items())
             print(f"{each.name}: batches of {times or 'one request'}")
         server = Server(Models(served), most_bytes=most_bytes, most_json=most_json,
