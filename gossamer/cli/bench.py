@@ -17,6 +17,7 @@ from gossamer.cli import arguments
 from gossamer.cli.arguments import DeviceOption, JsonOption
 from gossamer.errors import InputError
 from gossamer.io import terminal
+from gossamer.io.text import duration_text, range_text
 from gossamer.model import zoo
 from gossamer.model.load import expected_models
 from gossamer.model.readers import registry
@@ -166,18 +167,17 @@ def _columns(document: dict[str, Any]) -> dict[str, str]:
     if len(document["precisions"]) > 1:
         columns["precision"] = "precision"
     return columns | {
-        "p50_us": f"p50 us, batch {document['latency_batch']}", "quartiles": "quartiles us",
-        "p99_us": "p99 us", "p99.9_us": "p99.9 us",
+        "p50_us": f"p50, batch {document['latency_batch']}", "quartiles": "quartiles",
+        "p99_us": "p99", "p99.9_us": "p99.9",
         "a_second": f"images per second, batch {document['throughput_batch']}"}
 
 
 def _texts(line: dict[str, Any]) -> dict[str, Any]:
     """Return the texts of a line of the table."""
-    from gossamer_bench.report.tables import us
-
-    texts = {key: us(value) if key.endswith("_us") else value for key, value in line.items()}
+    texts = {key: duration_text(value) if key.endswith("_us") else value
+             for key, value in line.items()}
     if "p25_us" in line:
-        texts["quartiles"] = f"{texts['p25_us']} to {texts['p75_us']}"
+        texts["quartiles"] = range_text(line["p25_us"], line["p75_us"])
     if "a_second" in line:
         texts["a_second"] = f"{line['a_second']:.0f}"
     return texts

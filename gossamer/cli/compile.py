@@ -311,7 +311,7 @@ def _print_report(report: Report, said: Sequence[str], precision: str) -> None:
     with_zeros = any(row["break_even"] for row in rows)
     terminal.print_table(
         {"layer": "layer", "problem": "problem", "density": "density", "algorithm": "algorithm",
-         "config": "config", "us": "us", "spread": "quartiles", "dense": "dense us",
+         "config": "config", "us": "time", "spread": "quartiles", "dense": "dense time",
          "speedup": "speed-up", **({"break_even": BREAK_EVEN} if with_zeros else {}),
          **({"speedup_reason": WHY_SLOWER} if slower else {}),
          "error": "error"}, rows,
@@ -320,7 +320,7 @@ def _print_report(report: Report, said: Sequence[str], precision: str) -> None:
     if report.plans:
         print()
         terminal.print_table(
-            {"plan": "plan", "us": "us end to end", "spread": "quartiles", "outcome": "outcome"},
+            {"plan": "plan", "us": "end to end", "spread": "quartiles", "outcome": "outcome"},
             [{**plan, "us": time_text(plan["median_us"]), "spread": quartiles_text(plan)}
              for plan in report.plans], spare=("spread",), below="outcome")
         print()
@@ -353,7 +353,7 @@ def _print_candidates(row: Mapping[str, Any], batch: int) -> None:
              if name not in measured]
     terminal.print_table(
         {"algorithm": "algorithm", "config": "config", "layouts": "layouts",
-         "precision": "precision", "us": "us", "spread": "quartiles", "cold": "cold us",
+         "precision": "precision", "us": "time", "spread": "quartiles", "cold": "cold time",
          "error": "error", "build": "build", "reason": "outcome"}, rows,
         spare=("cold", "precision", "layouts", "build", "error", "spread", "config"),
         below="reason")

@@ -27,11 +27,11 @@ def input_bar() -> Iterator[Progress]:
 def print_report(report: Any) -> None:
     """Print the layers of a profiled plan's report, and the time from end to end."""
     rows = [{**row, "density": None if row["density"] is None else share_text(row["density"]),
-             "median_us": f"{row['median_us']:.1f}", "share": f"{row['share']:.1%}"}
+             "median_us": duration_text(row["median_us"]), "share": f"{row['share']:.1%}"}
             for row in report.rows]
     terminal.print_table(
         {"layer": "layer", "op": "op", "problem": "problem", "density": "density",
-         "algorithm": "algorithm", "config": "config", "device": "device", "median_us": "us",
+         "algorithm": "algorithm", "config": "config", "device": "device", "median_us": "time",
          "share": "share"}, rows, spare=("config", "op", "device", "problem", "density"))
     print(f"end to end, batch {report.batch}: {duration_text(report.end_to_end_us)}")
     if report.shares:

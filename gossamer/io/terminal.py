@@ -124,7 +124,8 @@ def _widths(full_widths: Mapping[str, int], may_cut: Collection[str], spare: Seq
 
 
 def _numeric(cells: Sequence[str]) -> bool:
-    return all(cell.lstrip("<>").rstrip("%TGMkB i").replace(".", "", 1).isdigit() for cell in cells)
+    return all(cell.lstrip("<>").rstrip("%TGMkB imsu").replace(".", "", 1).isdigit()
+               for cell in cells)
 
 
 def _cell(value: Any) -> str:

@@ -24,7 +24,7 @@ from tests.plan.small import images
 
 def test_the_table_says_what_was_chosen_and_how_long_it_takes(run: Run, network: Path) -> None:
     result = compile_(run, network, "--batch", "1,3")
-    for heading in ("layer", "problem", "density", "algorithm", "us", "quartiles", "dense us",
+    for heading in ("layer", "problem", "density", "algorithm", "time", "quartiles", "dense time",
                     "speed-up", "error"):
         assert heading in result.stdout
     for batch in (1, 3):
