@@ -81,12 +81,12 @@ def _is_of(shape: Sequence[int], expected: Sequence[int | None]) -> bool:
         size in (None, given) for size, given in zip(expected, shape, strict=True))
 
 
-def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
+def batch_of(graph: Graph, inputs: Sequence[Any], given: Sequence[Any] = ()) -> int:
     """Return the batch size of the inputs. Raises InputError where they do not fit the graph's
-    inputs."""
+    inputs. given: the caller's arrays, where the inputs were made of them."""
     check_count(graph, inputs)
     batch: int | None = None
-    for info, array in zip(graph.inputs, inputs, strict=True):
+    for info, array, own in zip(graph.inputs, inputs, given or inputs, strict=True):
         if not hasattr(array, "shape") or not hasattr(array, "dtype"):
             raise InputError(f"input {quoted(info.name)} is {kind_of(array)}, expected an "
                              f"array of shape {_shape_text(info.shape)} and dtype {info.dtype}")
@@ -95,9 +95,11 @@ def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
                              f"expected {_shape_text(info.shape)}")
         # the dtype's name is used last, since making the name takes longer than all other checks
         if array.dtype != info.dtype and not is_lossless(str(array.dtype), info.dtype):
+            convert = (f".to(torch.{info.dtype})" if library(own) == "torch" else
+                       f".astype({info.dtype!r})")
             raise InputError(f"input {quoted(info.name)} has dtype {array.dtype}, expected "
                              f"{info.dtype}, or one that converts to it without loss; convert it "
-                             f"with .astype({info.dtype!r})")
+                             f"with {convert}")
         if info.shape and info.shape[0] is None:
             if batch not in (None, array.shape[0]):
                 raise InputError(f"input {quoted(info.name)} has batch {array.shape[0]}, another "

@@ -176,7 +176,7 @@ class Calls:
         batch = self._batches.get(form)
         named: dict[str, np.ndarray] = {}
         if batch is None:
-            batch = batch_of(self._graph, arrays)
+            batch = batch_of(self._graph, arrays, inputs)
             if any(array.size == 0 for array in arrays):
                 named = self._empty_outputs(batch)
             if not named and form is not None:
@@ -207,7 +207,7 @@ class Calls:
                  for info, array in zip(graph.inputs, inputs, strict=True)]
         arrays = [device.incoming(array, stream, name=f"input {info.name!r}", dtype=info.dtype)
                   for info, array in zip(graph.inputs, taken, strict=True)]
-        batch = batch_of(graph, arrays)
+        batch = batch_of(graph, arrays, inputs)
         empty = {} if batch else self._empty_outputs(batch)
         program = None if empty else self._program(batch)
         results = []
