@@ -36,7 +36,7 @@ def bench(
                               "also the name of a suite.")],
     device: DeviceOption = None,
     batch: Annotated[str, typer.Option(
-        help="Batch sizes of the latency and of the throughput measurement.")] = "1,64",
+        help="Batch size of the latency, and that of the throughput.")] = "1,64",
     precision: Annotated[str, typer.Option(
         help="Precisions to measure: fp32, tf32, fp16.")
     ] = "fp32",
@@ -50,7 +50,11 @@ def bench(
         help="Duration of each measurement, in seconds.")] = 2.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the speed of gossamer with that of PyTorch and ONNX Runtime."""
+    """Compare the speed of gossamer with that of PyTorch and ONNX Runtime.
+
+    Prints a table with a line for each contender: its latency in calls one after another at the
+    first batch size, and its throughput at the last.
+    """
     if model not in zoo.MODELS and not registry.reader_of(model):
         raise InputError(f"{model}: expected a network ({expected_models()}); suites, timm and "
                          "serve need the package gossamer-bench: pip install -e "
@@ -67,8 +71,6 @@ def bench_network(models: Sequence[Path], device_name: str | None, batches: Sequ
 
     The latency of calls is measured at the first batch size, the throughput at the last. The table
     has a line for each contender.
-
-    Prints a table with a line for each contender.
     """
     from gossamer.device.registry import find
     from gossamer.plan.policy import EFFORTS
