@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from numbers import Real
 from operator import attrgetter, is_
 from typing import Any
 
@@ -137,7 +136,7 @@ def _check_values(options: Mapping[str, Any], least: Any) -> None:
     Policy(options.get("effort"), options.get("precision") or "fp32",
            budget_s=options.get("budget"), threads=options.get("threads", ALL))
     tolerance = options.get("tolerance")
-    if tolerance is not None and not (isinstance(tolerance, Real) and tolerance > 0):
+    if tolerance is not None and not (isinstance(tolerance, int | float) and tolerance > 0):
         raise InputError(f"options: tolerance {quoted(tolerance)}: expected a number above 0")
     if not isinstance(least, int) or least < 0:
         raise InputError(f"options: least_operators {quoted(least)}: expected a whole number")
