@@ -7,15 +7,24 @@ bounded. A CompileError has the whole build log.
 
 from __future__ import annotations
 
+import functools
 import re
 import reprlib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MOST_CHARACTERS = 500
 """The most characters of an error's message; a longer message loses its middle."""
 MOST_QUOTED = 80
 """The most characters of a name or value that a message quotes."""
+_MOST_FILES = 10_000
+"""The most files of a folder among which a similar name is looked for."""
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _PARTS = reprlib.Repr()
 """Writes values as text, but only parts of long or deeply nested values."""
 _PARTS.maxlist = _PARTS.maxtuple = _PARTS.maxdict = _PARTS.maxset = MOST_QUOTED // 2
@@ -130,6 +139,75 @@ def did_you_mean(name: object, names: Iterable[str]) -> str:
     """
     close = closest(name, names, 1, 0.6) if isinstance(name, str) else []
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def similar_file(path: str | Path) -> str:
+    """Return the question whether a file beside a missing one is meant.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file that was asked for.
+
+    Returns
+    -------
+    str
+        Such as "; did you mean 'nets/tiny.onnx'?"; "" where the file is there, or no file of its
+        folder has a similar name.
+    """
+    from pathlib import Path
+
+    path = Path(path)
+    with suppress(OSError):
+        names = (each.name for each in islice(path.parent.iterdir(), _MOST_FILES))
+        if not path.exists() and (close := closest(path.name, names, 1, 0.85)):
+            return f"; did you mean {quoted(str(path.with_name(close[0])))}?"
+    return ""
+
+
+def with_known_names(function: _Function) -> _Function:
+    """Return a function whose TypeError names the argument meant.
+
+    Parameters
+    ----------
+    function : callable
+        A function of named arguments.
+
+    Returns
+    -------
+    callable
+        The function, which asks whether a similar name is meant where an argument is unknown.
+    """
+    import inspect
+
+    names = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        for name in kwargs:
+            if name not in names:
+                raise TypeError(f"{function.__name__}() has no argument {name!r}"
+                                f"{did_you_mean(name, names)}")
+        return function(*args, **kwargs)
+
+    return cast(_Function, called)
+
+
+def kind_of(value: object) -> str:
+    """Return the type of a value with its article.
+
+    Parameters
+    ----------
+    value : object
+        Any value.
+
+    Returns
+    -------
+    str
+        Such as "an int" or "a list".
+    """
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' or name == 'ndarray' else 'a'} {name}"
 
 
 def one_of(value: object, names: Iterable[str]) -> str:

@@ -53,11 +53,13 @@ def scatter_notice(timings: Iterable[Timing], device: Device) -> str:
     """Return a notice if the samples of most timings scatter, as they do while another program
     keeps the device or its processors busy. Otherwise returns an empty text."""
     spreads = [timing.p75_us / max(timing.p25_us, 1e-3) for timing in timings]
-    if not spreads or (spread := statistics.median(spreads)) <= SCATTERED:
+    if not spreads or statistics.median(spreads) <= SCATTERED:
         return ""
-    return (f"the times on {device.name} scatter by {spread - 1:.0%} from quartile to quartile: "
-            "another program, or other threads of this one, may keep it busy, and they may be too "
-            "long; measure again when it is idle")
+    # the same words for all plans of a device, so that they are printed once
+    return (f"the times on {device.name} scatter by more than {SCATTERED - 1:.0%} from quartile to "
+            "quartile: another program, or other threads of this one, may keep it busy, and they "
+            "may be too long; measure again when it is idle, after `gossamer cache clear` where "
+            "times are kept")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,13 +45,25 @@ def test_messages_are_one_line_but_build_logs_are_whole() -> None:
     (lambda: gossamer.compile("mobilenet_v2", "host", effort="nromal"), "normal"),
     (lambda: gossamer.compile("mobilenet_v2", "host", effort="quick", precision="fp61"), "fp16"),
     (lambda: gossamer.compile("mobilenet_v2", "hots"), "host"),
+    (lambda: gossamer.compile("mobilenet_v2", "cpu"), "host"),
+    (lambda: gossamer.compile("mobilenet_v2", "host", inputs="photo"), "photos"),
     (lambda: gossamer.load("mobilnet_v2"), "mobilenet_v2"),
+    (lambda: gossamer.load(f"{Path(__file__).parent}/test_erors.py"), ".*test_errors.py"),
+    (lambda: gossamer.InputFormat("uint8", "NHCW"), "NHWC"),
+    (lambda: gossamer.MLP().set_params(hiden=8), "hidden"),
     (lambda: gossamer.MLP(activation="Rleu").fit([[1.0], [2.0]], [1, 2]), "relu"),
     (lambda: select(["gem"], [1]), "gemm")])
 def test_a_mistyped_name_is_asked_about(call: Callable[[], object], meant: str) -> None:
     with pytest.raises(errors.GossamerError, match=f"; did you mean '{meant}'\\?"):
         call()
     assert errors.did_you_mean("nothing like it", ["host", "cuda"]) == ""
+
+
+def test_a_mistyped_argument_is_asked_about() -> None:
+    for function in (gossamer.compile, gossamer.optimize):
+        with pytest.raises(TypeError, match=f"{function.__name__}.*; did you mean 'effort'\\?"):
+            function("mobilenet_v2", efort="quick")
+    assert "effort" in inspect.signature(gossamer.compile).parameters
 
 
 @pytest.mark.parametrize("address", ["https://e.com/a/m.onnx", "s3://bucket/m.onnx"])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gossamer.io.text import duration_text
 from gossamer.measure import Timing
 
 Call = Callable[[], object]
@@ -86,7 +87,8 @@ class CallTimes:
         counts = np.histogram(self.samples.clip(low, edges[-1]), edges)[0]
         # rounded up, so that a column with a single call is visible
         levels = np.ceil(counts * (len(_BARS) - 1) / counts.max()).astype(int)
-        return f"{low:.4g} us {''.join(_BARS[level] for level in levels)} {edges[-1]:.4g} us"
+        return (f"{duration_text(low)} {''.join(_BARS[level] for level in levels)} "
+                f"{duration_text(edges[-1])}")
 
 
 def in_turn(contenders: Sequence[Callable[[], Call]], load: Load,

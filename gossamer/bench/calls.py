@@ -31,6 +31,8 @@ from gossamer.bench.work import (
     normalised,
 )
 from gossamer.device.base import Device
+from gossamer.errors import installing
+from gossamer.io.text import duration_text
 from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph
 from gossamer.model.input_format import InputFormat
@@ -66,7 +68,7 @@ def latency_case(make: NetworkMaker, batch: int, kind: str, load: Load,
     if kind == TENSORS and not setting.device.runs_cuda_libraries:
         raise AbsentError(f"{setting.device.name} holds no tensors of torch")
     if kind == TENSORS and find_spec("torch") is None:
-        raise AbsentError("torch is not installed: pip install torch")
+        raise AbsentError(f"torch is not installed: {installing('bench')}")
     network = make(batch)
     x = _input(network, batch, kind)
     plans = plans_of(_graph(network, kind), batch, setting)
@@ -200,8 +202,8 @@ class Shares:
         """Return a text with the images per second where a batch takes `us` microseconds, and with
         the shares of this time that the batch's kernels and copies take."""
         copies_us = self.nbytes / self.bus
-        text = (f"{_a_second(self.batch, us)}; kernels alone {self.kernels_us:.4g} us a batch "
-                f"({self.kernels_us / us:.0%}), copies alone {copies_us:.4g} us at "
+        text = (f"{_a_second(self.batch, us)}; kernels alone {duration_text(self.kernels_us)} a "
+                f"batch ({self.kernels_us / us:.0%}), copies alone {duration_text(copies_us)} at "
                 f"{self.bus / 1e3:.3g} GB/s ({copies_us / us:.0%})")
         return f"{text}; {self.more}" if self.more else text
 

@@ -79,7 +79,7 @@ def _print_advice(advice: Advice) -> None:
     names = list(advice.network_us)
     print(f"device: {advice.device} ({advice.description}), batch {advice.batch}")
     columns = {"layer": "layer", "weights": "weights",
-               **{name: f"{name}, us" if name == AS_IT_IS else name for name in names}}
+               **{name: name for name in names}}
     rows: list[dict[str, Any]] = [
         {"layer": _group_name(group), "weights": group.weights, **{
             name: "< 1" if text == "0.0" else text for name, text in _texts(group.us).items()}}

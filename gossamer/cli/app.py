@@ -160,8 +160,11 @@ def _explained(error: Any) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "gossamer"
     message = message.strip().rstrip(".")
-    if (verb := re.fullmatch(r"No such command '(.*)'", message)) and context is not None:
-        message += did_you_mean(verb[1], context.command.list_commands(context))
+    if (verb := re.match(r"No such command '(.*?)'", message)) and context is not None:
+        message = verb[0] + did_you_mean(verb[1], context.command.list_commands(context))
+    elif hasattr(error, "possibilities") and context is not None:
+        options = [name for each in context.command.get_params(context) for name in each.opts]
+        message = error.message + did_you_mean(error.option_name, options)
     return f"{message[:1].lower()}{message[1:]}; `{path} --help` shows how it is used"
 
 

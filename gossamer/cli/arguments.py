@@ -21,6 +21,7 @@ from gossamer.model import zoo
 from gossamer.model.graph import as_called
 from gossamer.model.infer.resolve import check_open_dimensions, with_shapes
 from gossamer.model.load import expected_models, other_kind
+from gossamer.ops.host_threads import ALL, Threads
 from gossamer.plan.open_plan import OpenPlan
 from gossamer.plan.plan import Plan
 from gossamer.plan.plan_group import PlanGroup
@@ -47,6 +48,10 @@ DeviceOption = Annotated[str | None, typer.Option(
 DevicesOption = Annotated[str | None, typer.Option(
     "--device", help="Device: host, opencl:N or cuda:N (default: the best available); "
                      "cuda:all or cuda:0,cuda:1 to share the work.")]
+THREADS_HELP = ("Threads per layer on the host; all is the number of processors, limited by "
+                "OMP_NUM_THREADS.")
+ThreadsOption = Annotated[str | None, typer.Option(
+    metavar="N|all", show_default="all, or those of a saved plan", help=THREADS_HELP)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 StrictOption = Annotated[bool, typer.Option(
     "--strict", help="Fail where a layer cannot run on the device, instead of using the host.")]
@@ -104,7 +109,8 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
 
 
 def load_plan(model: str, device: str | None, shapes: list[str] | None, weights: str | None,
-              strict: bool, outputs: list[str] | None = None) -> Plan | PlanGroup | None:
+              strict: bool, outputs: list[str] | None = None,
+              threads: Threads | None = None) -> Plan | PlanGroup | None:
     """Return the plan that the MODEL argument names, on one device or several, and print its
     warnings.
 
@@ -122,8 +128,9 @@ def load_plan(model: str, device: str | None, shapes: list[str] | None, weights:
     if outputs:
         raise InputError(f"--outputs {outputs[0]}: the outputs of a saved plan are settled; give "
                          "it to `gossamer compile`")
-    plan = (PlanGroup.load(model, device, strict=strict) if device and names_several(device)
-            else Plan.load(model, device, strict=strict))
+    plan = (PlanGroup.load(model, device, strict=strict, threads=threads)
+            if device and names_several(device)
+            else Plan.load(model, device, strict=strict, threads=threads))
     for warning in plan.graph.warnings:
         terminal.notice(warning, "warning")
     return plan
@@ -133,6 +140,22 @@ def check_choice(option: str, value: str, choices: Collection[str]) -> None:
     """Raise InputError where the value of an option is none of the choices."""
     if value not in choices:
         raise InputError(f"{option} {value}: {one_of(value, choices)}")
+
+
+def threads_of(text: str | None) -> Threads | None:
+    """Return the number of threads that --threads gives, "all", or None where it is not given."""
+    if text is None or text == ALL:
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"--threads {text}: expected {ALL}, or a number of 1 or more")
+    return int(text)
+
+
+def tell_of_threads(threads: Threads | None, devices: str) -> None:
+    """Print a notice where --threads is given, and none of the devices is the host."""
+    if threads is not None and "host" not in devices:
+        terminal.notice(f"--threads {threads}: has no effect on {devices}; layers on the host take "
+                        "these threads")
 
 
 def batch_sizes(text: str, example: str) -> list[int]:

@@ -17,6 +17,7 @@ from gossamer.cli import arguments
 from gossamer.cli.arguments import DeviceOption, JsonOption
 from gossamer.errors import InputError
 from gossamer.io import terminal
+from gossamer.io.text import duration_text, range_text
 from gossamer.model import zoo
 from gossamer.model.load import expected_models
 from gossamer.model.readers import registry
@@ -35,7 +36,7 @@ def bench(
                               "also the name of a suite.")],
     device: DeviceOption = None,
     batch: Annotated[str, typer.Option(
-        help="Batch sizes of the latency and of the throughput measurement.")] = "1,64",
+        help="Batch size of the latency, and that of the throughput.")] = "1,64",
     precision: Annotated[str, typer.Option(
         help="Precisions to measure: fp32, tf32, fp16.")
     ] = "fp32",
@@ -49,7 +50,11 @@ def bench(
         help="Duration of each measurement, in seconds.")] = 2.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the speed of gossamer with that of PyTorch and ONNX Runtime."""
+    """Compare the speed of gossamer with that of PyTorch and ONNX Runtime.
+
+    Prints a table with a line for each contender: its latency in calls one after another at the
+    first batch size, and its throughput at the last.
+    """
     if model not in zoo.MODELS and not registry.reader_of(model):
         raise InputError(f"{model}: expected a network ({expected_models()}); suites, timm and "
                          "serve need the package gossamer-bench: pip install -e "
@@ -66,8 +71,6 @@ def bench_network(models: Sequence[Path], device_name: str | None, batches: Sequ
 
     The latency of calls is measured at the first batch size, the throughput at the last. The table
     has a line for each contender.
-
-    Prints a table with a line for each contender.
     """
     from gossamer.device.registry import find
     from gossamer.plan.policy import EFFORTS
@@ -166,18 +169,17 @@ def _columns(document: dict[str, Any]) -> dict[str, str]:
     if len(document["precisions"]) > 1:
         columns["precision"] = "precision"
     return columns | {
-        "p50_us": f"p50 us, batch {document['latency_batch']}", "quartiles": "quartiles us",
-        "p99_us": "p99 us", "p99.9_us": "p99.9 us",
+        "p50_us": f"p50, batch {document['latency_batch']}", "quartiles": "quartiles",
+        "p99_us": "p99", "p99.9_us": "p99.9",
         "a_second": f"images per second, batch {document['throughput_batch']}"}
 
 
 def _texts(line: dict[str, Any]) -> dict[str, Any]:
     """Return the texts of a line of the table."""
-    from gossamer_bench.report.tables import us
-
-    texts = {key: us(value) if key.endswith("_us") else value for key, value in line.items()}
+    texts = {key: duration_text(value) if key.endswith("_us") else value
+             for key, value in line.items()}
     if "p25_us" in line:
-        texts["quartiles"] = f"{texts['p25_us']} to {texts['p75_us']}"
+        texts["quartiles"] = range_text(line["p25_us"], line["p75_us"])
     if "a_second" in line:
         texts["a_second"] = f"{line['a_second']:.0f}"
     return texts

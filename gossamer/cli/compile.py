@@ -28,6 +28,7 @@ from gossamer.io.text import duration_text, share_text
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import default_batch
 from gossamer.ops.algorithm import PRECISIONS
+from gossamer.ops.host_threads import ALL
 from gossamer.plan.candidate import counted
 from gossamer.plan.choose.network import may_be_conversion
 from gossamer.plan.fusion import find_fusions
@@ -55,7 +56,9 @@ from gossamer.version import PACKAGE_VERSION
 
 def compile_(
     model: arguments.ModelArgument,
-    device: arguments.DevicesOption = None,
+    device: Annotated[str | None, typer.Option(
+        help="Device to measure on: host, opencl:N or cuda:N (default: the best available); of "
+             "cuda:all or cuda:0,cuda:1 the first, for a plan that all of them run.")] = None,
     batch: Annotated[str | None, typer.Option(
         metavar="1,8", help="Batch sizes to plan for.",
         show_default="1, or the file's where it does not run at 1")] = None,
@@ -87,9 +90,8 @@ def compile_(
     budget: Annotated[float | None, typer.Option(
         metavar="SECONDS", help="Maximum tuning time per batch size; the best plan so far is "
         "used.")] = None,
-    threads: Annotated[str, typer.Option(
-        metavar="N|all", help="Threads per layer on the host; all is the number of processors, "
-        "limited by OMP_NUM_THREADS.")] = "all",
+    threads: Annotated[str | None, typer.Option(
+        metavar="N|all", show_default="all", help=arguments.THREADS_HELP)] = None,
     no_vendors: Annotated[bool, typer.Option(
         "--no-vendors", help="Do not use vendor libraries such as cuDNN and ONNX Runtime, except "
         "for layers that nothing else computes.")] = False,
@@ -117,8 +119,9 @@ def compile_(
     policy = Policy(effort, precision, strict, sparse_threshold=sparse_threshold,
                     calibration=inputs, tolerance=tolerance, budget_s=budget,
                     force=_forced(force or []), vendors=not no_vendors,
-                    threads=int(threads) if threads.isdecimal() else threads)
+                    threads=arguments.threads_of(threads) or ALL)
     target = _target(device)
+    arguments.tell_of_threads(arguments.threads_of(threads), target.name)
     with _progress() as counter:
         tuner = Tuner(target, effort, precision=precision, note=counter.note,
                       progress=counter.update, keeps_precisions=tolerance is not None,
@@ -129,9 +132,9 @@ def compile_(
                 plan.calibration.check(size)
         with _stopping(tuner, counter):
             reports = _measure(plan, tuner, sizes, explained)
-    for name in explained:
-        _check_layer(name, [layer for report in reports for row in report.rows
-                            for layer in (row["layer"], *row["layers"])])
+    explained = [_layer_named(name, [layer for report in reports for row in report.rows
+                                     for layer in (row["layer"], *row["layers"])])
+                 for name in explained]
     for notice in tuner.notices:
         terminal.notice(notice)
     if output is not None:
@@ -197,7 +200,7 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
     for name in explained:
         # conversions between layers are known only once the algorithms of the layers are chosen
         if not may_be_conversion(name, values):
-            _check_layer(name, [layer.name for layer in layers])
+            _layer_named(name, [layer.name for layer in layers])
     reports = []
     for size in sizes:
         plan.end_to_end(size)
@@ -272,8 +275,9 @@ def _print_reports(device: Device, reports: Sequence[Report], tuner: Tuner,
                    explained: Sequence[str], precision: str) -> None:
     """Print the report at each batch size, with every candidate of the explained layers."""
     print(f"device: {device.name} ({device.description})")
+    said = set(tuner.notices)
     for report in reports:
-        _print_report(report, tuner.notices, precision)
+        _print_report(report, said, precision)
         for row in report.rows:
             if not {row["layer"], *row["layers"]}.isdisjoint(explained):
                 _print_candidates(row, report.batch)
@@ -294,10 +298,10 @@ def _print_tuning(tuning: Mapping[str, Any]) -> None:
           "share": f"{row['share']:.0%}"} for row in tuning["stages"]])
 
 
-def _print_report(report: Report, said: Sequence[str], precision: str) -> None:
+def _print_report(report: Report, said: set[str], precision: str) -> None:
     """Print the report at one batch size.
 
-    said: warnings that were printed before.
+    said: lines that were printed before, also of other batch sizes, and are not repeated.
     """
     print(f"\nbatch {report.batch}")
     rows = [{**row, "density": None if row["density"] is None else share_text(row["density"]),
@@ -311,7 +315,7 @@ def _print_report(report: Report, said: Sequence[str], precision: str) -> None:
     with_zeros = any(row["break_even"] for row in rows)
     terminal.print_table(
         {"layer": "layer", "problem": "problem", "density": "density", "algorithm": "algorithm",
-         "config": "config", "us": "us", "spread": "quartiles", "dense": "dense us",
+         "config": "config", "us": "time", "spread": "quartiles", "dense": "dense time",
          "speedup": "speed-up", **({"break_even": BREAK_EVEN} if with_zeros else {}),
          **({"speedup_reason": WHY_SLOWER} if slower else {}),
          "error": "error"}, rows,
@@ -320,7 +324,7 @@ def _print_report(report: Report, said: Sequence[str], precision: str) -> None:
     if report.plans:
         print()
         terminal.print_table(
-            {"plan": "plan", "us": "us end to end", "spread": "quartiles", "outcome": "outcome"},
+            {"plan": "plan", "us": "end to end", "spread": "quartiles", "outcome": "outcome"},
             [{**plan, "us": time_text(plan["median_us"]), "spread": quartiles_text(plan)}
              for plan in report.plans], spare=("spread",), below="outcome")
         print()
@@ -330,9 +334,11 @@ def _print_report(report: Report, said: Sequence[str], precision: str) -> None:
     if report.shares:
         terminal.print_line(report.shares_line)
     for line in (*report.zeros_lines, report.forms_line, report.build_line):
-        if line:
+        if line and line not in said:
             terminal.print_line(line)
+        said.add(line)
     print_notes(report, said)
+    said.update(report.notes)
     if precision != "fp32" and report.accuracy is None:
         count = sum(row["precision"] != "fp32" for row in report.rows)
         print(f"precision {precision} allowed: {count} of {counted(len(report.rows), 'layer')} in "
@@ -353,7 +359,7 @@ def _print_candidates(row: Mapping[str, Any], batch: int) -> None:
              if name not in measured]
     terminal.print_table(
         {"algorithm": "algorithm", "config": "config", "layouts": "layouts",
-         "precision": "precision", "us": "us", "spread": "quartiles", "cold": "cold us",
+         "precision": "precision", "us": "time", "spread": "quartiles", "cold": "cold time",
          "error": "error", "build": "build", "reason": "outcome"}, rows,
         spare=("cold", "precision", "layouts", "build", "error", "spread", "config"),
         below="reason")
@@ -374,10 +380,14 @@ def _forced(options: Sequence[str]) -> dict[str, str]:
     return forced
 
 
-def _check_layer(name: str, names: Sequence[str]) -> None:
-    """Raise InputError where no layer has the name that --explain gives."""
-    if name in names:
-        return
+def _layer_named(name: str, names: Sequence[str]) -> str:
+    """Return the layer that --explain names, or the only one of the module that it names.
+
+    Raises InputError where there is none.
+    """
+    of_module = {layer for layer in names if layer.rpartition("/")[0] == name}
+    if name in names or len(of_module) == 1:
+        return name if name in names else of_module.pop()
     close = closest(name, names)
     containing = [layer for layer in dict.fromkeys(names) if name.lower() in layer.lower()][:5]
     listed = ", ".join(map(repr, dict.fromkeys([*containing, *close])))

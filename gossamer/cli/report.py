@@ -33,7 +33,7 @@ def print_report(report: Any) -> None:
             for row in report.rows]
     terminal.print_table(
         {"layer": "layer", "op": "op", "problem": "problem", "density": "density",
-         "algorithm": "algorithm", "config": "config", "device": "device", "median_us": "us",
+         "algorithm": "algorithm", "config": "config", "device": "device", "median_us": "time",
          "share": "share"}, rows, spare=("config", "op", "device", "problem", "density"))
     print(f"end to end, batch {report.batch}: {duration_text(report.end_to_end_us)}")
     if report.shares:
@@ -45,13 +45,11 @@ def print_report(report: Any) -> None:
 def print_notes(report: Any, said: Collection[str] = ()) -> None:
     """Print the notes of a report, and its warnings on stderr.
 
-    said: warnings that were printed before.
+    said: notes and warnings that were printed before, and are not repeated.
     """
     for note in report.notes:
-        if note not in report.warnings:
-            terminal.print_line(note)
-        elif note not in said:
-            terminal.notice(note)
+        if note not in said:
+            (terminal.notice if note in report.warnings else terminal.print_line)(note)
 
 
 def evaluate_hint(model: object) -> str:

@@ -32,6 +32,7 @@ from gossamer.io.labels.reader import read_names
 from gossamer.io.text import shape_text
 from gossamer.model import outputs as network_outputs
 from gossamer.model.infer.resolve import is_open
+from gossamer.ops.host_threads import ALL, Threads
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
@@ -76,6 +77,7 @@ def run(
     ray: Annotated[str | None, typer.Option(
         metavar="ADDRESS", help="Run on a Ray cluster, whose workers read the pictures: "
                                 "HOST:PORT, auto (the cluster of this machine) or local.")] = None,
+    threads: arguments.ThreadsOption = None,
     strict: arguments.StrictOption = False,
     as_json: arguments.JsonOption = False,
 ) -> None:
@@ -83,7 +85,8 @@ def run(
     # click gives an option one value, so that further files after --image FILE are arguments
     photos, arrays = [*(image or []), *(photos or [])], array or []
     _check_sources(photos, arrays, labels)
-    saved_plan = load_plan(model, device, shape, weights, strict, outputs)
+    number = arguments.threads_of(threads)
+    saved_plan = load_plan(model, device, shape, weights, strict, outputs, number)
     is_shared = ray is not None or names_several(device)
     graph = (load_graph(model, shape, weights, outputs, may_stay_open=not is_shared)
              if saved_plan is None else saved_plan.graph)
@@ -97,12 +100,15 @@ def run(
                                                is_planned=saved_plan is not None)
         remote = None
         if ray is not None:
+            if threads is not None:
+                raise InputError(f"--threads {threads}: the workers of --ray {ray} take all; leave "
+                                 "it out")
             run_rows.check_ray(photos, table)
             prepare = photo_options.preprocessing(model, graph, options)
             network = model if saved_plan is not None else inputs_of_rows.graph
             remote = run_rows.RayAnswers(ray, network, inputs_of_rows, prepare, device)
         run_rows.run_rows(model, saved_plan, inputs_of_rows, rows, device, strict=strict,
-                          table=table, as_json=as_json, remote=remote)
+                          table=table, as_json=as_json, remote=remote, threads=number)
         return
     if ray is not None:
         raise InputError(f"--ray {ray}: needs pictures; leave --input out")
@@ -117,7 +123,7 @@ def run(
                               is_planned=saved_plan is not None)
     else:
         inputs = array_inputs(model, graph, arrays, options, batch)
-    plan, results, report = _execute(model, saved_plan, inputs, device, strict, table)
+    plan, results, report = _execute(model, saved_plan, inputs, device, strict, table, number)
     answers = find_answers(results, inputs, graph, labels, top)
     if as_json:
         print_json(model, plan, report, inputs, results, answers, table)
@@ -141,7 +147,8 @@ def _check_sources(photos: list[str], arrays: list[str], labels: Path | None) ->
 
 
 def _execute(model: str, saved_plan: AnyPlan | None, inputs: RunInputs, device: str | None,
-             strict: bool, table: bool) -> tuple[AnyPlan, dict[str, np.ndarray], Any]:
+             strict: bool, table: bool, threads: Threads | None,
+             ) -> tuple[AnyPlan, dict[str, np.ndarray], Any]:
     """Return the plan, the network's outputs on all inputs, and the plan's report.
 
     Where `table` is set, the report has the times of the layers.
@@ -158,7 +165,9 @@ def _execute(model: str, saved_plan: AnyPlan | None, inputs: RunInputs, device: 
 
     with input_bar() as progress:
         task = progress.add_task(f"preparing {model}", total=None)
-        plan = saved_plan or gossamer.compile(graph, device=device, strict=strict)
+        plan = saved_plan or gossamer.compile(graph, device=device, strict=strict,
+                                              threads=threads or ALL)
+        arguments.tell_of_threads(threads, device_of(plan)[0])
         progress.update(task, description=f"running on {arguments.device_of(plan)[0]}",
                         total=len(inputs.names))
         for result in arguments.results_of(plan, batches()):

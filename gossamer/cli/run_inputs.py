@@ -14,7 +14,7 @@ from gossamer.cli import arguments, photo_options
 from gossamer.cli.arguments import has_batch, input_names
 from gossamer.cli.photo_options import PhotoOptions
 from gossamer.device.host import processors
-from gossamer.errors import InputError, quoted
+from gossamer.errors import InputError, quoted, similar_file
 from gossamer.io import terminal
 from gossamer.io.images import pictures_in
 from gossamer.io.labels.reader import class_names
@@ -239,7 +239,7 @@ def _pictures(model: str, graph: Graph, sources: Sequence[str], options: PhotoOp
         elif path.exists():
             files.append(source)
         else:
-            raise InputError(f"{source}: no such file or folder")
+            raise InputError(f"{source}: no such file or folder{similar_file(source)}")
     if others:
         terminal.notice(f"{counted(others, 'file')} skipped: their names are not those of pictures")
     files = list(dict.fromkeys(files))

@@ -16,7 +16,7 @@ import numpy as np
 
 import gossamer
 from gossamer.cli import row_files
-from gossamer.cli.arguments import AnyPlan, device_of
+from gossamer.cli.arguments import AnyPlan, device_of, tell_of_threads
 from gossamer.cli.report import input_bar, print_report
 from gossamer.cli.row_files import Row, RowFile
 from gossamer.cli.run_inputs import Chunk, Entry, RowInputs, is_table, scored_classes
@@ -25,6 +25,7 @@ from gossamer.io import output_files, terminal
 from gossamer.io.images import Preprocessing
 from gossamer.io.text import shape_text
 from gossamer.model import outputs as network_outputs
+from gossamer.ops.host_threads import ALL, Threads
 from gossamer.plan.open_plan import OpenPlan
 from gossamer.plan.program import responsive
 
@@ -78,7 +79,8 @@ def check(options: RowOptions, graph: Graph, files_read: Sequence[str]) -> None:
 
 def run_rows(model: str, saved_plan: AnyPlan | None, inputs: RowInputs,
              options: RowOptions, device: str | None, *, strict: bool, table: bool,
-             as_json: bool, remote: RayAnswers | None = None) -> None:
+             as_json: bool, remote: RayAnswers | None = None,
+             threads: Threads | None = None) -> None:
     """Run a network on the inputs and write a row for each input, in the order of the inputs.
 
     Prints the device and the number of rows a second.
@@ -94,8 +96,10 @@ def run_rows(model: str, saved_plan: AnyPlan | None, inputs: RowInputs,
         rows = _Shown(inputs.key, documents if as_json else None)
     left = [index for index, name in enumerate(inputs.names) if str(name) not in rows.done]
     plan = saved_plan or gossamer.compile(
-        inputs.graph, device=device if remote is None else "host", strict=strict)
+        inputs.graph, device=device if remote is None else "host", strict=strict,
+        threads=threads or ALL)
     device_name, description = device_of(plan) if remote is None else remote.devices
+    tell_of_threads(threads, device_name)
     if not as_json:
         print(f"device: {device_name} ({description})")
     loop = _Loop(model, plan, inputs, options, device_name, remote)

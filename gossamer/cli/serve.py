@@ -18,11 +18,13 @@ from gossamer.cli import arguments, photo_options
 from gossamer.cli.arguments import load_graph, load_plan
 from gossamer.cli.photo_options import PhotoOptions
 from gossamer.device.registry import find, find_several, names_several
-from gossamer.errors import InputError, installing, quoted
+from gossamer.errors import InputError, installing, one_of, quoted
 from gossamer.io.images import Preprocessing
 from gossamer.io.limits import bytes_of
+from gossamer.io.text import duration_text
 from gossamer.model.graph import Graph
 from gossamer.model.photos import taking_photos
+from gossamer.ops.host_threads import ALL, Threads
 from gossamer.serve import log
 from gossamer.serve.models import BatchOptions, Loaded, Models, ServedModel
 from gossamer.serve.run import bound, is_loopback, url_of
@@ -78,6 +80,7 @@ def serve(
         min=0, help="Seconds after SIGTERM in which requests are still accepted, while the "
                     "readiness probe fails.")] = 1.0,
     preprocess: arguments.PreprocessOption = None,
+    threads: arguments.ThreadsOption = None,
     strict: arguments.StrictOption = False,
 ) -> None:
     """Serve networks over HTTP, for tensors (Open Inference Protocol) or pictures."""
@@ -91,12 +94,12 @@ def serve(
     most_json = bytes_of(max_json, "--max-json")
     most_pixels = bytes_of(max_pixels, "--max-pixels", "pixels")
     if log_format not in log.FORMATS:
-        raise InputError(f"--log-format {quoted(log_format)}: expected one of "
-                         f"{', '.join(log.FORMATS)}")
+        raise InputError(f"--log-format {quoted(log_format)}: {one_of(log_format, log.FORMATS)}")
     if not grace < math.inf:
         raise InputError(f"--grace {grace}: expected a finite number of seconds")
     if preprocess is not None:
         photo_options.check_preset(preprocess)
+    number = arguments.threads_of(threads)
     named = _named(models)
     _check_device(device)
     listener = bound(host, port)
@@ -110,15 +113,17 @@ def serve(
     with log.written(log_format, requests=access_log):
         logger.info("gossamer %s serves %s", PACKAGE_VERSION, ", ".join(named))
         served = [ServedModel(name, _files(model),
-                              partial(_loaded, model, device, preprocess, strict=strict), options)
+                              partial(_loaded, model, device, preprocess, strict=strict,
+                                      threads=number), options)
                   for name, model in named.items()]
         if not is_loopback(listener):
             logger.warning("no authentication: everybody who reaches %s may send requests; put "
                            "the server behind a proxy that has it",
                            listener.getsockname()[0])
         for each in served:
-            times = ", ".join(f"{size} in {1e3 * seconds:.3g} ms"
+            times = ", ".join(f"{size} in {duration_text(1e6 * seconds)}"
                               for size, seconds in each.batcher.times.items())
+            arguments.tell_of_threads(number, arguments.device_of(each.plan)[0])
             print(f"{each.name}: batches of {times or 'one request'}")
         server = Server(Models(served), most_bytes=most_bytes, most_json=most_json,
                         most_pixels=most_pixels, hosts=hosts)
@@ -193,16 +198,16 @@ def _files(model: str) -> list[Path]:
 
 
 def _loaded(model: str, device: str | None, preprocess: str | None, *,
-            strict: bool) -> Loaded:
+            strict: bool, threads: Threads | None) -> Loaded:
     """Return the plan of a network, and how pictures are prepared for it."""
-    plan = load_plan(model, device, None, None, strict)
+    plan = load_plan(model, device, None, None, strict, threads=threads)
     if plan is not None:
         return Loaded(plan, _preparation(model, plan.graph, preprocess))
     graph = load_graph(model, None)
     prepare = _preparation(model, graph, preprocess)
     if prepare is not None:
         graph = taking_photos(graph, prepare)
-    return Loaded(gossamer.compile(graph, device, strict=strict), prepare)
+    return Loaded(gossamer.compile(graph, device, strict=strict, threads=threads or ALL), prepare)
 
 
 def _preparation(model: str, graph: Graph, preprocess: str | None) -> Preprocessing | None:

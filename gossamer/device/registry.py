@@ -131,8 +131,9 @@ def find(name: str | None = None) -> Device:
             return device
     usable = ", ".join(info.name for info in devices() if info.problem is None)
     known = {part for info in devices() for part in (info.name, info.name.partition(":")[0])}
-    raise DeviceError(f"there is no device {name!r} here; usable devices: {usable}"
-                      f"{did_you_mean(name, known)}")
+    # torch and others call it so
+    meant = "; did you mean 'host'?" if full_name == "cpu:0" else did_you_mean(name, known)
+    raise DeviceError(f"there is no device {name!r} here; usable devices: {usable}{meant}")
 
 
 def names_several(device: object) -> TypeGuard[str | Sequence[str | Device]]:

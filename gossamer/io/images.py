@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gossamer.errors import InputError, first_line, one_of
+from gossamer.errors import InputError, first_line, one_of, similar_file
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -235,7 +235,7 @@ def _read(source: Path | io.BytesIO, name: str, most_pixels: int | None = None,
             warnings.simplefilter("ignore")
             return _opened(source, name, most_pixels, longest)
     except FileNotFoundError:
-        raise InputError(f"{name}: no such image file") from None
+        raise InputError(f"{name}: no such image file{similar_file(name)}") from None
     except UnidentifiedImageError:
         array = "; an array is given by --input" if name.endswith((".npy", ".npz")) else ""
         raise InputError(f"{name}: not an image that can be read; expected "

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
 
-from gossamer.errors import GossamerError, InputError, quoted
+from gossamer.errors import GossamerError, InputError, quoted, similar_file
 from gossamer.io.text import bytes_text
 
 VARIABLE = "GOSSAMER_MAX_BYTES"
@@ -142,7 +142,8 @@ def whole(path: Path) -> bytes:
             raise InputError(f"cannot read {path}: is no regular file")
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+        raise InputError(f"cannot read {path}: {error.strerror or error}{similar_file(path)}"
+                         ) from None
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import IO
 
 import numpy as np
 
-from gossamer.errors import InputError, cut, one_line
+from gossamer.errors import InputError, cut, one_line, similar_file
 from gossamer.io.limits import check_unpacked
 
 SUFFIX = ".npy"
@@ -146,7 +146,7 @@ def read_arrays(file: str, option: str) -> dict[str, np.ndarray]:
         with read_archive(path, f"{option} {file}") as archive:
             return {name: archive.read(name) for name in archive.names}
     except FileNotFoundError:
-        raise InputError(f"{option} {file}: no such file") from None
+        raise InputError(f"{option} {file}: no such file{similar_file(path)}") from None
     except OSError as error:
         raise InputError(f"{option} {file}: {error.strerror or 'cannot be read as a .npy array'}"
                          ) from None

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,9 @@ def notice(message: object, kind: str = "notice") -> None:
     """Print one line on stderr. A notice or warning is printed once, an error each time."""
     line = one_line(f"{kind}: {' '.join(str(message).split())}")
     if line not in _said:
+        # where both go to one file, the line must not come within a table
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
         print(line, file=sys.stderr)
     if kind != "error":
         _said.add(line)
@@ -124,7 +128,8 @@ def _widths(full_widths: Mapping[str, int], may_cut: Collection[str], spare: Seq
 
 
 def _numeric(cells: Sequence[str]) -> bool:
-    return all(cell.lstrip("<>").rstrip("%TGMkB i").replace(".", "", 1).isdigit() for cell in cells)
+    return all(cell.lstrip("<>").rstrip("%TGMkB imsu").replace(".", "", 1).isdigit()
+               for cell in cells)
 
 
 def _cell(value: Any) -> str:

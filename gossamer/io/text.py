@@ -36,6 +36,12 @@ def duration_text(microseconds: float) -> str:
     return f"{value:.0f} {unit}" if value >= 999.5 else f"{value:#.3g}".rstrip(".") + f" {unit}"
 
 
+def range_text(low: float, high: float) -> str:
+    """Return two times in microseconds, with one unit where both have it: 8.3 to 9.1 us."""
+    (start, start_unit), (end, end_unit) = (duration_text(each).split() for each in (low, high))
+    return f"{start}{'' if start_unit == end_unit else f' {start_unit}'} to {end} {end_unit}"
+
+
 def shape_text(shape: Iterable[int | str | None]) -> str:
     """Return a shape as 1x3x224x224, with N for an open dimension."""
     return "x".join("N" if size is None else str(size) for size in shape) or "scalar"

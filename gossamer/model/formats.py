@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gossamer.errors import InputError, quoted
+from gossamer.errors import InputError, did_you_mean, quoted
 from gossamer.io.text import shape_text
 from gossamer.model.graph import RETURNED, Graph, ValueInfo
 from gossamer.model.infer.resolve import live_nodes
@@ -66,7 +66,7 @@ def _by_name(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] | str
         inputs = InputFormat.from_metadata(graph.metadata)
     if not isinstance(inputs, InputFormat):
         raise InputError(f"inputs {quoted(inputs)}: expected an InputFormat, a mapping of names to "
-                         f"these, or {PHOTOS!r}")
+                         f"these, or {PHOTOS!r}{did_you_mean(inputs, [PHOTOS])}")
     if len(graph.inputs) != 1:
         raise InputError(f"inputs: {graph.name} takes {names}; give a mapping of these names to "
                          "InputFormats")

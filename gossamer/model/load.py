@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer.errors import GossamerWarning, InputError, first_line, quoted
+from gossamer.errors import (
+    GossamerWarning,
+    InputError,
+    first_line,
+    kind_of,
+    quoted,
+    similar_file,
+)
 from gossamer.model.formats import with_outputs
 from gossamer.model.graph import Graph
 from gossamer.model.readers import other_kinds, registry
@@ -74,7 +81,7 @@ def _loaded(model: Any, more_files: Sequence[str | Path], weights: str | Path | 
             outputs: Sequence[str] | None, narrows: bool) -> Graph:
     """Return the network as `load` does, without showing the network's warnings."""
     if any(kind.__module__.split(".")[:2] == ["torch", "nn"] for kind in type(model).__mro__):
-        raise InputError(f"cannot load a {type(model).__name__}, a module of PyTorch: "
+        raise InputError(f"cannot load {kind_of(model)}, a module of PyTorch: "
                          "gossamer.optimize(module.eval(), example_input) makes a fast module "
                          "of it")
     if not isinstance(model, str | os.PathLike):
@@ -108,7 +115,7 @@ def _from_memory(model: Any, files: Sequence[str | Path],
                  outputs: Sequence[str] | None, narrows: bool) -> Graph:
     """Return the network of a graph, or of an ONNX model in memory."""
     if files:
-        raise InputError(f"a {type(model).__name__} takes no further files; leave out {files[0]}")
+        raise InputError(f"{kind_of(model)} takes no further files; leave out {files[0]}")
     if isinstance(model, Graph):
         return with_outputs(model, outputs)
     if hasattr(model, "read"):
@@ -124,7 +131,7 @@ def _from_memory(model: Any, files: Sequence[str | Path],
         from gossamer.model.readers.onnx.reader import load_onnx
 
         return load_onnx(model, outputs, narrows=narrows)
-    raise InputError(f"cannot load a {type(model).__name__}: expected the name of a file or of a "
+    raise InputError(f"cannot load {kind_of(model)}: expected the name of a file or of a "
                      "network of the zoo, an ONNX model as bytes, file object or onnx.ModelProto, "
                      "or a Graph")
 
@@ -160,7 +167,8 @@ def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
 def other_kind(name: str) -> str | None:
     """Return what a file is that no reader takes, and what helps; None where this is not known."""
     if (Path(name).suffix or "/" in name) and not Path(name).exists():
-        return f"no such file or folder; expected {expected_models()}{_hint(name)}"
+        return (f"no such file or folder{similar_file(name)}; expected {expected_models()}"
+                f"{_hint(name)}")
     return other_kinds.by_content(Path(name)) or (
         None if _hint(name) else other_kinds.by_name(Path(name)))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find, find_several, names_several
+from gossamer.errors import with_known_names
 from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import check_nodes, check_open_dimensions, is_open, with_shapes
@@ -18,6 +19,7 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 
 
+@with_known_names
 def compile(model: Any, device: str | Device | Sequence[str | Device] | None = None, *,
             shapes: Mapping[str, Sequence[int]] | None = None,
             outputs: Sequence[str] | None = None, strict: bool = False,

@@ -18,6 +18,7 @@ import numpy as np
 
 from gossamer import debug
 from gossamer.errors import DeadlineError, GossamerError, InputError, QueueFullError
+from gossamer.io.text import duration_text
 from gossamer.measure import called
 from gossamer.model.infer.resolve import mixing_node
 from gossamer.plan.plan import Plan
@@ -347,6 +348,6 @@ def _seconds(plan: PlanParts, size: int) -> float:
     for _ in range(WARM_CALLS):
         context.begin(named)()
     seconds = called(lambda: context.begin(named)()).median_us / 1e6
-    debug.logger.info("%s on %s: a batch of %d takes %.3g ms", plan.graph.name,
-                      plan.device.name, size, 1e3 * seconds)
+    debug.logger.info("%s on %s: a batch of %d takes %s", plan.graph.name,
+                      plan.device.name, size, duration_text(1e6 * seconds))
     return seconds

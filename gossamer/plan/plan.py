@@ -475,7 +475,8 @@ class Plan(CallablePlan):
         if self.tuner is not None:
             warnings += self.tuner.notices
             report = replace(report, tuning=self.tuner.profile.summary())
-        if scattered := scatter_notice(self._timings.get(batch, ()), self.device):
+        scattered = scatter_notice(self._timings.get(batch, ()), self.device)
+        if scattered and scattered not in warnings:
             warnings.append(scattered)
         report.notes.extend([*planned.notes, *self.graph.notes, *format_lines(self.graph),
                              *part_notes(self.graph, report.rows), *unprofiled, *warnings])

@@ -137,6 +137,7 @@ class Server:
             self.models.by_name[name] = model
             self._exchange.hand_over()
             await loop.run_in_executor(None, old.close)
+            self.metrics.keep_batches(old)
             logger.warning("%s was read again", name)
 
     def close(self) -> None:
@@ -148,7 +149,7 @@ class Server:
                      share: Share) -> Response:
         """Return the answer to a request for inference. Raises errors, which answer() catches."""
         if name not in self.models.by_name:
-            raise Refusal(404, f"there is no model {quoted(name)}")
+            raise Refusal(404, self.models.unknown(name))
         deadline = self._deadline(headers)
         kind = checks.media_type(headers)
         encoding = checks.content_encoding(headers)
@@ -160,12 +161,14 @@ class Server:
             deadline = until if deadline is None else min(deadline, until)
         # the network may have been read again while this request came in
         model = self.models.by_name[name]
+        images = model.checked_images(wanted.arrays)
         left = None if deadline is None else deadline - time.monotonic()
         arriving = self._exchange.submit(model.batcher, wanted.arrays, left)
         try:
             result = await (arriving if left is None else asyncio.wait_for(arriving, left))
         except TimeoutError:
             raise DeadlineError("the deadline passed before the answer was there") from None
+        self.metrics.count_images(name, images)
         wanted = protocol.without_arrays(wanted)
         results = result if isinstance(result, tuple) else (result,)
         share.set(sum(array.nbytes for array in results))
@@ -384,7 +387,7 @@ def make_app(server: Server) -> FastAPI:
 
     def model_of(name: str) -> ServedModel:
         if name not in server.models.by_name:
-            raise HTTPException(404, f"there is no model {quoted(name)}")
+            raise HTTPException(404, server.models.unknown(name))
         return server.models.by_name[name]
 
     @app.get("/v2/health/live", responses=responses())

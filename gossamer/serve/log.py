@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 FORMATS = ("text", "json")
+_REQUEST = ("client", "method", "path", "http_version", "status")
+"""The fields of a request, in the order in which uvicorn logs them."""
 
 logger = logging.getLogger("gossamer.serve")
 
@@ -18,8 +20,11 @@ class _Json(logging.Formatter):
     """Writes a message as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = {"time": self.formatTime(record), "level": record.levelname.lower(),
-                  "logger": record.name, "message": record.getMessage()}
+        fields: dict[str, object] = {
+            "time": self.formatTime(record), "level": record.levelname.lower(),
+            "logger": record.name, "message": record.getMessage()}
+        if record.name == "uvicorn.access" and isinstance(record.args, tuple):
+            fields |= zip(_REQUEST, record.args, strict=False)
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return json.dumps(fields)

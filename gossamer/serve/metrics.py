@@ -43,21 +43,40 @@ class Metrics:
         # looking labels up takes longer than counting
         self._labelled: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._totals: dict[tuple[str, bool], Total] = {}
+        self._images: dict[str, int] = {}
+        self._batches: dict[str, dict[int, Total]] = {}
         self._last: dict[str, float] = {}
 
     def statistics(self, name: str, model: ServedModel) -> dict[str, Any]:
-        """Return the statistics of a network as Triton's extension of the protocol has them. The
-        parts of a request's time are not measured separately, and are left out."""
+        """Return the statistics of a network as Triton's extension of the protocol has them: those
+        since the server was started. The parts of a request's time are not measured separately,
+        and are left out."""
         succeeded, failed = (self._totals.get((name, ok), Total()) for ok in (True, False))
-        batches = model.batcher.batches
+        batches = self._all_batches(model)
         return {"name": name, "version": "", "last_inference": int(1e3 * self._last.get(name, 0)),
-                "inference_count": succeeded.count, "execution_count": sum(batches.values()),
+                "inference_count": self._images.get(name, 0),
+                "execution_count": sum(total.count for total in batches.values()),
                 "inference_stats": {"success": succeeded.described(), "fail": failed.described()},
                 "batch_stats": [
-                    {"batch_size": size,
-                     "compute_infer": Total(count, count * model.batcher.times.get(size, 0.0)
-                                            ).described()}
-                    for size, count in sorted(batches.items())]}
+                    {"batch_size": size, "compute_infer": total.described()}
+                    for size, total in sorted(batches.items())]}
+
+    def count_images(self, name: str, images: int) -> None:
+        """Count the images of a request that a network has computed."""
+        self._images[name] = self._images.get(name, 0) + images
+
+    def keep_batches(self, model: ServedModel) -> None:
+        """Keep the counts of a network's batcher, which another one replaces."""
+        self._batches[model.name] = self._all_batches(model)
+
+    def _all_batches(self, model: ServedModel) -> dict[int, Total]:
+        """Return the batches by size, also those of the batchers before this one."""
+        batches = dict(self._batches.get(model.name, {}))
+        for size, count in model.batcher.batches.items():
+            before = batches.get(size, Total())
+            seconds = count * model.batcher.times.get(size, 0.0)
+            batches[size] = Total(before.count + count, before.seconds + seconds)
+        return batches
 
     def count(self, model: str, status: int, seconds: float) -> None:
         """Count an answer of a network by its HTTP status, and add its seconds."""

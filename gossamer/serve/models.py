@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.errors import GossamerError, InputError
+from gossamer.errors import GossamerError, InputError, did_you_mean, quoted
 from gossamer.io.images import LONGEST, Preprocessing, decode_image
 from gossamer.model.graph import ValueInfo
 from gossamer.model.photos import as_taken
 from gossamer.plan.batcher import Batcher
 from gossamer.plan.plan import Plan
 from gossamer.plan.plan_group import PlanGroup
+from gossamer.plan.run.binding import is_lossless
 from gossamer.serve.checks import PICTURES
 from gossamer.serve.protocol import DATATYPES, HEADER_LENGTH, described
 
@@ -115,6 +116,28 @@ class ServedModel:
                 "max_batch_size": self._options.most if is_free else 0,
                 "input": inputs, "output": outputs}
 
+    def checked_images(self, arrays: Mapping[str, np.ndarray]) -> int:
+        """Return the number of images in the inputs of a request.
+
+        Raises InputError where the inputs have other names or datatypes than the network takes.
+        """
+        infos, images = self.plan.inputs, 1
+        names = [info.name for info in infos]
+        if arrays.keys() != set(names):
+            raise InputError(f"model {quoted(self.name)} takes the inputs "
+                             f"{', '.join(map(quoted, names))}, got "
+                             f"{', '.join(map(quoted, arrays)) or 'none'}")
+        for info in infos:
+            array = arrays[info.name]
+            given = array.dtype.name
+            if info.dtype in DATATYPES and not is_lossless(given, info.dtype):
+                raise InputError(f"input {quoted(info.name)} has datatype {DATATYPES[given]}, "
+                                 f"expected {DATATYPES[info.dtype]}, or one that converts to it "
+                                 "without loss")
+            if info.shape[:1] == (None,) and array.ndim:
+                images = len(array)
+        return images
+
     def picture(self) -> Picture:
         """Return how the network's input is made of a picture. Raises InputError where no
         preparation is known."""
@@ -143,6 +166,10 @@ class Models:
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
         self.by_name: dict[str, ServedModel] = {model.name: model for model in models}
+
+    def unknown(self, name: str) -> str:
+        """Return the message on a name of no network."""
+        return f"there is no model {quoted(name)}{did_you_mean(name, self.by_name)}"
 
     def renewals(self) -> Mapping[str, ServedModel]:
         """Return the networks whose files have changed, read again. A network that cannot be read

@@ -125,7 +125,11 @@ def parsed_json(text: bytes, binary_bytes: int) -> InferRequest:
     try:
         request = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"the request is no JSON: {first_line(error)}") from None
+        reason = first_line(error)
+        if isinstance(error, UnicodeDecodeError) or reason.startswith("Extra data"):
+            reason = (f"binary tensors may follow it where {HEADER_LENGTH} states the bytes of the "
+                      "JSON")
+        raise InputError(f"the request is no JSON: {reason}") from None
     request = _object(request, "the request")
     parameters = _object(request.get("parameters", {}), "parameters")
     arrays: dict[str, Any] = {}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gossamer.device.base import Device
+from gossamer.errors import with_known_names
 from gossamer.model.input_format import InputFormat
 from gossamer.torch.library import check_torch
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from gossamer.torch.optimized_module import OptimizedModule
 
 
+@with_known_names
 def optimize(module: Any, example_inputs: Any = None, device: str | Device | None = None, *,
              precision: str | None = None, effort: str | None = None,
              inputs: InputFormat | Mapping[str, InputFormat] | None = None,

@@ -23,9 +23,13 @@ from gossamer.errors import (
     GossamerWarning,
     InputError,
     UnsupportedError,
+    did_you_mean,
     first_line,
     quoted,
 )
+from gossamer.ops.host_threads import ALL
+from gossamer.plan.candidate import counted
+from gossamer.plan.policy import Policy
 from gossamer.torch.dynamo_graph import TensorGraph, set_weight, tensor_graph
 from gossamer.torch.effects import (
     Effects,
@@ -68,8 +72,8 @@ class GraphReport:
     left: list[Left] = field(default_factory=list)
 
     def __str__(self) -> str:
-        lines = [f"gossamer computes {self.taken} of {self.operators} operators in {self.parts} "
-                 "parts"]
+        lines = [f"gossamer computes {self.taken} of {self.operators} operators in "
+                 f"{counted(self.parts, 'part')}"]
         return "\n".join([*lines, *(f"left to torch: {left}" for left in self.left)])
 
 
@@ -90,13 +94,15 @@ def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
     example_inputs: the arguments of the graph.
     options: options that torch.compile passes on: precision, effort, budget, tolerance and threads
     as for `gossamer.optimize`, and least_operators, the fewest operators of a part. Raises
-    InputError for other options.
+    InputError for other options and wrong values.
     """
     chosen = dict(options or {})
     least = chosen.pop("least_operators", LEAST_OPERATORS)
     if unknown := sorted(set(chosen) - _OPTIONS):
         raise InputError(f"options: {quoted(unknown[0])} is none of the backend gossamer; its "
-                         f"options: least_operators, {', '.join(sorted(_OPTIONS))}")
+                         f"options: least_operators, {', '.join(sorted(_OPTIONS))}"
+                         f"{did_you_mean(unknown[0], [*_OPTIONS, 'least_operators'])}")
+    _check_values(chosen, least)
     if (reason := users_state(graph_module)) and TracingContext.try_get() is not None:
         # Dynamo has no guard for such functions: it would run this graph for others, too
         error = UnsupportedError(reason)
@@ -123,6 +129,17 @@ def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
         if plans is None:
             plans = _known[key] = _Plans(graph, effects, chosen, least)
     return _CompiledGraph(graph_module, graph, plans)
+
+
+def _check_values(options: Mapping[str, Any], least: Any) -> None:
+    """Raise InputError where an option has a wrong value; torch would be left with all graphs."""
+    Policy(options.get("effort"), options.get("precision") or "fp32",
+           budget_s=options.get("budget"), threads=options.get("threads", ALL))
+    tolerance = options.get("tolerance")
+    if tolerance is not None and not (isinstance(tolerance, int | float) and tolerance > 0):
+        raise InputError(f"options: tolerance {quoted(tolerance)}: expected a number above 0")
+    if not isinstance(least, int) or least < 0:
+        raise InputError(f"options: least_operators {quoted(least)}: expected a whole number")
 
 
 _lock = threading.Lock()

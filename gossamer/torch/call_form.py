@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from gossamer.errors import InputError, quoted
+from gossamer.errors import InputError, kind_of, quoted
 
 
 class InputForm:
@@ -49,14 +49,17 @@ class InputForm:
             return args
         leaves, spec = pytree.tree_flatten(self._bound(args, kwargs))
         if spec != self._spec:
+            example = ["tensor" if index in self._slots else leaf
+                       for index, leaf in enumerate(self._leaves)]
             raise InputError("the arguments are nested in another way than those of the example: "
-                             f"{_spec_text(spec)}, expected {_spec_text(self._spec)}; optimise the "
-                             "module with an example of this form")
+                             f"{_nesting_text(leaves, spec)}, expected "
+                             f"{_nesting_text(example, self._spec)}; optimise the module with an "
+                             "example of this form")
         for index, (leaf, expected) in enumerate(zip(leaves, self._leaves, strict=True)):
             if index in self._slots:
                 if not isinstance(leaf, torch.Tensor):
-                    raise InputError(f"input {quoted(self.names[self._slots.index(index)])} is a "
-                                     f"{type(leaf).__name__}, expected a torch.Tensor")
+                    raise InputError(f"input {quoted(self.names[self._slots.index(index)])} is "
+                                     f"{kind_of(leaf)}, expected a torch.Tensor")
             elif type(leaf) is not type(expected) or leaf != expected:
                 raise InputError(f"an argument is {quoted(leaf)}, and was {quoted(expected)} in "
                                  "the example: what is no tensor is a constant of the optimised "
@@ -149,5 +152,7 @@ def _path_text(path: Sequence[Any]) -> str:
     return ".".join(keys)
 
 
-def _spec_text(spec: Any) -> str:
-    return quoted(str(pytree.tree_unflatten(["tensor"] * spec.num_leaves, spec)))
+def _nesting_text(leaves: Sequence[Any], spec: Any) -> str:
+    """Return values as they nest, with the word tensor in the place of each tensor."""
+    words = ["tensor" if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    return quoted(str(pytree.tree_unflatten(words, spec)))

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.errors import InputError, UnsupportedError, quoted
+from gossamer.errors import InputError, UnsupportedError, kind_of, quoted
 from gossamer.model.input_format import InputFormat
 from gossamer.torch.call_form import InputForm, OutputForm
 from gossamer.torch.effects import random_numbers_restored
@@ -235,7 +235,7 @@ def check_kind(module: Any) -> None:
         raise InputError(f"{_name(module)} is a module of torch.jit, which torch.export does not "
                          "take; give the nn.Module from which it was made")
     if not isinstance(module, nn.Module):
-        raise InputError(f"a {type(module).__name__} is no torch.nn.Module; give a module, or a "
+        raise InputError(f"{kind_of(module)} is no torch.nn.Module; give a module, or a "
                          "torch.export.ExportedProgram")
 
 
@@ -307,7 +307,7 @@ def _check_kind(name: str, tensor: Any) -> None:
         raise UnsupportedError(f"{name} is a tensor of layout {tensor.layout}; make it dense, "
                                "zeros are found in it: tensor.to_dense()")
     if type(tensor) not in _PLAIN:
-        raise UnsupportedError(f"{name} is a {type(tensor).__name__}, a kind of tensor of its own; "
+        raise UnsupportedError(f"{name} is {kind_of(tensor)}, a kind of tensor of its own; "
                                "give a module whose weights are plain tensors, such as "
                                "tensor.to_dense() or tensor.dequantize() returns")
     if tensor.is_complex():

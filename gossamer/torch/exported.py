@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import io
+import logging
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -158,7 +159,7 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
 
     def network(program: Any, free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
         make = _from_program if exports_programs() else _from_script
-        with warnings.catch_warnings(), torch.no_grad():
+        with warnings.catch_warnings(), torch.no_grad(), _quiet_registration():
             warnings.simplefilter("ignore")
             return make(program, wrapped, tensors, inputs.names, _output_names(outputs), free)
 
@@ -276,6 +277,18 @@ def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], name
     make_plain(model)
     set_names(model.graph, names, output_names)
     return model, result.exported_program
+
+
+@contextmanager
+def _quiet_registration() -> Iterator[None]:
+    """Hide the exporter's lines on operators of packages that are not installed."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 @cache

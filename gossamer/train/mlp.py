@@ -320,9 +320,9 @@ class MLP(Predictor):
             checkpointer.write(state)
         state.check()
         if settings.patience is not None and not (state.reached or state.out_of_patience):
-            warnings.warn(f"training did not converge: of {settings.epochs} epochs one of the last "
-                          f"{settings.patience} was still an improvement; more of them may do "
-                          "better",
+            warnings.warn("training did not converge: one of its last "
+                          f"{min(settings.patience, settings.epochs)} epochs was still an "
+                          f"improvement; more than epochs={settings.epochs} may do better",
                           shared_with_scikit_learn(ConvergenceWarning), stacklevel=2)
         return self
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.errors import InputError
+from gossamer.errors import InputError, kind_of
 from gossamer.train.data.samples import Samples, validation_samples
 from gossamer.train.loop.checkpoint import Checkpointer
 from gossamer.train.loop.settings import Settings, given_sizes
@@ -92,7 +92,7 @@ def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, samp
     elif isinstance(config, MLP):
         mlp = config
     else:
-        raise InputError(f"is a {type(config).__name__}: expected an MLP, or a dict of its "
+        raise InputError(f"is {kind_of(config)}: expected an MLP, or a dict of its "
                          "parameters")
     given = given_sizes(mlp)
     weight = repr(mlp.class_weight)

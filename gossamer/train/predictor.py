@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 
-from gossamer.errors import ArrayError, InputError, NotFittedError
+from gossamer.errors import ArrayError, InputError, NotFittedError, one_of
 from gossamer.model.metadata import Column
 from gossamer.train.data.dataset import Preparation
 from gossamer.train.data.matrix import check_feature_names, checked_weights, matrix
@@ -99,7 +99,7 @@ class Estimator:
         """Return the error for a parameter that the estimator does not have."""
         own = _OF_SCIKIT_LEARN.get(name)
         return InputError(f"{cls.__name__} has no parameter {name!r}: " + (
-            f"expected one of {', '.join(cls._defaults())}" if own is None else
+            one_of(name, cls._defaults()) if own is None else
             f"what scikit-learn calls so is {own} here"))
 
 

@@ -44,7 +44,7 @@ def test_tensors_need_an_nvidia_gpu_and_torch(monkeypatch: pytest.MonkeyPatch, c
     setting: Any = SimpleNamespace(device=SimpleNamespace(name="cuda:7", runs_cuda_libraries=cuda))
     monkeypatch.setattr(calls, "find_spec", lambda name: object() if torch else None)
     with pytest.raises(NetworkAskedError if cuda and torch else AbsentError, match=(
-            "" if cuda and torch else "torch is not installed: pip install torch" if cuda
+            "" if cuda and torch else "torch is not installed: pip install .*bench" if cuda
             else "cuda:7 holds no tensors of torch")):
         latency_case(make, 1, TENSORS, Load(), setting)
 
@@ -169,10 +169,10 @@ def test_percentiles_and_histogram() -> None:
     assert times.tail["p99_us"] == 1000 and times.tail["max_us"] == 1000
     assert times.timing.median_us == times.timing.p75_us == 10
     text = times.histogram(8)
-    assert text.startswith("10 us \N{FULL BLOCK}      ") and text.endswith(
-        "\N{LOWER ONE EIGHTH BLOCK} 1000 us")
+    assert text.startswith("10.0 us \N{FULL BLOCK}      ") and text.endswith(
+        "\N{LOWER ONE EIGHTH BLOCK} 1.00 ms")
     # all calls alike
-    assert CallTimes(np.full(5, 3.0), [3.0], 0.1).histogram(4).startswith("3 us ")
+    assert CallTimes(np.full(5, 3.0), [3.0], 0.1).histogram(4).startswith("3.0 us ")
 
 
 def test_a_load_says_what_it_is() -> None:

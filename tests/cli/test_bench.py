@@ -28,7 +28,7 @@ def test_one_table_of_a_network(tiny: Path, device_name: str) -> None:
                    "onnxruntime,torch-eager")
     lines = result.stdout.splitlines()
     assert lines[0].startswith(f"{tiny} on {device_name} (")
-    assert "p50 us, batch 1" in lines[1] and "images a second, batch 4" in lines[1]
+    assert "p50, batch 1" in lines[1] and "images per second, batch 4" in lines[1]
     names = [line.split()[0] for line in lines[2:] if not line.startswith("absent")]
     torchs = [] if find_spec("torch") is None else ["torch-eager"]
     assert sorted(names) == sorted([OWN, BOUND, ONE_BY_ONE, "onnxruntime", *torchs])

@@ -34,8 +34,8 @@ IMAGE = ("x", (None, 3, 8, 6), "float32")
 
 @pytest.mark.parametrize("make, message", [
     (lambda: InputFormat("int8"),
-     "dtype 'int8': an InputFormat takes float32, float16, bfloat16, uint8"),
-    (lambda: InputFormat("uint8", "HWC"), "layout 'HWC': an InputFormat takes NCHW, NHWC"),
+     "dtype 'int8': expected one of float32, float16, bfloat16, uint8"),
+    (lambda: InputFormat("uint8", "HWC"), "layout 'HWC': expected one of NCHW, NHWC"),
     (lambda: InputFormat(std=0), "std 0: has a zero"),
     (lambda: InputFormat(scale=(1, 0, 1)), "scale 1, 0, 1: has a zero"),
     (lambda: InputFormat(mean=float("nan")), "mean nan: expected finite numbers"),

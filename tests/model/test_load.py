@@ -64,7 +64,7 @@ def test_a_model_in_memory_is_left_as_it_is() -> None:
     (b"", "ONNX bytes: holds no network"),
     (gzip.compress(b"x" * 999)[:-9], "ONNX bytes: is cut short or damaged"),
     (io.StringIO("text"), "open it in mode 'rb'"),
-    (3, "cannot load a int: expected"),
+    (3, "cannot load an int: expected"),
     (onnx.GraphProto(), "cannot load a GraphProto: expected an onnx.ModelProto"),
     (onnx.ModelProto(), "ONNX model: holds no network"),
 ], ids=["no ONNX", "empty", "damaged", "text", "number", "graph only", "no graph"])

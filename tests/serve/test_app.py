@@ -253,7 +253,11 @@ def test_pictures(server: Server, kind: str) -> None:
 @pytest.mark.parametrize(("options", "status", "message"), [
     ({"content": b"{"}, 400, "the request is no JSON"),
     ({"json": body_of(images(1)[:, :2])}, 400, "input 'x' has shape 1x2x6x5, expected Nx3x6x5"),
-    ({"json": {"inputs": []}}, 400, "small takes|takes the inputs|takes 1 input"),
+    ({"json": {"inputs": []}}, 400, "model 'small' takes the inputs 'x', got none$"),
+    ({"json": json.loads(json.dumps(body_of(images(1))).replace("FP32", "FP64"))}, 400,
+     "input 'x' has datatype FP64, expected FP32, or one that converts to it without loss$"),
+    ({"content": binary_body(images(1))[0]}, 400,
+     "no JSON: binary tensors may follow it where Inference-Header-Content-Length states"),
     ({"json": {**body_of(images(1)), "outputs": [{"name": "w"}]}}, 400, "there is no output 'w'"),
     ({"content": b"{}", "headers": {"Inference-Header-Content-Length": "3"}}, 400,
      "and the body has 2 bytes"),
@@ -375,6 +379,10 @@ def test_changed_files_are_read_again(server: Server, file: Path, tmp_path: Path
         asked = [asyncio.create_task(ask()) for _ in range(4)]
         await server.renew()
         answers += [await task for task in asked]
+        answers += [await client.post("/v2/models/small/infer", json=body_of(images(2)))]
+        own = (await client.get("/v2/models/small/stats")).json()["model_stats"][0]
+        assert own["inference_count"] == 8 and own["execution_count"] >= 4
+        assert (await client.get("/v2/models/smal")).json()["error"].endswith("mean 'small'?")
         return [*answers, await ask()]
 
     (tmp_path / "other").mkdir()

@@ -102,9 +102,15 @@ def test_gradients_are_left_to_torch():
 
 
 def test_unknown_options_are_refused():
-    compiled = torch.compile(residual(), backend=backend, options={"speed": 3})
-    with pytest.raises(Exception, match="'speed' is none of the backend gossamer"):
-        eager(compiled, images())
+    for options, message in (
+            ({"speed": 3}, "'speed' is none of the backend gossamer"),
+            ({"effort": "quik"}, "effort 'quik': .*did you mean 'quick'"),
+            ({"precision": "fp61", "effort": "quick"}, "precision 'fp61': "),
+            ({"tolerance": "1e-3"}, "tolerance '1e-3': expected a number"),
+            ({"least_operators": 1.5}, "least_operators 1.5: ")):
+        compiled = torch.compile(residual(), backend=backend, options=options)
+        with pytest.raises(Exception, match=message):
+            eager(compiled, images())
 
 
 def test_entry_point_names_the_backend(tmp_path, monkeypatch):

@@ -96,8 +96,10 @@ def test_nested_arguments_and_results():
     assert result["found"].maps[2] is pair[1]
     with pytest.raises(InputError, match="an argument is False, and was True"):
         fast(pair, squared=False, scale=scale)
-    with pytest.raises(InputError, match="nested in another way"):
+    with pytest.raises(InputError, match=r"another way .*'tensor'.*'squared': True.*, expected"):
         fast((pair[0],), squared=True, scale=scale)
+    with pytest.raises(InputError, match=r"convert it with \.to\(torch\.float32\)"):
+        fast(tuple(each.double() for each in pair), squared=True, scale=scale)
     with pytest.raises(InputError, match=r"input 'scale.of x' is a float"):
         fast(pair, squared=True, scale={"of x": 1.0})
     with pytest.raises(InputError, match="do not fit forward"):

@@ -44,4 +44,4 @@ def test_tutorial(tmp_path):
     assert float(found["trained"]) > 0.85 and float(found["pruned"]) > 0.85
     assert abs(float(found["optimised"]) - float(found["pruned"])) < 0.004
     assert "4 layers with zeros among the weights" in run.stdout
-    assert re.search(r"gossamer computes (\d+) of \1 operators in 1 parts", run.stdout)
+    assert re.search(r"gossamer computes (\d+) of \1 operators in 1 part", run.stdout)

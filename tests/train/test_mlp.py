@@ -323,5 +323,5 @@ def test_the_debug_level_reports_epochs(blobs: Blobs, monkeypatch: pytest.Monkey
     MLP.published((4, 3), epochs=2, device=find("host")).fit(*blobs)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
-    assert re.fullmatch(r"4-3 sigmoid squared_error, 120 samples: numpy on host: [\d.]+ us, "
+    assert re.fullmatch(r"4-3 sigmoid squared_error, 120 samples: numpy on host: [\d.]+ [mu]s, "
                         r"[\d.]+ us a sample", lines[0])

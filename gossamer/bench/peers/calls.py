@@ -22,6 +22,7 @@ from gossamer.bench.work import (
 )
 from gossamer.device.base import Device
 from gossamer.device.registry import find
+from gossamer.errors import installing
 from gossamer.model.onnx_writer import to_onnx
 
 CalledPeer = Callable[[PeerNetwork, np.ndarray, Device, str, str, int], CalledContender]
@@ -37,7 +38,7 @@ def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device, precision: 
     if precision != "fp32":
         raise AbsentError("compared in fp32 only")
     if importlib.util.find_spec("onnxruntime") is None:
-        raise AbsentError("not installed: pip install onnxruntime")
+        raise AbsentError(f"not installed: {installing('bench')}")
     import onnxruntime as runtime
 
     host = find("host")
@@ -61,7 +62,7 @@ def check_torch(network: PeerNetwork) -> None:
     if network.torch is None:
         raise AbsentError(f"{network.name} is not written down in PyTorch")
     if importlib.util.find_spec("torch") is None:
-        raise AbsentError("torch is not installed: pip install torch")
+        raise AbsentError(f"torch is not installed: {installing('bench')}")
 
 
 def _torch(name: str) -> CalledPeer:

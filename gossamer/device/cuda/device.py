@@ -33,7 +33,7 @@ from gossamer.device.cuda.ptx import PtxProgram
 from gossamer.device.cuda.streams import CudaStream, EventPair, SideStreams
 from gossamer.device.other_libraries import DeviceArray
 from gossamer.device.source import KernelSource
-from gossamer.errors import CompilerEndedError, DeviceError, InputError, OutOfMemoryError
+from gossamer.errors import CompilerEndedError, DeviceError, InputError, OutOfMemoryError, kind_of
 from gossamer.io.process_pool import NoProcessError, ProcessEndedError
 from gossamer.tensor import TensorSpec
 
@@ -93,7 +93,7 @@ class CudaDevice(DriverDevice):
         for attribute in ("cuda_stream", "ptr"):
             if hasattr(stream, attribute):
                 return int(getattr(stream, attribute))
-        raise InputError(f"a {type(stream).__name__} is no CUDA stream; give a stream of torch, "
+        raise InputError(f"{kind_of(stream)} is no CUDA stream; give a stream of torch, "
                          "cupy or cuda.core, or its integer handle")
 
     @property

@@ -14,7 +14,7 @@ from gossamer.device.cuda.driver import DriverDevice, DriverError, device_of
 from gossamer.device.cuda.memory import CudaBuffer
 from gossamer.device.cuda.streams import LEGACY_STREAM
 from gossamer.device.other_libraries import library
-from gossamer.errors import InputError
+from gossamer.errors import InputError, kind_of
 
 _CUDA, _CUDA_MANAGED = 2, 13
 """DLPack's numbers of the device types kDLCUDA and kDLCUDAManaged."""
@@ -136,7 +136,7 @@ def cuda_index(array: Any) -> int | None:
         # an empty array has no address
         return device_of(address) if address else 0
     except DriverError as error:
-        raise InputError(f"a {type(array).__name__} at address {address:#x} lies in the memory of "
+        raise InputError(f"{kind_of(array)} at address {address:#x} lies in the memory of "
                          f"no CUDA device ({error})") from None
 
 

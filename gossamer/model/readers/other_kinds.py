@@ -37,6 +37,8 @@ _EXPORT = "torch.onnx.export(module, (example,), 'model.onnx')"
 _TO_ONNX = "python -m tf2onnx.convert {} --output model.onnx"
 
 KINDS = (
+    Kind("a saved plan", "`gossamer run FILE.plan` and gossamer.Plan.load('FILE.plan') take it; to "
+         "compile, name the network that it was made of", member=r"plan\.json"),
     Kind("a pointer of Git LFS, which stands for the file", "git lfs pull fetches the file",
          rb"version https://git-lfs"),
     Kind("an HTML page, such as a site's page about a file",

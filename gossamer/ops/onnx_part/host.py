@@ -19,7 +19,7 @@ from onnx.shape_inference import infer_shapes
 
 from gossamer import onnx_model
 from gossamer.device.base import Device
-from gossamer.errors import InputError, UnsupportedError, first_line, quoted
+from gossamer.errors import InputError, UnsupportedError, first_line, installing, quoted
 from gossamer.onnx_model import MOST_PARAMETERS, nodes_of, parsed, with_shapes
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.host_threads import THREADS, number_of, thread_configs
@@ -47,7 +47,7 @@ class OnnxRuntimePart(HostAlgorithm):
         if device.compiles:
             return "ONNX Runtime computes it on the host"
         if not onnx_model.has_runtime():
-            return "needs ONNX Runtime; pip install onnxruntime"
+            return f"needs ONNX Runtime: {installing('onnxruntime')}"
         return None
 
     def variants(self, problem: OnnxPartProblem, device: Device) -> Iterable[Variant]:

@@ -18,8 +18,9 @@ from onnx import helper
 from gossamer import onnx_model
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import host_array
-from gossamer.errors import UnsupportedError
+
 from gossamer.onnx_model import ModelWriter, type_of
+from gossamer.errors import UnsupportedError, installing
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.fused.problem import PartProblem, Source, weights_of_part
 from gossamer.ops.host_threads import THREADS, number_of, thread_configs
@@ -61,7 +62,7 @@ class OnnxRuntime(Algorithm):
         if device.compiles:
             return "runs on the host only"
         if not onnx_model.has_runtime():
-            return "needs ONNX Runtime; pip install onnxruntime"
+            return f"needs ONNX Runtime: {installing('onnxruntime')}"
         return _refusal(problem)
 
     def variants(self, problem: PartProblem, device: Device) -> Iterable[Variant]:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.errors import one_line
-from gossamer.io.text import bytes_text, duration_text, human, share_text
+from gossamer.io.text import bytes_text, duration_text, human, range_text, share_text
 from gossamer.model.passes.dead_channels import less_work
 from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import counted
 from gossamer.plan.choose.outcomes import DENSE_ONLY, WHEREVER
-from gossamer.plan.report.report import Report, row_time_text, seconds_text
+from gossamer.plan.report.report import Report, row_time_text
 from gossamer.plan.report.zeros import break_even_text
 
 WHY_SLOWER = "why below 1"
@@ -58,14 +58,14 @@ def with_precision(row: Mapping[str, Any]) -> str:
 
 
 def time_text(value: float | None) -> str:
-    """Return a time in microseconds as text; "" for None."""
-    return "" if value is None else f"{value:.1f}"
+    """Return a time in microseconds with its unit; "" for None."""
+    return "" if value is None else duration_text(value)
 
 
 def quartiles_text(times: Mapping[str, Any]) -> str:
     """Return the quartiles of a row or a candidate as text; "" where they are not known."""
     low, high = times.get("p25_us"), times.get("p75_us")
-    return "" if low is None or high is None else f"{low:.1f} to {high:.1f}"
+    return "" if low is None or high is None else range_text(low, high)
 
 
 def error_text(value: float | None) -> str:
@@ -78,7 +78,7 @@ def build_text(built: Mapping[str, Any]) -> str:
     in the disk cache."""
     if built["build_s"] is None:
         return ""
-    return seconds_text(built["build_s"]) + (" (cached)" if built["build_cached"] else "")
+    return duration_text(1e6 * built["build_s"]) + (" (cached)" if built["build_cached"] else "")
 
 
 def _section(report: Report) -> str:
@@ -113,8 +113,8 @@ def _all_numbers(report: Report) -> str:
     """Return the table with a row for each layer."""
     slower = any(row.get("speedup_reason") for row in report.rows)
     with_zeros = any(break_even_text(row) for row in report.rows)
-    headings = ["layer", "problem", "density", "algorithm", "config", "us", "quartiles",
-                "dense us", "speed-up", *([WHY_SLOWER] if slower else []),
+    headings = ["layer", "problem", "density", "algorithm", "config", "time", "quartiles",
+                "dense time", "speed-up", *([WHY_SLOWER] if slower else []),
                 *([BREAK_EVEN] if with_zeros else []), "error", "build", "MiB"]
     return table(headings, [_numbers(row, _anchor(report, index), slower, with_zeros)
                              for index, row in enumerate(report.rows)])
@@ -204,7 +204,7 @@ def _candidates(row: Mapping[str, Any]) -> str:
     bars += [f'<div>{escape(name)}</div><div class="why">{escape(reason)}</div>'
              for name, reason in row["rejected"].items() if name not in named]
     return "\n".join([*bars, table(
-        ["algorithm", "config", "us", "quartiles", "cold us", "error", "layouts",
+        ["algorithm", "config", "time", "quartiles", "cold time", "error", "layouts",
          "precision", "build", "MiB"], lines,
         next((index for index, candidate in enumerate(candidates)
               if candidate["reason"] == "taken"), -1))])

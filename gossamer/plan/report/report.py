@@ -132,10 +132,10 @@ class Report:
         when = " or ".join(sorted({_WHEN_TEXT[row["build_when"]] for row in known}, reverse=True))
         slowest = sorted((row for row in known if row["build_s"]),
                          key=lambda row: -row["build_s"])[:_SLOWEST]
-        text = f"built in {seconds_text(self.build_s)} {when}"
+        text = f"built in {duration_text(1e6 * self.build_s)} {when}"
         if len(slowest) > 1:
             text += " (slowest: " + ", ".join(
-                f"{row['layer']} {seconds_text(row['build_s'])}" for row in slowest) + ")"
+                f"{row['layer']} {duration_text(1e6 * row['build_s'])}" for row in slowest) + ")"
         if self.device_bytes is not None:
             size, unit = (20, "MiB") if self.device_bytes >= 2**20 else (10, "KiB")
             text += f", {self.device_bytes / 2**size:.1f} {unit} on the device"
@@ -225,7 +225,7 @@ class Report:
     def table(self) -> list[list[str]]:
         """The cells of the table of layers, of which the first row has the headings."""
         timed = self.end_to_end_us is not None and all("share" in row for row in self.rows)
-        header = ["layer", "problem", "algorithm", "config"] + (["us", "%"] if timed else [])
+        header = ["layer", "problem", "algorithm", "config"] + (["time", "%"] if timed else [])
         lines = [header]
         for row in self.rows:
             cells = [row["layer"], row["problem"], row["algorithm"], row["config"]]
@@ -261,21 +261,14 @@ class Report:
 
 
 def row_time_text(row: Mapping[str, Any], key: str = "median_us") -> str:
-    """Return a time of a row in microseconds as text; "" where it is not known.
+    """Return a time of a row with its unit; "" where it is not known.
 
     The profile of ONNX Runtime has whole microseconds, so that no time of a layer is exactly 0.
     """
     value = row.get(key)
     if value is None:
         return ""
-    return "< 1" if value < 0.05 and row["config"] != "in place" else f"{value:.1f}"
-
-
-def seconds_text(seconds: float) -> str:
-    """Return a time with its unit, such as '3.41 s', '12.3 ms' or '45 us'."""
-    if seconds >= 0.1:
-        return f"{seconds:.2f} s"
-    return f"{1e3 * seconds:.1f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.0f} us"
+    return "< 1 us" if value < 0.05 and row["config"] != "in place" else duration_text(value)
 
 
 def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | None,

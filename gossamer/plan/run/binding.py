@@ -10,7 +10,7 @@ import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.device.other_libraries import DeviceArray, library
-from gossamer.errors import InputError, quoted
+from gossamer.errors import InputError, kind_of, quoted
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.plan.candidate import counted
 from gossamer.tensor import AXES, BFLOAT16
@@ -80,23 +80,25 @@ def _is_of(shape: Sequence[int], expected: Sequence[int | None]) -> bool:
         size in (None, given) for size, given in zip(expected, shape, strict=True))
 
 
-def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
+def batch_of(graph: Graph, inputs: Sequence[Any], given: Sequence[Any] = ()) -> int:
     """Return the batch size of the inputs. Raises InputError where they do not fit the graph's
-    inputs."""
+    inputs. given: the caller's arrays, where the inputs were made of them."""
     check_count(graph, inputs)
     batch: int | None = None
-    for info, array in zip(graph.inputs, inputs, strict=True):
+    for info, array, own in zip(graph.inputs, inputs, given or inputs, strict=True):
         if not hasattr(array, "shape") or not hasattr(array, "dtype"):
-            raise InputError(f"input {quoted(info.name)} is a {type(array).__name__}, expected an "
+            raise InputError(f"input {quoted(info.name)} is {kind_of(array)}, expected an "
                              f"array of shape {_shape_text(info.shape)} and dtype {info.dtype}")
         if not _is_of(array.shape, info.shape):
             raise InputError(f"input {quoted(info.name)} has shape {_shape_text(array.shape)}, "
                              f"expected {_shape_text(info.shape)}")
         # the dtype's name is used last, since making the name takes longer than all other checks
         if array.dtype != info.dtype and not is_lossless(str(array.dtype), info.dtype):
+            convert = (f".to(torch.{info.dtype})" if library(own) == "torch" else
+                       f".astype({info.dtype!r})")
             raise InputError(f"input {quoted(info.name)} has dtype {array.dtype}, expected "
                              f"{info.dtype}, or one that converts to it without loss; convert it "
-                             f"with .astype({info.dtype!r})")
+                             f"with {convert}")
         if info.shape and info.shape[0] is None:
             if batch not in (None, array.shape[0]):
                 raise InputError(f"input {quoted(info.name)} has batch {array.shape[0]}, another "
@@ -135,13 +137,13 @@ def fill(out: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
     for target, result in zip(targets, results, strict=True):
         expected = f"the output {tuple(result.shape)} and {result.dtype}"
         if not hasattr(target, "shape") or not hasattr(target, "dtype"):
-            raise InputError(f"out holds a {type(target).__name__}, {expected}")
+            raise InputError(f"out holds {kind_of(target)}, {expected}")
         if tuple(target.shape) != tuple(result.shape) or target.dtype != result.dtype:
             raise InputError(f"out has shape {tuple(target.shape)} and dtype {target.dtype}, "
                              f"{expected}")
         if library(target) == "jax" or not getattr(
                 getattr(target, "flags", None), "writeable", True):
-            raise InputError(f"out holds a {type(target).__name__} that cannot be written; give "
+            raise InputError(f"out holds {kind_of(target)} that cannot be written; give "
                              "one that can, or leave out away")
     for target, result in zip(targets, results, strict=True):
         target[...] = result

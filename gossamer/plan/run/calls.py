@@ -16,7 +16,7 @@ import numpy as np
 
 from gossamer import debug, onnx_model
 from gossamer.device.base import Device
-from gossamer.errors import InputError, UnsupportedError, quoted
+from gossamer.errors import InputError, UnsupportedError, installing, quoted
 from gossamer.model.graph import Graph, Tail, ValueInfo, as_called
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.opset.onnx_nodes import nodes_of
@@ -176,7 +176,7 @@ class Calls:
         batch = self._batches.get(form)
         named: dict[str, np.ndarray] = {}
         if batch is None:
-            batch = batch_of(self._graph, arrays)
+            batch = batch_of(self._graph, arrays, inputs)
             if any(array.size == 0 for array in arrays):
                 named = self._empty_outputs(batch)
             if not named and form is not None:
@@ -207,7 +207,7 @@ class Calls:
                  for info, array in zip(graph.inputs, inputs, strict=True)]
         arrays = [device.incoming(array, stream, name=f"input {info.name!r}", dtype=info.dtype)
                   for info, array in zip(graph.inputs, taken, strict=True)]
-        batch = batch_of(graph, arrays)
+        batch = batch_of(graph, arrays, inputs)
         empty = {} if batch else self._empty_outputs(batch)
         program = None if empty else self._program(batch)
         results = []
@@ -267,7 +267,7 @@ class TailCalls(Calls):
             raise ValueError("the end of the network reads what is not there")
         file = graph.file or graph.name
         if not onnx_model.has_runtime():
-            raise UnsupportedError(f"{file}: needs ONNX Runtime; pip install onnxruntime")
+            raise UnsupportedError(f"{file}: needs ONNX Runtime: {installing('onnxruntime')}")
         self._network = graph
         self._tail = tail
         self._source = next((source for source, _ in nodes_of(tail.model)), "the outputs")

@@ -173,7 +173,7 @@ def host_arrays(graph: Graph, inputs: Sequence[Any]) -> tuple[list[Any], int]:
     """Return the inputs as arrays in host memory, and their batch size. Raises InputError for
     arrays that do not fit the graph or are not in host memory."""
     arrays = list(map(on_host, inputs))
-    return arrays, batch_of(graph, arrays)
+    return arrays, batch_of(graph, arrays, inputs)
 
 
 def _on_host(graph: Graph, inputs: Sequence[Any]) -> Begin:

@@ -13,7 +13,7 @@ from itertools import count
 from queue import SimpleQueue
 from typing import Any
 
-from gossamer.errors import GossamerError, InputError, one_of
+from gossamer.errors import GossamerError, InputError, kind_of, one_of
 from gossamer.plan.run.device_workers import (
     BatchTask,
     DeviceWorker,
@@ -44,12 +44,12 @@ class ResultStream(Iterator[Any]):
         if errors not in ERRORS:
             raise InputError(f"errors {errors!r}: {one_of(errors, ERRORS)}")
         if isinstance(batches, (Mapping, str)) or hasattr(batches, "shape"):
-            raise InputError(f"batches is a {type(batches).__name__}, which is one batch; give an "
+            raise InputError(f"batches is {kind_of(batches)}, which is one batch; give an "
                              "iterable of batches, such as a list")
         try:
             iterator = iter(batches)
         except TypeError:
-            raise InputError(f"batches is a {type(batches).__name__}, expected an iterable of "
+            raise InputError(f"batches is {kind_of(batches)}, expected an iterable of "
                              "batches") from None
         self._returns_errors = errors == "return"
         self._pipeline = _Pipeline(members, iterator, depth)

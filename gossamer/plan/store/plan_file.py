@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.errors import InputError, quoted
+from gossamer.errors import InputError, quoted, similar_file
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.io import npy
 from gossamer.io.output_files import replacing
@@ -89,7 +89,8 @@ def read(path: Path) -> tuple[dict[str, Any], Graph, dict[str, Any]]:
                 graph.file = str(path)
                 return head, graph, json.loads(_content(archive, "choices.json"))
     except OSError as error:
-        raise InputError(f"{path}: the plan cannot be read: {error.strerror or error}") from None
+        raise InputError(f"{path}: the plan cannot be read: {error.strerror or error}"
+                         f"{similar_file(path)}") from None
 
 
 @contextmanager

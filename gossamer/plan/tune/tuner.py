@@ -116,7 +116,7 @@ class Tuner:
         notices = self._results.notices
         if len(self._timings) >= _FEW_TIMINGS and (
                 scattered := scatter_notice(self._timings, self.device)):
-            notices.append(f"{scattered}, after `gossamer cache clear`")
+            notices.append(scattered)
         return notices
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],

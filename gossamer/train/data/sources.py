@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from gossamer.errors import InputError
+from gossamer.errors import InputError, similar_file
 from gossamer.train.data import csv_files, labelled_pictures, npz_files
 from gossamer.train.data.columns import CellRules
 from gossamer.train.data.csv_files import FIRST
@@ -47,7 +47,7 @@ def load(path: str | Path, *, label: str = FIRST, limit: int | None = None, numb
         return data, _read(test, label, limit, numbers,
                            replace(rules, known=rules.known or data.columns))[0]
     if not path.exists():
-        raise InputError(f"{path}: no such file or folder")
+        raise InputError(f"{path}: no such file or folder{similar_file(path)}")
     if not path.is_file():
         raise InputError(f"{path}: is no regular file")
     return _read(path, label, limit, numbers, rules)

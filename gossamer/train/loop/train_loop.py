@@ -13,6 +13,7 @@ import numpy as np
 
 from gossamer import debug
 from gossamer.device.base import Device
+from gossamer.io.text import duration_text
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.train.data.samples import Samples
 from gossamer.train.loop.algorithm_choice import choose
@@ -116,7 +117,8 @@ class TrainLoop:
             self.fetch_parameters()
         if debug.level() >= 2:
             debug.show(f"{self.problem.describe()}: {self.algorithm} on {self.device.name}: "
-                       f"{seconds * 1e6:.1f} us, {self._per_sample(seconds):.3f} us a sample")
+                       f"{duration_text(seconds * 1e6)}, {self._per_sample(seconds):.3f} us a "
+                       "sample")
         return seconds
 
     def _note_progress(self, slots: Sequence[_Slot]) -> None:

@@ -54,10 +54,11 @@ def test_plans_of_one_algorithm_are_compared_from_end_to_end(
         run: Run, separable: Path, wholes: list[int], tmp_path: Path) -> None:
     html = tmp_path / "a.html"
     result = compile_(run, separable, "--effort", "max", "--explain", "thin", "--html", html)
-    rows = ["measured choice +100.0 +99.0 to 101.0 +100.0 us against 50.0 us",
-            "host_depthwise wherever it can +100.0 +99.0 to 101.0 +the same as measured choice",
-            "host_im2col wherever it can +50.0 +49.0 to 51.0 +taken: the fastest"]
-    assert re.search("^plan +us end to end +quartiles +outcome\n" + "\n".join(rows)
+    rows = ["measured choice +100.0 us +99.0 to 101.0 us +100.0 us against 50.0 us",
+            "host_depthwise wherever it can +100.0 us +99.0 to 101.0 us "
+            "+the same as measured choice",
+            "host_im2col wherever it can +50.0 us +49.0 to 51.0 us +taken: the fastest"]
+    assert re.search("^plan +end to end +quartiles +outcome\n" + "\n".join(rows)
                      + "\n\nend to end, batch 1: 50.0 us\nof 50.0 us end to end: .*on the host",
                      result.stdout, re.M)
     why = "but the plan that takes host_im2col wherever it can is faster as a whole"

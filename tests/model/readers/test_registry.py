@@ -118,6 +118,12 @@ def test_kinds_by_content(help_: str, tmp_path: Path) -> None:
         gossamer.load(CONTENTS[help_])
 
 
+def test_a_saved_plan_is_no_network(tmp_path: Path) -> None:
+    gossamer.compile("mobilenet_v2", "host").save(path := tmp_path / "x.plan")
+    for verb in ("inspect", "compile"):
+        assert f"{path}: is a saved plan; `gossamer run FILE.plan`" in fails(2, verb, path)
+
+
 def test_kinds_by_name(tmp_path: Path) -> None:
     for help_, names in NAMES.items():
         for name in names.split():

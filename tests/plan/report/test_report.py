@@ -116,10 +116,10 @@ def test_what_preparing_took_in_words() -> None:
     rows = [row("a", 0.5, 2**20, False), row("b", 2.0, 2**19, True), row("c", 0.0123, None, False),
             row("d", 0.000045, 0, False), row("e", None, None, False)]
     assert Report("host", 1, rows).build_line == (
-        "built in 2.51 s when measured (slowest: b 2.00 s, a 0.50 s, c 12.3 ms), 1.5 MiB on the "
+        "built in 2.51 s when measured (slowest: b 2.00 s, a 500 ms, c 12.3 ms), 1.5 MiB on the "
         "device; kernels of 1 layer came from the disk cache; not known of 1 layer")
     assert Report("host", 1, rows[3:4]).build_line == (
-        "built in 45 us when measured, 0.0 KiB on the device")
+        "built in 45.0 us when measured, 0.0 KiB on the device")
     rows[1]["build_when"] = "now"
     assert Report("host", 1, rows[:2]).build_line.startswith("built in 2.50 s when measured or now")
 

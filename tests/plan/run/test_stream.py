@@ -249,9 +249,9 @@ def test_streams_and_calls_share_a_plan(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ((images(2),), "batches is a ndarray, which is one batch; give an iterable"),
+    ((images(2),), "batches is an ndarray, which is one batch; give an iterable"),
     (({"x": images(2)},), "batches is a dict, which is one batch"),
-    ((5,), "batches is a int, expected an iterable"),
+    ((5,), "batches is an int, expected an iterable"),
     (([], 0), "depth 0: expected a whole number of 1 or more"),
     (([], 1.5), "depth 1.5: expected a whole number of 1 or more"),
 ])

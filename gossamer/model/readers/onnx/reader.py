@@ -13,7 +13,15 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from gossamer import onnx_model
-from gossamer.errors import InputError, ModelError, UnsupportedError, first_line, quoted
+from gossamer.errors import (
+    InputError,
+    ModelError,
+    UnsupportedError,
+    first_line,
+    kind_of,
+    quoted,
+    similar_file,
+)
 from gossamer.io.limits import opened, unpacked
 from gossamer.model.formats import chosen
 from gossamer.model.graph import Graph, ValueInfo, warn_of_broken_weights
@@ -77,7 +85,7 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
         file, name = "ONNX model", "network"
         proto = _in_memory(_checked(model, file), file)
     else:
-        raise InputError(f"cannot load a {type(model).__name__}: expected an onnx.ModelProto")
+        raise InputError(f"cannot load {kind_of(model)}: expected an onnx.ModelProto")
     if proto.graph.name not in unnamed:
         name = proto.graph.name
     opset = _opset(proto, file)
@@ -120,7 +128,8 @@ def read_model(path: Path) -> onnx.ModelProto:
     """Return the content of an .onnx or .onnx.gz file with its external data loaded. Raises the
     errors of load_onnx()."""
     if not path.is_file():
-        reason = "is no regular file" if path.exists() else "No such file or directory"
+        reason = ("is no regular file" if path.exists() else
+                  f"No such file or directory{similar_file(path)}")
         raise InputError(f"cannot read {path}: {reason}")
     with opened(path, ModelError) as file:
         data = file.read()
