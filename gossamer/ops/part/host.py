@@ -18,9 +18,8 @@ from onnx import helper
 from gossamer import onnx_model
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import host_array
-
-from gossamer.onnx_model import ModelWriter, type_of
 from gossamer.errors import UnsupportedError, installing
+from gossamer.onnx_model import ModelWriter, type_of
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.fused.problem import PartProblem, Source, weights_of_part
 from gossamer.ops.host_threads import THREADS, number_of, thread_configs

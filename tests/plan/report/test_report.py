@@ -170,7 +170,7 @@ def test_times_have_three_digits_from_a_millisecond_on(microseconds: float, text
 
 def test_a_time_that_a_profile_rounds_to_nothing() -> None:
     assert [row_time_text({"median_us": us, "config": config}) for us, config in (
-        (None, ""), (0.0, ""), (0.0, "in place"), (0.26, ""))] == ["", "< 1", "0.0", "0.3"]
+        (None, ""), (0.0, ""), (0.0, "in place"), (0.26, ""))] == ["", "< 1 us", "0.0 us", "0.3 us"]
 
 
 def test_report_is_of_the_last_batch(plan: Plan) -> None:
