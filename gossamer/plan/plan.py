@@ -526,10 +526,9 @@ class Plan(CallablePlan):
             workspace are summed over the contexts that plan(x) made.
         """
         contexts = self._calls.contexts.all()
+        packed = {id(weights): weights for context in contexts for weights in context.weights}
         return {
-            "weights": sum(weights.nbytes for weights in {
-                id(weights): weights for context in contexts for weights in context.weights
-                }.values())
+            "weights": sum(weights.nbytes for weights in packed.values())
             + sum(context.constant_bytes for context in contexts),
             "activations": sum(context.activation_bytes for context in contexts),
             "workspace": sum(context.workspace_bytes for context in contexts),
