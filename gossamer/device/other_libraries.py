@@ -1,5 +1,4 @@
-"""The capabilities by which other libraries use a device's memory, streams and arrays, and to which
-library an array belongs."""
+"""The capabilities by which other libraries use a device, and what library an array is of."""
 
 from __future__ import annotations
 

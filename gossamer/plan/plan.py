@@ -6,18 +6,17 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gossamer import debug
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.errors import DeviceError, InputError, UnsupportedError, quoted
+from gossamer.errors import DeviceError, InputError, UnsupportedError
 from gossamer.measure import Timing, called, scatter_notice
 from gossamer.model.formats import format_lines
 from gossamer.model.graph import Graph, ValueInfo, as_called
-from gossamer.model.infer.resolve import default_batch
+from gossamer.model.infer.resolve import check_batch, default_batch
 from gossamer.ops.host_threads import ALL
 from gossamer.plan.callable_plan import CallablePlan
 from gossamer.plan.choose.outcomes import EndToEnd, Planned
@@ -338,7 +337,7 @@ class Plan(CallablePlan):
         return self._plan(batch).program
 
     def _plan(self, batch: int) -> Planned:
-        _check_batch(batch)
+        check_batch(batch)
         with self._lock:
             if batch not in self._planned:
                 planned = self._planner.planned(batch)
@@ -542,11 +541,5 @@ class Plan(CallablePlan):
     def _batch_or_last(self, batch: int | None) -> int:
         if batch is None:
             return self._calls.last_batch or default_batch(self.graph)
-        _check_batch(batch)
+        check_batch(batch)
         return batch
-
-
-def _check_batch(batch: object) -> None:
-    if isinstance(batch, bool) or not isinstance(batch, Integral) or batch < 0:
-        raise InputError(f"batch {quoted(batch)}: expected a number of images, 0 or more, such as "
-                         "8")

@@ -10,6 +10,7 @@ import copy
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 
 import numpy as np
 
@@ -377,3 +378,10 @@ def along_batch(graph: Graph, batch: int) -> tuple[str | None, set[str]]:
         # the network takes one image at a time, and no other batch size
         return None, outputs
     return refusal, set()
+
+
+def check_batch(batch: object) -> None:
+    """Raise InputError for what is no number of images."""
+    if isinstance(batch, bool) or not isinstance(batch, Integral) or batch < 0:
+        raise InputError(f"batch {quoted(batch)}: expected a number of images, 0 or more, such as "
+                         "8")
