@@ -7,10 +7,11 @@ of one pixel.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
-from gossamer.device.base import Device
+from gossamer.device.base import Buffer, Device
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.binary.host import HostPopcount
 from gossamer.ops.conv2d.binary.layer import BinaryLayer, binary_form
@@ -52,6 +53,15 @@ class HostPopcountGemm(_BinaryGemm):
 
     name = "host_popcount"
     _convolution = HostPopcount()
+
+    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                device: Device) -> State:
+        return State(problem, variant, device, data=self._convolution.prepare(
+            weights, pointwise(problem), self._of_images(variant), device))
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        self._convolution.launch(state.data, inputs, outputs, workspace, stream)
 
 
 class WidePopcountGemm(_BinaryGemm):

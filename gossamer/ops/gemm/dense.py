@@ -81,11 +81,7 @@ class ConvolutionGemm(Algorithm):
                 device: Device) -> State:
         state = self._convolution.prepare(weights, pointwise(problem), self._of_images(variant),
                                           device)
-        return State(problem, variant, device, state.launches, data=state)
-
-    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-               workspace: Buffer | None, stream: Any = None) -> None:
-        self._convolution.launch(state.data, inputs, outputs, workspace, stream)
+        return State(problem, variant, device, state.launches)
 
     def _of_images(self, variant: Variant) -> Variant:
         """Return a variant with each matrix as images of one pixel."""
