@@ -138,5 +138,5 @@ def test_ctrl_c_in_a_terminal_ends_with_the_plan_so_far(network: Path, tmp_path:
     assert b"stopping with the best plan so far; press Ctrl-C again to abort" in shown
     for batch in (64, 128, 256, 512):
         assert re.search(rf"^end to end, batch {batch}: [\d.]+ (us|ms)", output, re.M)
-    # the batch sizes after it are planned without measuring all, too
-    assert output.count("tuning ended before all useful candidates were measured") == 4
+    # the batch sizes after it are planned without measuring all, too, which is said once
+    assert output.count("tuning ended before all useful candidates were measured") == 1
