@@ -186,7 +186,7 @@ def test_lower_precision_is_taken_within_the_tolerance_only(graph: Graph) -> Non
     assert accuracy is not None and len(accuracy.less_precise) == 2
     assert 1e-5 < accuracy.error < 1e-3
     assert accuracy.error == pytest.approx(
-        accuracy.normalised_error(free(x), reference(graph, {"x": x})["y"]), rel=1e-6)
+        normalised_error(free(x), reference(graph, {"x": x})["y"]), rel=1e-6)
     strict = compiled(1e-5).report(4)
     assert strict.accuracy is not None and strict.accuracy.error < 1e-5
     assert not strict.accuracy.less_precise and len(strict.accuracy.held_back) == 2
