@@ -77,6 +77,11 @@ def test_imports_run_as_the_table_says() -> None:
     assert len(allowed) >= 14
 
 
+def test_the_package_does_without_its_benchmarks() -> None:
+    imports = re.compile(r"^\s*(from|import) gossamer_bench", re.MULTILINE)
+    assert not [path for path in modules() if imports.search(path.read_text())]
+
+
 def test_packages_of_plan_import_levels_below() -> None:
     levels = {"lower": 0, "store": 0, "run": 1, "tune": 2, "choose": 3, "report": 4}
     wrong = []
