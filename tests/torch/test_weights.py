@@ -45,7 +45,7 @@ def test_update_refuses_other_modules():
     wider.head = nn.Linear(8, 7).eval()
     with pytest.raises(InputError, match=r"'head.weight' is torch.float32 of shape \(7, 8\), exp"):
         fast.update(wider)
-    with pytest.raises(InputError, match=r"a OrderedDict is no torch\.nn\.Module; give a module"):
+    with pytest.raises(InputError, match=r"an OrderedDict is no torch\.nn\.Module; give a module"):
         fast.update(residual().state_dict())
     with pytest.raises(InputError, match=r"module.eval\(\) first"):
         fast.update(residual().train())
