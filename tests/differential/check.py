@@ -183,6 +183,8 @@ CAUSES = (
           "pixels the rounding of their mean is left, divided by the root of epsilon"),
     Cause("numbers", "^Pow-", r"expected np.int\d+\(-(2147483648|9223372036854775808)\)",
           "0 to a power below 0 is infinite: no integer stands for it"),
+    Cause("numbers", "^(Ceil|Floor|Round)-", "numbers of float16", "between operators float16 is "
+          "not rounded: a sum may lie next to the limit on which ONNX Runtime rounds it"),
     Cause("numbers", "^Mod-", r"expected np.u?int\d+\(0\)", "a remainder of a division by 0 is "
           "the dividend, as its quotient is 0; ONNX Runtime refuses it"),
     Cause("numbers", r"^Resize-.*cubic.* of d\d+x", "", "where the batch is resized, too, only the "
