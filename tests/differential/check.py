@@ -179,8 +179,8 @@ CAUSES = (
           "pads of SAME_* are not below 0; ONNX Runtime's are, or it fails"),
     Cause("numbers", r"^Clip-(1[1-9]|2)", r"such as np.float\d+\(-?inf", "a bound that is not "
           "given is none, as in ONNX's reference; ONNX Runtime's is the greatest finite number"),
-    Cause("numbers", r"^InstanceNormalization-", r"numbers of float\d+ \(error 0\.000", "of equal "
-          "pixels the rounding of their mean is left, divided by the root of epsilon"),
+    Cause("numbers", r"^(Batch|Instance)Normalization-", r"numbers of float\d+ \(error 0\.000",
+          "where a number is its mean, the rounding of the mean and of its scaled value is left"),
     Cause("numbers", "^Pow-", r"expected np.int\d+\(-(2147483648|9223372036854775808)\)",
           "0 to a power below 0 is infinite: no integer stands for it"),
     Cause("numbers", "^(Ceil|Floor|Round)-", "numbers of float16", "between operators float16 is "
