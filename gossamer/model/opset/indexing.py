@@ -60,8 +60,9 @@ def _triangle_shape(state: InferenceState, node: Node) -> None:
     dtype = "float32" if dtype == "bool" else dtype
     state.check_constant(node, shape[-2:], "float64")
     part = np.triu if node.attributes["upper"] else np.tril
-    kept = state.know(state.new_name(node, "kept"),
-                      part(np.ones(shape[-2:], dtype), diagonal))
+    ones = np.ones(shape[-2:], dtype)
+    # NumPy counts the rows and columns of a matrix without elements, too
+    kept = state.know(state.new_name(node, "kept"), part(ones, diagonal) if ones.size else ones)
     state.emit(node, shape, op="elementwise", inputs=[kept, node.inputs[0]], dtype=dtype,
                expression=_KEEP_WHERE)
 

@@ -238,7 +238,9 @@ def _slice(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.
     (x,) = arrays
     for start, end, axis, step in zip(*[attributes[name] for name in
                                         ("starts", "ends", "axes", "steps")], strict=True):
-        x = np.take(x, range(start, end, step), axis=axis)
+        taken = range(start, end, step)
+        cut = slice(start, None if end < 0 else end, step) if taken else slice(0, 0)
+        x = np.ascontiguousarray(x[(slice(None),) * axis + (cut,)])
     return [x]
 
 

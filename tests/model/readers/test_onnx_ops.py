@@ -205,6 +205,15 @@ def test_logic(op: str, tmp_path: Path) -> None:
     compare(*single(op, arguments, 17, types={"y0": TensorProto.BOOL}), tmp_path)
 
 
+@pytest.mark.parametrize("op", ["Slice", "Trilu"])
+def test_a_great_size_of_a_constant_without_elements_takes_no_memory(op: str) -> None:
+    bounds = {"starts": np.array([0]), "ends": np.array([10**15]), "axes": np.array([1])}
+    inputs = ["c", *(bounds if op == "Slice" else ())]
+    proto = model([helper.make_node(op, inputs, ["y"], "layer")], {}, {"y": 2},
+                  {"c": np.zeros((0, 10**15), np.float32), **(bounds if op == "Slice" else {})})
+    assert gossamer.compile(proto, "host", vendors=False)().shape == (0, 10**15)
+
+
 def test_softplus_is_exact_where_it_is_small() -> None:
     x = np.linspace(-80, 20, 2001, dtype=np.float32).reshape(3, -1)
     proto = model([helper.make_node("Softplus", ["x"], ["y"], "layer")], {"x": ("N", 667)},
