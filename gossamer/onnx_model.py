@@ -61,17 +61,18 @@ def nodes_of(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 
 def nodes_within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield nodes and the nodes of their subgraphs."""
-    waiting = [*nodes]
+    """Yield nodes, each followed by the nodes of its subgraphs."""
+    waiting = [*nodes][::-1]
     while waiting:
         node = waiting.pop()
         yield node
-        waiting += (inner for graph in subgraphs(node) for inner in graph.node)
+        waiting += [inner for graph in subgraphs(node) for inner in graph.node][::-1]
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield the subgraphs of a node, such as the branches of an If."""
     for attribute in node.attribute:
+        # an absent graph that is changed would become present
         if attribute.HasField("g"):
             yield attribute.g
         yield from attribute.graphs

@@ -18,6 +18,7 @@ from gossamer.errors import InputError, ModelError, closest, one_of, quoted
 from gossamer.model.graph import UniqueNames
 from gossamer.model.readers.onnx.constants import to_array
 from gossamer.model.readers.onnx.order import node_name
+from gossamer.onnx_model import nodes_within, subgraphs
 
 SCOPES = ("global", "layer")
 PATTERNS = ("unstructured", "2:4", "channels")
@@ -342,10 +343,9 @@ def _is_layer(node: onnx.NodeProto) -> bool:
 def _read_inside(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names of values that nodes in the bodies of a branch or loop read. A name may
     stand for a value outside or inside of the body."""
-    bodies = [body for attribute in node.attribute for body in (attribute.g, *attribute.graphs)]
-    for inner in (inner for body in bodies for inner in body.node):
-        yield from inner.input
-        yield from _read_inside(inner)
+    for body in subgraphs(node):
+        for inner in nodes_within(body.node):
+            yield from inner.input
 
 
 def _other_reader(name: str, readers: _Readers, outputs: set[str]) -> str:

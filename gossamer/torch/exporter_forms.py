@@ -18,6 +18,7 @@ import torch
 
 from gossamer.errors import UnsupportedError
 from gossamer.model.graph import Graph
+from gossamer.onnx_model import subgraphs
 
 Sizes = tuple[tuple[int, ...], tuple[float, ...] | None]
 """The sizes that an interpolation makes, and its scale factors where forward states these."""
@@ -159,9 +160,8 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     for node in graph.node:
         for values in (node.input, node.output):
             values[:] = [names.get(name, name) for name in values]
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                _rename(inner, names)
+        for inner in subgraphs(node):
+            _rename(inner, names)
 
 
 def _make_splits(graph: onnx.GraphProto, shapes: Mapping[str, list[int]]) -> None:

@@ -21,7 +21,7 @@ from gossamer.errors import ModelError, first_line, quoted
 from gossamer.io.limits import check_unpacked, most_value_bytes
 from gossamer.model.graph import Graph
 from gossamer.model.opset.onnx_nodes import FOLDED, computed, most_bytes
-from gossamer.onnx_model import as_float32
+from gossamer.onnx_model import as_float32, subgraphs
 from gossamer.tensor import of_bfloat16_bits
 
 _MOST_RANK = 32
@@ -149,9 +149,8 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yield a graph and the graphs within its nodes."""
     yield graph
-    for attribute in _attributes(graph):
-        # an absent graph that is changed would become present
-        for inner in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+    for node in graph.node:
+        for inner in subgraphs(node):
             yield from _graphs(inner)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import onnx
 
 from gossamer.errors import ModelError, quoted
+from gossamer.onnx_model import subgraphs
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 """The metadata of a node in which PyTorch keeps its modules."""
@@ -74,17 +75,14 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the values that a node reads, and the values from outside that graphs in its
     attributes read."""
     yield from filter(None, node.input)
-    for attribute in node.attribute:
-        if attribute.type not in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
-            continue
-        for graph in (attribute.g, *attribute.graphs):
-            inner = {info.name for info in graph.input}
-            inner.update(tensor.name for tensor in graph.initializer)
-            inner.update(name for entry in graph.node for name in entry.output)
-            for name in (*(name for entry in graph.node for name in reads(entry)),
-                         *(info.name for info in graph.output)):
-                if name not in inner:
-                    yield name
+    for graph in subgraphs(node):
+        inner = {info.name for info in graph.input}
+        inner.update(tensor.name for tensor in graph.initializer)
+        inner.update(name for entry in graph.node for name in entry.output)
+        for name in (*(name for entry in graph.node for name in reads(entry)),
+                     *(info.name for info in graph.output)):
+            if name not in inner:
+                yield name
 
 
 def node_name(node: onnx.NodeProto) -> str:

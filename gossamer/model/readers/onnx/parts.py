@@ -22,7 +22,7 @@ from gossamer.model.readers.onnx.value_types import (
     Probe,
     known_shape,
 )
-from gossamer.onnx_model import MOST_PARAMETERS
+from gossamer.onnx_model import MOST_PARAMETERS, subgraphs
 
 _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
 """The domains whose operators ONNX Runtime knows."""
@@ -114,8 +114,7 @@ class Parts:
         if node.op_type in _REFUSED or (
                 node.domain not in _DOMAINS and (node.domain, node.op_type) not in self._functions):
             return False
-        return all(self.takes(inner) for attribute in node.attribute
-                   for graph in (attribute.g, *attribute.graphs) for inner in graph.node)
+        return all(self.takes(inner) for graph in subgraphs(node) for inner in graph.node)
 
     def leave(self, node: onnx.NodeProto) -> None:
         """Note what is known of the results of a node that ONNX Runtime computes."""

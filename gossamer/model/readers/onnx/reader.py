@@ -44,6 +44,7 @@ from gossamer.model.readers.onnx.value_types import (
     type_text,
 )
 from gossamer.model.readers.other_kinds import by_content
+from gossamer.onnx_model import nodes_within
 
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 """The newest opset that the installed onnx defines."""
@@ -287,9 +288,9 @@ def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
 def check_expansion(model: onnx.ModelProto, file: str) -> None:
     """Raise ModelError where the functions of a file expand to too many nodes, or call themselves,
     or where an equation of Einsum would not end the shape inference of the onnx package."""
-    functions = {(each.domain, each.name, getattr(each, "overload", "")): list(_all(each.node))
-                 for each in model.functions}
-    nodes = list(_all(model.graph.node))
+    functions = {(each.domain, each.name, getattr(each, "overload", "")):
+                 list(nodes_within(each.node)) for each in model.functions}
+    nodes = list(nodes_within(model.graph.node))
     added = _Expansion(functions, file).number(nodes, ()) - len(nodes)
     if added > MOST_EXPANDED:
         raise ModelError(f"{file}: the calls of its functions expand to {quoted(added)} nodes, the "
@@ -348,14 +349,3 @@ def _check_equations(nodes: Iterable[onnx.NodeProto], functions: Mapping[_Key, o
 
 def _key(node: onnx.NodeProto) -> _Key:
     return node.domain, node.op_type, getattr(node, "overload", "")
-
-
-def _all(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield nodes, and the nodes of the graphs within them."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _all(attribute.g.node)
-            for graph in attribute.graphs:
-                yield from _all(graph.node)
