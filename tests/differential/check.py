@@ -185,6 +185,8 @@ CAUSES = (
           "0 to a power below 0 is infinite: no integer stands for it"),
     Cause("numbers", "^(Ceil|Floor|Round)-", "numbers of float16", "between operators float16 is "
           "not rounded: a sum may lie next to the limit on which ONNX Runtime rounds it"),
+    Cause("numbers", "^(De)?[Qq]uantizeLinear-", r"such as np.float\d+\(nan\)", "no integer stands "
+          "for NaN: quantised values are kept as numbers, through which it spreads"),
     Cause("numbers", "^Mod-", r"expected np.u?int\d+\(0\)", "a remainder of a division by 0 is "
           "the dividend, as its quotient is 0; ONNX Runtime refuses it"),
     Cause("numbers", r"^Resize-.*cubic.* of d\d+x", "", "where the batch is resized, too, only the "

@@ -95,13 +95,20 @@ def _top_k_shape(state: InferenceState, node: Node) -> None:
     axis = state.axis(node, node.attributes["axis"], len(shape))
     if not 0 <= count <= shape[axis]:
         raise state.error(node, f"takes {count} elements of {shape[axis]}")
-    if state.dtypes[x] not in _ORDERED and x not in state.known:
-        raise state.unsupported(node, f"orders {state.dtypes[x]}; gossamer orders "
-                                      f"{', '.join(_ORDERED)}")
-    a = node.attributes
-    state.emit(node, (*shape[:axis], count, *shape[axis + 1:]), axis=axis, count=(count,),
-               largest=a["largest"], nan_first=a.get("nan_first", a["largest"]),
-               last=a.get("last", False))
+    dtype = state.dtypes[x]
+    small = dtype in ("int8", "int16", "uint8", "uint16", "bool") and x not in state.known
+    if dtype not in _ORDERED and not small and x not in state.known:
+        raise state.unsupported(node, f"orders {dtype}; gossamer orders {', '.join(_ORDERED)} and "
+                                      "smaller integers")
+    elements, indices = node.outputs
+    a, result = node.attributes, (*shape[:axis], count, *shape[axis + 1:])
+    state.emit(
+        node, result, axis=axis, count=(count,), largest=a["largest"],
+        nan_first=a.get("nan_first", a["largest"]), last=a.get("last", False),
+        inputs=[state.cast(node, x, [state.new_name(node, "number")], "int32") if small else x],
+        outputs=[state.new_name(node, "element") if small else elements, indices])
+    if small:
+        state.cast(node, state.nodes[-1].outputs[0], [elements], dtype)
     state.dtypes[node.outputs[1]] = "int64"
 
 
