@@ -56,8 +56,8 @@ class Connection(HttpToolsProtocol):
     _head_bytes = 0
     """Bytes of the head and the trailers, as far as their fields are complete."""
     _pending_bytes = 0
-    """Bytes since the parser last began a request or found a part of a body. The parser keeps a
-    field that is not complete, in time that grows with the square of its length."""
+    """Bytes since the parser last ended a request or found a part of a body. They are limited, since
+    the parser collects an incomplete field in time that grows with the square of its length."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -109,7 +109,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._is_head = True
-        self._fields = self._head_bytes = self._pending_bytes = 0
+        self._fields = self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)

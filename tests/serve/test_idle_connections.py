@@ -176,6 +176,7 @@ PART = b"a" * 2**14
 @pytest.mark.parametrize(("parts", "status"), [
     # what has no end
     ([b"GET /", *[PART] * 5], 431), ([START, b"X: ", *[PART] * 5], 431), ([b"\r\n" * 2**16], 431),
+    ([START + b"X: " + PART * 4], 431), ([b"GET /" + PART * 4], 431),
     ([START, *[b"X: y\r\n"] * 101], 431), ([CHUNKED, b"X: ", *[PART] * 5], 431),
     ([CHUNKED, *[b"X: y\r\n"] * 100], 431), ([CHUNKED[:-5], b"\r\n1;", *[PART] * 5], 431),
     # what is complete
