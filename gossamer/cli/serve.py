@@ -26,8 +26,8 @@ from gossamer.model.graph import Graph
 from gossamer.model.photos import taking_photos
 from gossamer.ops.host_threads import ALL, Threads
 from gossamer.serve import log
+from gossamer.serve.listener import bound, is_loopback, url_of
 from gossamer.serve.models import BatchOptions, Loaded, Models, ServedModel
-from gossamer.serve.run import bound, is_loopback, url_of
 from gossamer.version import PACKAGE_VERSION
 
 logger = logging.getLogger("gossamer.serve")

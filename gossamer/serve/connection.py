@@ -56,8 +56,9 @@ class Connection(HttpToolsProtocol):
     _head_bytes = 0
     """Bytes of the head and the trailers, as far as their fields are complete."""
     _pending_bytes = 0
-    """Bytes since the parser last ended a request or found a part of a body. They are limited, since
-    the parser collects an incomplete field in time that grows with the square of its length."""
+    """Bytes since the parser last ended a request or found a part of a body. They are limited,
+    since the parser collects an incomplete field in time that grows with the square of its
+    length."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)

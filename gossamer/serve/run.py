@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import ctypes
 import gc
-import ipaddress
 import logging
 import signal
 import socket
@@ -16,7 +15,6 @@ from collections.abc import Callable, Iterator
 
 import uvicorn
 
-from gossamer.errors import InputError
 from gossamer.serve.app import Server, make_app
 from gossamer.serve.connection import IDLE_S, Connection
 
@@ -141,29 +139,3 @@ def _allow_connections() -> None:
     wanted = _CONNECTIONS if hard == resource.RLIM_INFINITY else min(hard, _CONNECTIONS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def bound(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address; port 0 means any free port. Raises InputError
-    where no socket can be bound to the address."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
-                                                         flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family, kind)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        raise InputError(f"--host {host}, --port {port}: cannot listen there: "
-                         f"{error.strerror}") from None
-    return listener
-
-
-def is_loopback(listener: socket.socket) -> bool:
-    """Return whether only this machine can reach a socket."""
-    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
-
-
-def url_of(listener: socket.socket) -> str:
-    """Return the URL of a socket for clients."""
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -33,8 +33,9 @@ from gossamer.device.base import Buffer
 from gossamer.plan.run.device_workers import PlanParts
 from gossamer.plan.run.host_transfers import HostTransfers
 from gossamer.serve.app import Server
+from gossamer.serve.listener import bound
 from gossamer.serve.models import BatchOptions, Loaded, Models, ServedModel
-from gossamer.serve.run import bound, serve
+from gossamer.serve.run import serve
 from gossamer_bench.load_client import Request, run
 from tests.bulk.stand_in_device import StandInDevice, wait_until
 

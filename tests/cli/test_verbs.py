@@ -75,6 +75,32 @@ def test_the_help_imports_nothing_heavy() -> None:
     assert process.stdout.splitlines()[-1] == "[]"
 
 
+def test_help_needs_no_extra() -> None:
+    code = """
+import re, sys, tomllib
+from pathlib import Path
+project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+def names(packages):
+    return {re.match(r"[\\w-]+", each)[0].replace("-", "_") for each in packages}
+extras = project["optional-dependencies"]
+for extra in extras.keys() - {"dev"}:
+    for name in names(extras[extra]) - names(project["dependencies"]) - {"gossamer"}:
+        sys.modules[name] = None
+from gossamer.cli.app import invoke
+for verb in sys.argv[1].split():
+    sys.argv = ["gossamer", verb, "--help"]
+    try:
+        invoke()
+    except SystemExit as ended:
+        assert not ended.code, verb
+sys.argv = ["gossamer", "serve", "mobilenet_v2", "--device", "host", "--port", "0"]
+invoke()"""
+    process = subprocess.run([sys.executable, "-c", code, " ".join(VERBS)], capture_output=True,
+                             text=True, check=False)
+    assert process.stderr == ("error: serve needs the package fastapi: pip install '.[serve]' in "
+                              "gossamer's checkout\n")
+
+
 def test_short_options() -> None:
     assert succeeds("-V").stdout == succeeds("--version").stdout
     assert succeeds("-V").stdout.startswith("gossamer 0.")

@@ -276,6 +276,15 @@ def test_a_saved_plan_computes_the_same(tmp_path: Path, monkeypatch: pytest.Monk
         Plan.load(path)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_inputs_in_another_layout_are_measured(dtype: str) -> None:
+    x = (8 * images(2)).astype(dtype)
+    plan = gossamer.compile(small(), "host", effort="quick",
+                            inputs=gossamer.InputFormat(dtype, "NHWC"))
+    assert_close(plan(np.ascontiguousarray(x.transpose(0, 2, 3, 1))),
+                 own(small())(x.astype(np.float32)))
+
+
 def test_measured_plans_name_the_library() -> None:
     plan = gossamer.compile(small(), "host", effort="quick")
     assert_close(plan(images(2)), own(small())(images(2)))

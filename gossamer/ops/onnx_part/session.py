@@ -148,9 +148,16 @@ class Session:
         """Return the name and microseconds of each execution of a node.
 
         In the order of all runs so far. The session must be `profiled`. After this call the session
-        measures no more times.
+        measures no more times. Raises InputError where ONNX Runtime could not write the times.
         """
-        events = json.loads(Path(self._session.end_profiling()).read_text())
+        assert self._profiles is not None
+        try:
+            with self._profiles:
+                events = json.loads(Path(self._session.end_profiling()).read_text())
+        except (OSError, ValueError) as error:
+            raise InputError(f"ONNX Runtime could not write the times of layers to "
+                             f"{tempfile.gettempdir()} ({first_line(error)}); make room there, or "
+                             "set TMPDIR to a folder with room") from None
         ending = "_kernel_time"
         return [(event["name"].removesuffix(ending), float(event["dur"])) for event in events
                 if event.get("cat") == "Node" and event["name"].endswith(ending)]
@@ -256,7 +263,7 @@ def _why(error: Exception) -> str:
 
     Without the error's number and the line in ONNX Runtime's source.
     """
-    text = one_line(str(error).strip()).rpartition("Status Message: ")[2]
+    text = one_line(" ".join(str(error).split())).rpartition("Status Message: ")[2]
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", text)
     text = re.sub(r"^/\S+:\d+ [^()]*\(.*?\)(?: (?:const|\[with [^\]]*\]))* ", "", text)
-    return first_line(ValueError(text.removesuffix("\\n")))
+    return first_line(ValueError(text))

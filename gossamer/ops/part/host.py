@@ -7,6 +7,7 @@ The model is therefore the same for all weights.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -156,7 +157,7 @@ def problem_times(problem: PartProblem, weights: Mapping[str, np.ndarray], varia
     its nodes into the nodes of another problem. The times of nodes that ONNX Runtime adds, such as
     changes of layout, are not counted.
 
-    inputs: the inputs of the part.
+    inputs: the inputs of the part, as they lie in memory.
     """
     session = made_session(problem, weights, variant, profiled=True)
     for _ in range(_RUNS):
@@ -217,8 +218,8 @@ def part_of_node(name: str) -> int | None:
 
     None for a node that ONNX Runtime has added.
     """
-    number, _, rest = name.partition(_SEPARATOR)
-    return int(number) if rest and number.isdigit() else None
+    found = re.match(rf"(?:fused )?(\d+){_SEPARATOR}.", name)
+    return int(found[1]) if found else None
 
 
 def _entry(writer: ModelWriter, name: str, spec: TensorSpec) -> str:

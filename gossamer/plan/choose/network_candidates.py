@@ -35,6 +35,7 @@ from gossamer.plan.tune.discontinuity import has_discontinuities, uncheckable
 from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.profile import LISTING
 from gossamer.plan.tune.tuner import Tuner
+from gossamer.tensor import pack
 
 
 class NetworkCandidates:
@@ -212,6 +213,7 @@ def _times_within(part: MeasuredLayer) -> dict[str, float]:
     layer = part.layer
     assert isinstance(layer.problem, PartProblem)
     fastest = min(part.candidates, key=lambda candidate: candidate.cost)
-    times = problem_times(layer.problem, layer.weights, fastest.variant,
-                          layer.problem.example_inputs(np.random.default_rng(0)))
+    arrays = layer.problem.example_inputs(np.random.default_rng(0))
+    times = problem_times(layer.problem, layer.weights, fastest.variant, [
+        pack(array, spec) for array, spec in zip(arrays, fastest.variant.inputs, strict=True)])
     return dict(zip(layer.covers, times, strict=True))

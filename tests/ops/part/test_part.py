@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
 from gossamer.device.registry import find
-from gossamer.errors import UnsupportedError
+from gossamer.errors import InputError, UnsupportedError
 from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.model.opset.normalisation import AFFINE
 from gossamer.ops.algorithm import Epilogue, Problem, Variant
@@ -24,7 +25,7 @@ from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.layer_norm.problem import LayerNormProblem
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.part import OP
-from gossamer.ops.part.host import model_of, problem_times
+from gossamer.ops.part.host import made_session, model_of, problem_times
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.resize.problem import ResizeProblem
@@ -274,6 +275,25 @@ def test_each_problem_has_a_time_of_its_own() -> None:
     weights = {"0.weight": np.ones((16, 16, 3, 3), np.float32)}
     times = problem_times(problem, weights, variant, [np.ones((1, 16, 30, 30), np.float32)])
     assert len(times) == 2 and times[0] > 0
+
+
+def test_fused_nodes_have_the_time_of_their_problem() -> None:
+    relu = Epilogue(Expression(1, (ExpressionStep("relu", (0,)),), (1,)))
+    problem = chain(GemmProblem(2, 64, 64, relu))
+    variant = next(iter(OP.algorithms[0].variants(problem, HOST)))
+    weights = {"0.weight": np.ones((64, 64), np.float32)}
+    (us,) = problem_times(problem, weights, variant, [np.ones((2, 64), np.float32)])
+    assert us > 0
+
+
+def test_times_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = made_session(chain(GemmProblem(2, 3, 3)), {"0.weight": np.eye(3, dtype=np.float32)},
+                           Variant((("threads", 1),), (), ()), profiled=True)
+    session.run([np.ones((2, 3), np.float32)])
+    whole = Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda path: whole(path)[:-20])
+    with pytest.raises(InputError, match=r"could not write the times of layers to .* make room"):
+        session.node_times()
 
 
 @pytest.mark.parametrize("sizes", [(7, 5), (5, 7)])
