@@ -143,6 +143,15 @@ def test_layers_bear_the_path_of_their_module() -> None:
         "layer1.0/Relu", "layer1.0/Relu_2", "node_abs"]
 
 
+def test_a_layer_with_a_folded_batch_norm_bears_its_own_path() -> None:
+    proto = model([helper.make_node("Conv", ["x", "stem.0.weight"], ["y"], "node_Conv_25")],
+                  {"x": ("N", 3, 5, 5)}, {"y": 4}, {"stem.0.weight": weights(2, 3, 1, 1)})
+    proto.graph.node[0].metadata_props.add(
+        key="pkg.torch.onnx.name_scopes",
+        value="['', 'stem', 'stem.1', '_native_batch_norm_legit_no_training']")
+    assert [node.name for node in gossamer.load(proto).nodes] == ["stem.0/Conv"]
+
+
 def test_narrowing_is_said_once() -> None:
     with pytest.warns(GossamerWarning) as caught:
         graph = gossamer.load(float64_network(), precision="fp32")

@@ -97,7 +97,10 @@ def node_name(node: onnx.NodeProto) -> str:
 def _given_name(node: onnx.NodeProto) -> str:
     scopes = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), "")
     # "['', 'layer1', 'layer1.0', 'conv2d_2']": the modules, each by its path, and the call
-    modules = _QUOTED.findall(scopes)[:-1]
+    *modules, call = _QUOTED.findall(scopes) or [""]
+    if "batch_norm" in call and len(node.input) > 1 and node.input[1].endswith(".weight"):
+        # the exporter moved the batch norm into the layer before it, which took its place
+        modules.append(node.input[1].removesuffix(".weight"))
     return f"{modules[-1]}/{node.op_type}" if modules and modules[-1] else node.name
 
 
