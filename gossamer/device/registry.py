@@ -174,13 +174,17 @@ def find_several(devices: str | Sequence[str | Device]) -> list[Device]:
         If a device does not exist or cannot be used, or if all devices of an API are asked for and
         none can be used.
     InputError
-        If the list is empty.
+        If the list is empty, or holds something else than names and devices.
 
     Warns
     -----
     GossamerWarning
         If all devices of an API are asked for, and a device that does not work is skipped.
     """
+    if not isinstance(devices, str | Sequence) or not all(
+            isinstance(each, str | Device) for each in devices):
+        raise InputError(f"device {devices!r}: expected a name such as 'cuda:0', a Device, or a "
+                         "list of these")
     parts = devices.split(",") if isinstance(devices, str) else devices
     found: list[Device] = []
     for part in parts:

@@ -104,6 +104,8 @@ def _loaded(model: Any, more_files: Sequence[str | Path], weights: str | Path | 
 
     if name not in zoo.MODELS and (kind := other_kind(name)) is not None:
         raise InputError(f"{name}: {kind}")
+    if name not in zoo.MODELS and Path(name).is_dir():
+        raise InputError(f"{quoted(name)} is a folder; expected {expected_models()}")
     if isinstance(model, str) and not Path(model).suffix and "/" not in model:
         if files:
             raise InputError(f"{name}: a network of the zoo takes no files; leave out {files[0]}")

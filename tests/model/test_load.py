@@ -66,8 +66,8 @@ def test_a_model_in_memory_is_left_as_it_is() -> None:
     (io.StringIO("text"), "open it in mode 'rb'"),
     (3, "cannot load an int: expected"),
     (onnx.GraphProto(), "cannot load a GraphProto: expected an onnx.ModelProto"),
-    (onnx.ModelProto(), "ONNX model: holds no network"),
-], ids=["no ONNX", "empty", "damaged", "text", "number", "graph only", "no graph"])
+    (onnx.ModelProto(), "ONNX model: holds no network"), (".", "'.' is a folder; expected an ONNX"),
+], ids=["no ONNX", "empty", "damaged", "text", "number", "graph only", "no graph", "folder"])
 def test_what_is_no_model_is_refused(form: object, text: str) -> None:
     with pytest.raises(GossamerError, match=text):
         gossamer.load(form)

@@ -219,6 +219,9 @@ def test_lists_of_devices() -> None:
     assert find_several(["host:all", host]) == [host, host]
     with pytest.raises(InputError, match="the list of devices is empty"):
         find_several([])
+    for wrong in (0, [0], ["host", None]):
+        with pytest.raises(InputError, match="expected a name such as 'cuda:0', a Device, or"):
+            find_several(wrong)  # type: ignore[arg-type]
     with pytest.raises(DeviceError, match="there is no device tpu:all here: no API of that name"):
         find_several("tpu:all")
     with pytest.raises(DeviceError, match="there is no device 'host:3' here"):
