@@ -224,10 +224,12 @@ class Server:
     async def _wanted(self, name: str, kind: str, headers: Mapping[str, str], share: Share,
                       body: bytes | bytearray) -> protocol.InferRequest:
         """Return the request in a body. kind: the body's media type, "" for tensors."""
+        length = headers.get(protocol.HEADER_LENGTH.lower())
         if kind:
+            if length is not None:
+                protocol.stated_length(length)
             arrays = await self._picture(self.models.by_name[name], bytes(body))
             return protocol.InferRequest(arrays, binary=BINARY in headers.get("accept", ""))
-        length = headers.get(protocol.HEADER_LENGTH.lower())
         text, binary = protocol.split(body, length)
         if len(text) <= _SMALL_BYTES:
             return protocol.parsed(text, binary)

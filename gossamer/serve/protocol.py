@@ -159,17 +159,20 @@ def split(body: bytes | bytearray, header_length: str | None) -> tuple[bytes, me
     header_length: the value of the header HEADER_LENGTH; None where the request lacks the header.
     Raises InputError where the value does not fit the body, or where the JSON is too long.
     """
-    length = len(body)
-    if header_length is not None:
-        if not header_length.isascii() or not header_length.isdigit() or len(header_length) > 18:
-            raise InputError(f"{HEADER_LENGTH} is {quoted(header_length)}, expected a number of "
-                             "bytes")
-        length = int(header_length)
-        if length > len(body):
-            raise InputError(f"{HEADER_LENGTH} is {length}, and the body has {len(body)} bytes")
+    length = len(body) if header_length is None else stated_length(header_length)
+    if length > len(body):
+        raise InputError(f"{HEADER_LENGTH} is {length}, and the body has {len(body)} bytes")
     _check_length(length)
     view = memoryview(body)
     return bytes(view[:length]), view[length:]
+
+
+def stated_length(text: str) -> int:
+    """Return the number of bytes that the header HEADER_LENGTH states. Raises InputError where the
+    header has no number."""
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise InputError(f"{HEADER_LENGTH} is {quoted(text)}, expected a number of bytes")
+    return int(text)
 
 
 def _check_length(length: int) -> None:

@@ -245,6 +245,9 @@ def test_pictures(server: Server, kind: str) -> None:
         assert_close(output_of(response), expected(x))
     response = post(server, content=picture.getvalue()[:60], headers=headers)
     assert response.status_code == 400 and "the picture: " in response.json()["error"]
+    length = {"Inference-Header-Content-Length": "soon"}
+    response = post(server, content=picture.getvalue(), headers={**headers, **length})
+    assert response.status_code == 400 and "expected a number of bytes" in response.json()["error"]
     response = post(server, "blind", content=picture.getvalue(), headers=headers)
     assert response.status_code == 400
     assert "nothing is known of how pictures are prepared" in response.json()["error"]
