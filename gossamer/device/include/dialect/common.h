@@ -46,8 +46,8 @@
 #define SHARED_STORE4(pointer, value) (*(SHARED_POINTER float4 *)(pointer) = (value))
 
 /* ADD_PRODUCT4(sum, a, b) adds a * b to sum, all of them float4; ADD_SCALED4(sum, factor, b) adds
- * factor * b. In OpenCL each is one operation: of four operations on floats, Intel's compiler for
- * processors makes vectors of neighbouring work-items, and has to gather every operand. */
+ * factor * b. In OpenCL each is one operation: where a float4 is used in four operations on
+ * floats, Intel's compiler for processors takes it apart and moves its numbers one by one. */
 
 /* FLOAT16 is a vector of 16 floats, for kernels that run on processors. ZERO16 is a vector of
  * zeros, LOAD16 and STORE16 take any address, and FMA16(factor, values, sums) adds factor * values
