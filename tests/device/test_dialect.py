@@ -100,11 +100,33 @@ def test_parts_of_a_group(compiled_device: Device) -> None:
                                   (above << np.arange(32)).sum(1, keepdims=True) * np.ones(32))
 
 
+@pytest.mark.sanitize
+def test_maximum_and_minimum_are_those_of_numpy(compiled_device: Device) -> None:
+    device = compiled_device
+    numbers = np.array([0, 1, -1.5, np.inf, -np.inf, np.nan], np.float32)
+    a, b = (np.ascontiguousarray(side.ravel()) for side in np.meshgrid(numbers, numbers))
+    target = device.upload(np.zeros(2 * a.size, np.float32), "a test")
+    device.launch(device.compile(KernelSource.of(SOURCE.path, "ordered")), (1,), (64,),
+                  (device.upload(a, "a test"), device.upload(b, "a test"), target, a.size))
+    np.testing.assert_array_equal(read(device, target, 2 * a.size),
+                                  np.concatenate([np.maximum(a, b), np.minimum(a, b)]))
+
+
+@pytest.mark.sanitize
+def test_products_of_four(compiled_device: Device) -> None:
+    device = compiled_device
+    a, b, sums = np.random.default_rng(0).integers(-9, 10, (3, 4)).astype(np.float32)
+    buffers = [device.upload(array, "a test") for array in (a, b, sums)]
+    device.launch(device.compile(KernelSource.of(SOURCE.path, "add_products")), (1,), (1,), buffers)
+    np.testing.assert_array_equal(read(device, buffers[2], 4), sums + a * b + b[1] * a)
+
+
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90", "sm_100"])
 def test_compiles_for_cuda(architecture: str) -> None:
     nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     for source in (SOURCE, doubling("float32"), doubling("float16"),
-                   KernelSource.of(SOURCE.path, "parts")):
+                   *(KernelSource.of(SOURCE.path, name)
+                     for name in ("parts", "ordered", "add_products"))):
         cubin, info = nvrtc.compile_cubin(source, architecture)
         assert cubin.startswith(b"\x7fELF")
         assert info.registers > 0

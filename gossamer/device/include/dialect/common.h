@@ -45,6 +45,10 @@
 #define SHARED_LOAD4(pointer) (*(const SHARED_POINTER float4 *)(pointer))
 #define SHARED_STORE4(pointer, value) (*(SHARED_POINTER float4 *)(pointer) = (value))
 
+/* ADD_PRODUCT4(sum, a, b) adds a * b to sum, all of them float4; ADD_SCALED4(sum, factor, b) adds
+ * factor * b. In OpenCL each is one operation: where a float4 is used in four operations on
+ * floats, Intel's compiler for processors takes it apart and moves its numbers one by one. */
+
 /* FLOAT16 is a vector of 16 floats, for kernels that run on processors. ZERO16 is a vector of
  * zeros, LOAD16 and STORE16 take any address, and FMA16(factor, values, sums) adds factor * values
  * to sums. */
@@ -99,8 +103,9 @@
 #endif
 #define ZERO ((VALUE)0)
 #define ONE ((VALUE)1)
-/* the result is NaN where an argument is NaN, as in NumPy */
+/* The result is NaN where an argument is NaN, as in NumPy. `b` is tested for NaN, since it is a
+ * number in most expressions, where compilers leave one instruction. */
 #ifndef MAXIMUM
-#define MAXIMUM(a, b) (((a) > (b) || (a) != (a)) ? (a) : (b))
-#define MINIMUM(a, b) (((a) < (b) || (a) != (a)) ? (a) : (b))
+#define MAXIMUM(a, b) (((a) < (b) || (b) != (b)) ? (b) : (a))
+#define MINIMUM(a, b) (((a) > (b) || (b) != (b)) ? (b) : (a))
 #endif

@@ -25,6 +25,20 @@
 #define GROUP_COUNT(d) ((int)((d) == 0 ? gridDim.x : (d) == 1 ? gridDim.y : gridDim.z))
 #define FMA(a, b, c) fmaf(a, b, c)
 #define MAKE4(x, y, z, w) make_float4(x, y, z, w)
+#define ADD_PRODUCT4(sum, a, b)                \
+    do {                                       \
+        (sum).x = fmaf((a).x, (b).x, (sum).x); \
+        (sum).y = fmaf((a).y, (b).y, (sum).y); \
+        (sum).z = fmaf((a).z, (b).z, (sum).z); \
+        (sum).w = fmaf((a).w, (b).w, (sum).w); \
+    } while (0)
+#define ADD_SCALED4(sum, factor, b)             \
+    do {                                        \
+        (sum).x = fmaf(factor, (b).x, (sum).x); \
+        (sum).y = fmaf(factor, (b).y, (sum).y); \
+        (sum).z = fmaf(factor, (b).z, (sum).z); \
+        (sum).w = fmaf(factor, (b).w, (sum).w); \
+    } while (0)
 #define FLOAT16 sixteen_floats
 #define ZERO16 (sixteen_floats{})
 #define LOAD16(pointer) load_sixteen(pointer)

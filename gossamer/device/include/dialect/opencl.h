@@ -35,6 +35,8 @@
 #define GROUP_COUNT(d) ((int)get_num_groups(d))
 #define FMA(a, b, c) fma(a, b, c)
 #define MAKE4(x, y, z, w) ((float4)(x, y, z, w))
+#define ADD_PRODUCT4(sum, a, b) (sum) = fma(a, b, sum)
+#define ADD_SCALED4(sum, factor, b) (sum) = fma((float4)(factor), b, sum)
 #define FLOAT16 float16
 #define ZERO16 ((float16)0.0f)
 #define LOAD16(pointer) vload16(0, pointer)

@@ -31,12 +31,6 @@
 #define WINDOW_H ((ROWS - 1) * STRIDE_Y + (KERNEL_H - 1) * DILATION_Y + 1)
 #define WINDOW_W ((COLUMNS - 1) * STRIDE_X + (KERNEL_W - 1) * DILATION_X + 1)
 
-#define ACCUMULATE4(sum, a, b)            \
-    (sum).x = FMA((a).x, (b).x, (sum).x); \
-    (sum).y = FMA((a).y, (b).y, (sum).y); \
-    (sum).z = FMA((a).z, (b).z, (sum).z); \
-    (sum).w = FMA((a).w, (b).w, (sum).w);
-
 /* The macros below handle VECTOR channels at once. LANES is the type of their values; FETCH_LANES
  * loads values of x, and LANES_VALUE converts loaded values to floats. */
 #if VECTOR == 8
@@ -63,9 +57,11 @@ INLINE struct Eight eight(float4 lower, float4 upper)
 #define EPILOGUE_LANES(value, channel, index)      \
     EPILOGUE4(value.lower, channel, index)         \
     EPILOGUE4(value.upper, (channel) + 4, (index) + 4)
-#define ACCUMULATE(sum, a, b)                      \
-    ACCUMULATE4((sum).lower, (a).lower, (b).lower) \
-    ACCUMULATE4((sum).upper, (a).upper, (b).upper)
+#define ADD_PRODUCT(sum, a, b)                           \
+    do {                                                 \
+        ADD_PRODUCT4((sum).lower, (a).lower, (b).lower); \
+        ADD_PRODUCT4((sum).upper, (a).upper, (b).upper); \
+    } while (0)
 #elif VECTOR == 4
 #define LANES float4
 #define NO_LANES MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
@@ -76,7 +72,7 @@ INLINE struct Eight eight(float4 lower, float4 upper)
 #define LANES_VALUE REAL_VALUE4
 #define STORE_LANES STORE_REAL4
 #define EPILOGUE_LANES(value, channel, index) EPILOGUE4(value, channel, index)
-#define ACCUMULATE ACCUMULATE4
+#define ADD_PRODUCT ADD_PRODUCT4
 #else
 #define LANES float
 #define NO_LANES 0.0f
@@ -87,7 +83,7 @@ INLINE struct Eight eight(float4 lower, float4 upper)
 #define LANES_VALUE REAL_VALUE
 #define STORE_LANES STORE_REAL
 #define EPILOGUE_LANES(value, channel, index) EPILOGUE(value, channel, index)
-#define ACCUMULATE(sum, a, b) (sum) = FMA(a, b, sum);
+#define ADD_PRODUCT(sum, a, b) (sum) = FMA(a, b, sum)
 #endif
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void depthwise(
@@ -141,11 +137,10 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void depthwise(
                 UNROLL for (int r = 0; r < KERNEL_H; r++)
                     if (i * STRIDE_Y + r * DILATION_Y == wy) {
                         UNROLL for (int j = 0; j < COLUMNS; j++)
-                            UNROLL for (int s = 0; s < KERNEL_W; s++) {
-                                ACCUMULATE(sum[i * COLUMNS + j],
-                                           line[j * STRIDE_X + s * DILATION_X],
-                                           taps[r * KERNEL_W + s])
-                            }
+                            UNROLL for (int s = 0; s < KERNEL_W; s++)
+                                ADD_PRODUCT(sum[i * COLUMNS + j],
+                                            line[j * STRIDE_X + s * DILATION_X],
+                                            taps[r * KERNEL_W + s]);
                     }
         }
         UNROLL for (int i = 0; i < ROWS; i++)

@@ -65,13 +65,6 @@
 #else
 #define KEEP_REAL(value, channel)
 #endif
-#define MULTIPLY_ADD(sum, a, b)             \
-    do {                                    \
-        (sum).x = FMA((a), (b).x, (sum).x); \
-        (sum).y = FMA((a), (b).y, (sum).y); \
-        (sum).z = FMA((a), (b).z, (sum).z); \
-        (sum).w = FMA((a), (b).w, (sum).w); \
-    } while (0)
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
     const GLOBAL REAL *x, const GLOBAL float *RESTRICT expand,
@@ -150,7 +143,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
                 float4 factors = LOAD4(weight);
                 UNROLL for (int j = 0; j < 4; j++) {
                     float input = LOAD_REAL(source, offsets[j] + c);
-                    MULTIPLY_ADD(values[j], input, factors);
+                    ADD_SCALED4(values[j], input, factors);
                 }
             }
             UNROLL for (int j = 0; j < 4; j++)
@@ -193,10 +186,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
                 UNROLL for (int s = 0; s < KERNEL_W; s++) {
                     float4 input = SHARED_LOAD4(window + (r * HALO_W + s) * CHUNK);
                     float4 tap = LOAD4(taps + (r * KERNEL_W + s) * hidden);
-                    value.x = FMA(input.x, tap.x, value.x);
-                    value.y = FMA(input.y, tap.y, value.y);
-                    value.z = FMA(input.z, tap.z, value.z);
-                    value.w = FMA(input.w, tap.w, value.w);
+                    ADD_PRODUCT4(value, input, tap);
                 }
             DEPTHWISE_EPILOGUE4(value, channel, 0)
             KEEP_REAL(value, channel)
@@ -232,7 +222,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
                 for (int c = 0; c < CHUNK; c++) {
                     float4 factors = LOAD4(weight + c * out_quads * 4);
                     UNROLL for (int j = 0; j < 4; j++)
-                        MULTIPLY_ADD(sums[i][j], input[j * CHUNK + c], factors);
+                        ADD_SCALED4(sums[i][j], input[j * CHUNK + c], factors);
                 }
             }
         }
