@@ -100,6 +100,11 @@ class Problem(HashedOnce, abc.ABC):
         return "fp32"
 
     @property
+    def rounding(self) -> str:
+        """The precision to which results of float32 variants may be rounded, one of PRECISIONS."""
+        return "fp32"
+
+    @property
     def sums_integers(self) -> bool:
         """Whether the op sums products of integers.
 

@@ -184,6 +184,28 @@ def test_a_part_in_the_middle(device: Device) -> None:
                "computes no GridSample) on the host" in note for note in report.notes)
 
 
+def test_a_part_whose_rank_the_sizes_decide() -> None:
+    proto = parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        part (float[N, 8] x) => (float[] y) {
+            a = Squeeze(x)
+            b = Asinh(a)
+            y = Relu(b)
+        }""")
+    plan = gossamer.compile(proto, "host")
+    for x in (RNG.standard_normal((7, 8), np.float32), RNG.standard_normal((1, 8), np.float32)):
+        np.testing.assert_allclose(plan(x), np.maximum(np.arcsinh(x), 0), rtol=1e-5)
+
+
+def test_a_part_in_float16_may_be_rounded() -> None:
+    proto = parse_model("""<ir_version: 8, opset_import: ["": 20]>
+        part (float16[N, 1] x) => (float16[N, 1] y) {
+            y = Asinh(x)
+        }""")
+    plan = gossamer.compile(proto, "host", effort="quick")
+    x = RNG.standard_normal((3, 1)).astype(np.float16)
+    np.testing.assert_allclose(plan(x), np.arcsinh(x), rtol=2e-3)
+
+
 def test_it_is_measured_and_saved(tmp_path: Path) -> None:
     plan = gossamer.compile(sampled(), "host", effort="quick")
     y = plan(X, GRID)

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 from onnx.shape_inference import infer_node_outputs, infer_shapes
 
+from gossamer import onnx_model
 from gossamer.errors import ModelError, first_line
 from gossamer.model.graph import Node
 from gossamer.model.opset.definition import (
@@ -154,6 +155,20 @@ def nodes_of(model: np.ndarray) -> tuple[tuple[str, str], ...]:
     proto = _parsed(model)
     texts = [entry.value for entry in proto.metadata_props if entry.key == NODES]
     return tuple((str(source), str(reason)) for source, reason in json.loads("".join(texts)))
+
+
+def has_float16(model: np.ndarray) -> bool:
+    """Return whether a value of a part, as the file types it, is float16.
+
+    model: the bytes of the part's model. ONNX Runtime rounds such values or not, as its rewrites of
+    the model have it.
+    """
+    proto = _parsed(model)
+    kinds = [info.type.tensor_type.elem_type for info in (*proto.graph.input, *proto.graph.output)]
+    kinds += [tensor.data_type for tensor in proto.graph.initializer]
+    kinds += [attribute.i for node in onnx_model.nodes_of(proto) for attribute in node.attribute
+              if node.op_type == "Cast" and attribute.name == "to"]
+    return onnx.TensorProto.FLOAT16 in kinds
 
 
 def _parsed(model: np.ndarray) -> onnx.ModelProto:

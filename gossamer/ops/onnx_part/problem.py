@@ -31,6 +31,7 @@ class OnnxPartProblem(Problem):
     known: the integers of inputs that follow from shapes, by the input's index, such as the shape
     that a Reshape takes. At another batch size they are others. Nodes may take no integers but
     these.
+    has_float16: whether values within the part are float16.
     """
 
     op: ClassVar[str] = "onnx_part"
@@ -41,6 +42,7 @@ class OnnxPartProblem(Problem):
     digest: str
     nodes: tuple[tuple[str, str], ...]
     known: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    has_float16: bool = False
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -59,6 +61,10 @@ class OnnxPartProblem(Problem):
     @property
     def flops(self) -> int:
         return 0
+
+    @property
+    def rounding(self) -> str:
+        return "fp16" if self.has_float16 else "fp32"
 
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
         """Draw inputs that nodes may take.

@@ -17,7 +17,7 @@ from gossamer.expression import identity
 from gossamer.model.facts import derive, stating_nan
 from gossamer.model.graph import Graph, Node, StaticGraph
 from gossamer.model.opset.definition import OpDef
-from gossamer.model.opset.onnx_nodes import nodes_of
+from gossamer.model.opset.onnx_nodes import has_float16, nodes_of
 from gossamer.model.opset.registry import OPSET
 from gossamer.model.opset.shapes import swaps_matrices
 from gossamer.model.passes.optimise import optimise
@@ -340,7 +340,7 @@ def _onnx_part(state: LowerState, node: Node) -> None:
     problem = OnnxPartProblem(
         tuple(state.spec(name) for name in node.inputs),
         tuple(state.spec(name) for name in node.outputs), tuple(constants), len(data),
-        hashlib.sha256(data).hexdigest(), nodes_of(model), tuple(known))
+        hashlib.sha256(data).hexdigest(), nodes_of(model), tuple(known), has_float16(model))
     state.add(node, problem, inputs,
               {MODEL: model, **{f"operand{index}": array for index, array in constants.items()}})
 

@@ -152,10 +152,10 @@ class CandidateSet:
             return self._bounds[key]
 
     def _rounding_of(self, variant: Variant) -> str:
-        """Return the precision to which a variant's results may be rounded: float32 where the
-        variant's own precision changes nothing for the values of the problem."""
+        """Return the precision to which a variant's results may be rounded: that of the problem
+        where the variant's own precision changes nothing for the values of the problem."""
         exact = variant.is_as_precise_as_float32(self.problem)
-        return "fp32" if exact else variant.precision
+        return self.problem.rounding if exact else variant.precision
 
     def _draw_inputs(self) -> None:
         """Draw inputs again where rounding may move too many results across a discontinuity, and
@@ -205,7 +205,7 @@ class CandidateSet:
         for expected, other in check:
             _, off = self._compared_work(algorithm, variant, other, expected, None)
             error = max(error, off)
-        if not error <= LARGEST_ERROR[variant.precision]:
+        if not error <= max(LARGEST_ERROR[rounding], LARGEST_ERROR[variant.precision]):
             raise WrongNumbersError(error)
         return work, error
 

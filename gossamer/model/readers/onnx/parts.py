@@ -97,9 +97,7 @@ class Parts:
         if value is None or value.size != 1:
             return None
         if not self.probe.is_only_size:
-            other = Probe(self._graph, **OTHER_SIZES)
-            other.add(self._graph.nodes)
-            at_other_size = other.known(name)
+            at_other_size = self._at_other_sizes().known(name)
             if at_other_size is None or bool(at_other_size.any()) != bool(value.any()):
                 return None
         return bool(value.any())
@@ -367,9 +365,22 @@ class Parts:
         # operators that would end the process.
         shape: Sequence[int | None] | None = self.probe.shape(value)
         if shape is not None and not self.probe.is_only_size:
-            shape = [None] * len(shape)
+            shape = [None] * len(shape) if self._keeps_rank(value) else None
         graph.input.append(helper.make_tensor_value_info(inner, own, shape))
         return [value]
+
+    def _keeps_rank(self, value: str) -> bool:
+        """Return whether the rank of a value is the same at two sizes of the open dimensions."""
+        if not any(node.op == "squeeze" and node.attributes.get("axes") is None
+                   for node in self._graph.nodes):
+            return True
+        other = self._at_other_sizes().shape(value)
+        return other is None or len(other) == len(self.probe.shape(value) or ())
+
+    def _at_other_sizes(self) -> Probe:
+        other = Probe(self._graph, **OTHER_SIZES)
+        other.add(self._graph.nodes)
+        return other
 
 
 def in_reading_order(nodes: Sequence[Node]) -> list[Node]:
