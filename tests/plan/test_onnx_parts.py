@@ -345,7 +345,7 @@ def test_a_part_whose_shapes_fit_at_some_sizes_only(shape: tuple[int | str, ...]
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8])
 def test_quantised_layers_behind_the_plan_are_computed_as_the_file_says(kind: type) -> None:
-    node = helper.make_node
+    node, drawn = helper.make_node, np.random.default_rng(5)
     proto = model([node("Compress", ["x", "chosen"], ["c"], "choose", axis=0),
                    node("QuantizeLinear", ["c", "s", "z"], ["q"]),
                    node("DequantizeLinear", ["q", "s", "z"], ["d"]),
@@ -353,7 +353,7 @@ def test_quantised_layers_behind_the_plan_are_computed_as_the_file_says(kind: ty
                    node("Conv", ["d", "wd"], ["y"], "conv"),
                    node("QuantizeLinear", ["y", "s", "z"], ["p"])],
                   {"x": ("N", 2, 5, 5), "chosen": ("N",)}, {"y": 4, "p": 4},
-                  {"w": RNG.integers(-100, 100, (4, 2, 3, 3)).astype(np.int8),
+                  {"w": drawn.integers(-100, 100, (4, 2, 3, 3)).astype(np.int8),
                    "s": np.float32(0.03), "sw": np.float32(0.01), "z": np.asarray(3, kind)},
                   types={"chosen": TensorProto.BOOL,
                          "p": helper.np_dtype_to_tensor_dtype(np.dtype(kind))})
