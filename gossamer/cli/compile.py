@@ -47,7 +47,7 @@ from gossamer.plan.report.html import (
     with_precision,
 )
 from gossamer.plan.report.report import Report, row_time_text
-from gossamer.plan.report.zeros import break_even_text
+from gossamer.plan.report.zeros import break_even_line, break_even_text
 from gossamer.plan.store.plan_file import SUFFIX
 from gossamer.plan.tune.search import Progress as TuningProgress
 from gossamer.plan.tune.tuner import Tuner
@@ -333,7 +333,8 @@ def _print_report(report: Report, said: set[str], precision: str) -> None:
               + (" (from the cache)" if report.end_to_end_cached else ""))
     if report.shares:
         terminal.print_line(report.shares_line)
-    for line in (*report.zeros_lines, report.forms_line, report.build_line):
+    for line in (*report.zeros_lines, break_even_line(report.rows), report.forms_line,
+                 report.build_line):
         if line and line not in said:
             terminal.print_line(line)
         said.add(line)

@@ -127,7 +127,7 @@ def test_the_table_of_layers_is_kept() -> None:
     assert report.notes[0] == "host ran all 5 layers"
     assert report.notes[1] == (
         "onnxruntime, whole network: ONNX Runtime computes 5 layers in one run; what each layer "
-        "takes is its share by the library's profile")
+        "takes is its share of its run by the library's profile")
     assert report.shares.keys() <= {"ONNX Runtime", "between layers"}
     assert "whole network" in str(report) and json.dumps(report.rows)
 

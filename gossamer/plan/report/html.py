@@ -15,7 +15,7 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import counted
 from gossamer.plan.choose.outcomes import DENSE_ONLY, WHEREVER
 from gossamer.plan.report.report import Report, row_time_text
-from gossamer.plan.report.zeros import break_even_text
+from gossamer.plan.report.zeros import break_even_line, break_even_text
 
 WHY_SLOWER = "why below 1"
 """Heading of the column that says why a layer is slower than with the best dense algorithm."""
@@ -84,8 +84,8 @@ def build_text(built: Mapping[str, Any]) -> str:
 def _section(report: Report) -> str:
     longest = max((_longest(row) for row in report.rows), default=0.0)
     facts = [note for note in report.notes if note not in report.warnings]
-    lines = [report.shares_line, report.call_line, *report.zeros_lines, report.forms_line,
-             report.build_line, *facts]
+    lines = [report.shares_line, report.call_line, *report.zeros_lines,
+             break_even_line(report.rows), report.forms_line, report.build_line, *facts]
     return "\n".join([
         f"<h2>batch {report.batch}</h2>", *_headline(report),
         *(f'<p class="warning"><strong>Notice:</strong> {escape(warning)}</p>'
@@ -298,16 +298,20 @@ def headline(report: Report) -> list[Tile]:
     this time: the best dense plan, the best plan of one library, and the best plan of one algorithm
     of gossamer's own. Plans without a time are left out; only for the dense plan a tile says that
     it was not timed."""
-    time = report.end_to_end_us
-    if not time:
-        return []
-    cached = ", from the cache" if report.end_to_end_cached else ""
-    rate = f": {report.batch / time * 1e6:,.0f} a second" if report.batch else ""
-    tiles = [Tile(duration_text(time), f"end to end{cached}{rate}")]
+    tiles, time = [], report.end_to_end_us
+    if time:
+        cached = ", from the cache" if report.end_to_end_cached else ""
+        rate = f": {report.batch / time * 1e6:,.0f} a second" if report.batch else ""
+        tiles = [Tile(duration_text(time), f"end to end{cached}{rate}")]
     if (less := less_work(report.notes)) is not None:
         tiles.append(Tile(f"{less[1]} x", f"less work, as {less[0]} channels without effect are "
                           "left out"))
+    if not time:
+        return tiles
     times = {plan["plan"]: plan["median_us"] for plan in report.plans if plan["median_us"]}
+    # plans are compared by times of one kind, those of the comparison
+    time = next((plan["median_us"] for plan in report.plans
+                 if plan["is_taken"] and plan["median_us"]), time)
     if DENSE_ONLY in times:
         tiles.append(Tile(f"{times[DENSE_ONLY] / time:.2f} x", "as fast as the best dense plan ("
                           f"{duration_text(times[DENSE_ONLY])})"))

@@ -50,17 +50,18 @@ def _nodes(nodes: Sequence[tuple[str, str]]) -> str:
     return f"{counted(len(nodes), 'node')}: {named}{more}"
 
 
-def run_notes(program: Program) -> list[str]:
-    """Return one sentence on the parts of a program, or an empty list where it has no parts."""
+def run_notes(program: Program, *, has_times: bool) -> list[str]:
+    """Return one sentence on the parts of a program, or an empty list where it has no parts.
+
+    has_times: whether the report has times of layers.
+    """
     parts = [step for step in program.steps if step.layer.members]
-    if len(parts) == 1:
-        (step,) = parts
-        return [f"{step.algorithm.name}, {step.layer.name}: {step.algorithm.vendor} computes "
-                f"{counted(len(step.shown), 'layer')} in one run; what each layer takes is its "
-                "share by the library's profile"]
-    if parts:
-        count = sum(len(step.shown) for step in parts)
-        return [f"{parts[0].algorithm.name}: {parts[0].algorithm.vendor} computes "
-                f"{counted(count, 'layer')} in {len(parts)} runs; what each layer takes is its "
-                "share of its run by the library's profile"]
-    return []
+    if not parts:
+        return []
+    count = sum(len(step.shown) for step in parts)
+    name = parts[0].algorithm.name + (f", {parts[0].layer.name}" if len(parts) == 1 else "")
+    runs = "one run" if len(parts) == 1 else f"{len(parts)} runs"
+    note = f"{name}: {parts[0].algorithm.vendor} computes {counted(count, 'layer')} in {runs}"
+    if has_times:
+        note += "; what each layer takes is its share of its run by the library's profile"
+    return [note]

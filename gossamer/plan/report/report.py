@@ -20,7 +20,6 @@ from gossamer.plan.report.zeros import (
     FEW_ZEROS,
     NOT_KEPT,
     NOT_MEASURED,
-    break_even_line,
     reason_lines,
     zero_columns,
 )
@@ -171,16 +170,15 @@ class Report:
 
     @property
     def zeros_lines(self) -> list[str]:
-        """The zeros_line, a line on layers whose weights are all zero, a line with the reason for
-        each kind of layer whose zeros are not skipped, and the meaning of the break-even
-        densities."""
+        """The zeros_line, a line on layers whose weights are all zero, and a line with the reason
+        for each kind of layer whose zeros are not skipped."""
         if not self.zeros_line:
             return []
         empty = sum(row["density"] == 0 and row["skips_zeros"] for row in self.rows)
         return [self.zeros_line,
                 *([f"{counted(empty, 'layer')} without any weight left: only what bias, activation "
                    "and sums make of zeros is computed"] if empty else []),
-                *reason_lines(self.rows), *filter(None, [break_even_line(self.rows)])]
+                *reason_lines(self.rows)]
 
     @property
     def forms_line(self) -> str:
@@ -202,17 +200,19 @@ class Report:
     @property
     def call_line(self) -> str:
         """A line such as 'a call with NumPy arrays takes 210.0 us, 146.0 us more than its kernels:
-        checks, copies and launches'; "" where no call was timed."""
+        checks, copies and launches'; "" where no call was timed. Where the clock gave the call less
+        time than one execution, the line does not compare them."""
         if self.call_us is None or self.end_to_end_us is None:
             return ""
-        more = max(self.call_us - self.end_to_end_us, 0.0)
-        return (f"a call with NumPy arrays takes {duration_text(self.call_us)}, "
-                f"{duration_text(more)} more than its kernels: checks, copies and launches")
+        text = f"a call with NumPy arrays takes {duration_text(self.call_us)}"
+        more = self.call_us - self.end_to_end_us
+        return text if more <= 0 else (
+            f"{text}, {duration_text(more)} more than its kernels: checks, copies and launches")
 
     def __repr__(self) -> str:
         """Return one line, since a notebook or a prompt may show it; str() has the layers."""
         time = "" if self.end_to_end_us is None else f", {duration_text(self.end_to_end_us)}"
-        return (f"<Report of {counted(len(self.rows), 'layer')} on {self.device}, batch "
+        return (f"<Report of {counted(len(self.rows), 'step')} on {self.device}, batch "
                 f"{self.batch}{time}; print() shows it>")
 
     def _repr_html_(self) -> str:
@@ -293,7 +293,9 @@ def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | No
             row.update(median_us=timing.median_us, p25_us=timing.p25_us, p75_us=timing.p75_us,
                        share=timing.median_us / total)
     where = _where(program, device)
-    notes = [where, *run_notes(program), *([str(accuracy)] if accuracy else [])]
+    has_times = timings is not None or any(step.candidates for step in program.steps)
+    notes = [where, *run_notes(program, has_times=has_times),
+             *([str(accuracy)] if accuracy else [])]
     report = Report(device.name, program.batch, rows, notes,
                     [where] if program.host_steps(device) else [],
                     plans=list(planned.plans), accuracy=accuracy,
