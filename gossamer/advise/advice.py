@@ -41,9 +41,8 @@ AS_IT_IS = "as it is"
 
 @dataclass(frozen=True, eq=False)
 class LayerGroup:
-    """Layers whose total time is known in every plan.
-
-    It is one layer, or several layers that one step computes together in some plan.
+    """Layers whose total time is known in every plan: one layer, or several layers that one step
+    computes together in at least one of the plans.
 
     layers: the names of the layers.
     pruned: the names of the layers whose weights can become zero.
@@ -68,7 +67,7 @@ class Advice:
     others_us: microseconds of all other steps, by the name of the way or AS_IT_IS.
     network_us: microseconds of an execution, by the name of the way or AS_IT_IS.
     absent: the reasons why ways were not measured, by the name of the way.
-    warnings: sentences on what may have spoilt the times.
+    warnings: sentences on what may have disturbed the measurement.
     """
 
     device: str
@@ -102,7 +101,7 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None,
 
     model: returns a new copy of the network.
     device, precision, effort: as for `gossamer.compile`.
-    batch: images of an execution; by default 1, or the size for which the file was written where it
+    batch: images of an execution; by default 1, or the size for which the file was written if it
     does not run at 1.
     ways: the ways to prune that are measured.
     note: function that is called before each measurement, with a line of text that says what is
@@ -126,7 +125,7 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None,
     absent: dict[str, str] = {}
     for way in ways:
         network = model()
-        if reason := _missing(prune(network, way.sparsity, pattern=way.pattern, scope="layer")):
+        if reason := _why_absent(prune(network, way.sparsity, pattern=way.pattern, scope="layer")):
             absent[way.name] = reason
             continue
         note(f"measuring with {way.name} of zeros" if way.pattern == "unstructured" else
@@ -145,8 +144,8 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None,
                   absent, tuple(warnings))
 
 
-def _missing(layers: Sequence[PrunedLayer]) -> str:
-    """Return why no layer was pruned; "" where some layer was pruned."""
+def _why_absent(layers: Sequence[PrunedLayer]) -> str:
+    """Return why a way pruned no layer; "" where it pruned one."""
     reasons = dict.fromkeys(layer.kept for layer in layers)
     return "" if "" in reasons else f"applies to no layer: {'; '.join(reasons)}"
 
@@ -202,10 +201,10 @@ def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Cho
 
     keep: names of layers that stay as they are.
 
-    The layers are chosen one after another. The next layer is the one that saves the most time per
-    weight that becomes zero. Where pruning one more layer can reach the speed-up, the layer that
-    reaches it with the fewest zeros is the last. The time of the network is expected to fall in the
-    same ratio as the sum of its steps' times.
+    Layers are chosen one after another, each time the layer that saves the most time per weight
+    that becomes zero. Where one more layer is enough for the speed-up, the layer that reaches it
+    with the fewest zeros is the last. The time of the network is expected to fall in the same ratio
+    as the sum of its steps' times.
     """
     total = advice.others_us[AS_IT_IS] + sum(group.us[AS_IT_IS] for group in advice.groups)
     groups = [group for group in advice.groups if not set(group.pruned).intersection(keep)]
@@ -231,11 +230,8 @@ def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Cho
 
 def _steps(groups: Sequence[LayerGroup], ways: list[Way],
            taken: dict[LayerGroup, Way]) -> Iterator[tuple[float, float, LayerGroup, Way]]:
-    """Yield each change that gives a group more zeros and saves time.
-
-    A change is given by the microseconds saved, the number of further zeros, the group and its new
-    way.
-    """
+    """Yield each change that gives a group more zeros and saves time: the microseconds saved, the
+    number of further zeros, the group, and its new way."""
     for group in groups:
         now = taken.get(group)
         us = group.us[now.name if now else AS_IT_IS]

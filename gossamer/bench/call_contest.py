@@ -1,5 +1,4 @@
-"""Runs one case of calls: every contender is prepared and checked, and then called in turn with
-the others."""
+"""Runs one case of calls: prepares and checks every contender, and then calls them in turn."""
 
 from __future__ import annotations
 
@@ -69,7 +68,8 @@ def run(case: CallCase, stamp: Stamp, note: Callable[[str], None] = lambda text:
     """
     result = Result(case)
     ready: list[tuple[CalledContender, float]] = []
-    # torch.compile goes first, for the reason that gossamer.bench.contest.run gives
+    # torch.compile goes first: with torch 2.11 the replay of a CUDA graph faulted where
+    # torch.compile had compiled a module after the capture of the graph
     for name in sorted(case.called, key=lambda name: not name.startswith("torch-compile")):
         note(f"{case.name}, batch {case.batch}: {name}")
         try:
@@ -118,6 +118,7 @@ def _checked(case: Case, contender: CalledContender) -> float:
 
 
 def _failed(result: Result, name: str, error: Exception) -> None:
+    """List the error of a peer; raise an error of gossamer itself."""
     if name.split()[0].partition(":")[0] == OWN:
         raise error if isinstance(error, GossamerError) else RuntimeError(
             f"{name} failed at {result.case.name}: {error}") from error
@@ -145,6 +146,6 @@ def scattered_notice(timed: Iterable[tuple[str, Timing]]) -> str:
                if (spread := timing.p75_us / max(timing.p25_us, 1e-3)) > _SCATTERED]
     if not spreads:
         return ""
-    return (f"times scatter from quartile to quartile, of {', of '.join(spreads)}: another run may "
-            "give another ratio, as where other programs work meanwhile; measure again on an idle "
-            "machine")
+    return (f"times scatter from quartile to quartile, of {', of '.join(spreads)}: other programs "
+            "may have run meanwhile, and another run may give another ratio; measure again on an "
+            "idle machine")

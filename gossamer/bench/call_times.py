@@ -20,11 +20,11 @@ Call = Callable[[], object]
 ROUNDS = 5
 """Rounds in which contenders are measured in turn."""
 _MOST_SAMPLES = 2**21
-"""The most calls that one thread times in one round of a closed loop. The number is limited because
-all times stay in memory."""
+"""The most calls that one thread times in one round of a closed loop, since all times stay in
+memory."""
 _SPIN_S = 2e-4
-"""A thread sleeps until its next call is due within this number of seconds. Then it polls the
-clock, because a sleep may end too late."""
+"""Seconds before its next call is due at which a thread stops sleeping, and polls the clock until
+then, because a sleep may end too late."""
 _BARS = " \N{LOWER ONE EIGHTH BLOCK}\N{LOWER ONE QUARTER BLOCK}\N{LOWER THREE EIGHTHS BLOCK}" \
         "\N{LOWER HALF BLOCK}\N{LOWER FIVE EIGHTHS BLOCK}\N{LOWER THREE QUARTERS BLOCK}" \
         "\N{LOWER SEVEN EIGHTHS BLOCK}\N{FULL BLOCK}"

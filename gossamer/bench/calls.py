@@ -63,8 +63,8 @@ def case_name(name: str, kind: str, load: Load) -> str:
 
 def latency_case(make: NetworkMaker, batch: int, kind: str, load: Load,
                  setting: Setting) -> CallCase:
-    """Make the case of calls with one kind of input. Raises AbsentError where the device has no
-    such inputs."""
+    """Make the case of single calls with one kind of input. Raises AbsentError where calls on this
+    device cannot have such inputs."""
     if kind == TENSORS and not setting.device.runs_cuda_libraries:
         raise AbsentError(f"{setting.device.name} holds no tensors of torch")
     if kind == TENSORS and find_spec("torch") is None:
@@ -83,7 +83,7 @@ def latency_case(make: NetworkMaker, batch: int, kind: str, load: Load,
 
 def throughput_case(make: NetworkMaker, batch: int, kind: str, load: Load,
                     setting: Setting) -> CallCase:
-    """Make the case of many batches. Each batch is the same array. The times include the
+    """Make the case of many batches, all of them the same array. The times include the
     transfers."""
     network = make(batch)
     x = _input(network, batch, kind)
@@ -112,7 +112,7 @@ def call_case(suite: str, name: str, network: PeerNetwork, x: np.ndarray, plans:
           called: dict[str, Callable[[], CalledContender]], load: Load) -> CallCase:
     values = x if x.dtype == np.float32 else normalised(x)
     case = whole_network(suite, name, network.graph, values, plans[0].layers(len(x)))
-    return CallCase(**vars(case) | {"called": called, "load": load})
+    return CallCase(**vars(case), called=called, load=load)
 
 
 def _input(network: PeerNetwork, batch: int, kind: str) -> np.ndarray:
@@ -152,7 +152,8 @@ def _add_peers(called: dict[str, Callable[[], CalledContender]], network: PeerNe
 
 def _own_call(name: str, plan: Plan, x: np.ndarray, kind: str, bound: bool,
               load: Load) -> CalledContender:
-    """Return calls of a plan, each of which ends when its result is complete."""
+    """Return the contender that calls a plan. A call ends when its result is complete. bound:
+    whether the plan is bound to its input."""
     plan.contexts = max(plan.contexts, load.threads)
     precision = precision_of(plan.program(len(x)))
     layout = _layout(x, kind)
@@ -189,7 +190,7 @@ class Shares:
     batch, nbytes: images and bytes of one batch.
     kernels_us: microseconds of the batch's kernels alone.
     bus: rate of copies to the device, in bytes per microsecond.
-    more: further text.
+    more: text that is added at the end.
     """
 
     batch: int
@@ -217,16 +218,16 @@ def _own_stream(name: str, plan: Plan, x: np.ndarray, batches: int, shares: Shar
     kind = BYTES if x.dtype == np.uint8 else ARRAYS
     if name != ONE_BY_ONE:
         return streamed(name, plan, lambda: itertools.repeat(x, batches), batches, shares,
-                         precision, _layout(x, kind))
+                        precision, _layout(x, kind))
     single = CalledContender(name, plan.device, lambda: lambda: plan(x), _first, _layout(x, kind),
                              "plan(x) in a loop", precision)
     return replace(_repeated(single, batches, len(x)), described=shares.text)
 
 
 def streamed(name: str, plan: Plan, batches: Callable[[], Any], runs: float, shares: Shares,
-              precision: str, layout: str = "NHWC") -> CalledContender:
-    """Return a stream of some batches as one call, whose output is the result of the first
-    batch."""
+             precision: str, layout: str = "NHWC") -> CalledContender:
+    """Return the contender of which one call is a stream of some batches. The call's output is the
+    result of the first batch."""
     def call() -> object:
         first = None
         for result in plan.stream(batches()):

@@ -30,16 +30,16 @@ FORCED_OPS = ("conv2d", "gemm", "matmul")
 """Ops whose algorithms are forced. These ops take most of a network's time."""
 _BETWEEN_LAYERS = Format("NHWC", "float16")
 """The format in which most peers and float16 plans keep images between their layers."""
-_OVER_LAYERS = 2e-2
-"""Largest normalised error of a network in TF32 or float16. A network may have a larger error than
-one layer, because the errors of the layers add up. Over the 53 layers of MobileNetV2 the error was
-3e-3 in TF32 and 4e-3 in float16."""
+_MOST_NETWORK_ERROR = 2e-2
+"""Largest normalised error of a network in TF32 or float16. It is larger than the limit of one
+layer, because the errors of the layers add up: over the 53 layers of MobileNetV2 to 3e-3 in TF32,
+and to 4e-3 in float16."""
 _ANY_ERROR = 10.0
-"""The error limit of networks whose errors cannot be judged. It is higher than any error that these
-networks have."""
-_JUMPS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "floor"}
-"""Functions that are not continuous. Such a function may turn the smallest difference into a large
-one, so that the errors of the layers behind the function have no bound."""
+"""The error limit of networks with discontinuous functions, which is larger than any of their
+errors."""
+_DISCONTINUOUS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "floor"}
+"""Functions that may turn the smallest difference into a large one, so that the errors of the
+layers behind such a function have no bound."""
 
 
 @cache
@@ -51,7 +51,7 @@ def file_network(path: Path) -> PeerNetwork:
     if others or dtype != "float32" or shape[:1] != (None,) or None in shape[1:]:
         described = ", ".join(f"{info.name!r} {info.dtype} {shape_text(info.shape)}"
                               for info in graph.inputs)
-        raise InputError(f"{path}: expected one float32 input whose batch alone is open, "
+        raise InputError(f"{path}: expected one float32 input of which only the batch is open; "
                          f"it has {described}")
 
     reader = registry.reader_of(path)
@@ -92,17 +92,21 @@ def input_of(network: PeerNetwork, batch: int) -> np.ndarray:
 
 def whole_network(suite: str, name: str, graph: Graph, x: np.ndarray,
                   layers: Sequence[Layer]) -> Case:
-    """Return the case of a whole network with its reference and the least work of its layers."""
+    """Return the case of a whole network. Its least work is the least FLOPs of its layers, and the
+    bytes of its nonzero weights, its input and its output.
+
+    x: the input.
+    layers: the layers of the network's plan at this batch size.
+    """
     mixing, _ = along_batch(graph, len(x))
     expected = reference(graph, x[:CHECKED_IMAGES] if mixing is None else x)
     weights = [layer.weights["weight"] for layer in layers if "weight" in layer.weights]
     size = sum(weight.size for weight in weights)
     nonzeros = sum(int(np.count_nonzero(weight)) for weight in weights)
-    ends = (default_spec(x.shape), default_spec((len(x), *expected.shape[1:])))
-    return Case(suite, name, len(x),
-                sum(least_work(layer)[0] for layer in layers if not layer.is_reshape),
-                sum(array.nbytes for layer in layers for array in layer.weights.values())
-                - 4 * (size - nonzeros) + sum(spec.nbytes for spec in ends),
+    flops = sum(least_work(layer)[0] for layer in layers if not layer.is_reshape)
+    stored = sum(array.nbytes for layer in layers for array in layer.weights.values())
+    ends = sum(default_spec(shape).nbytes for shape in (x.shape, (len(x), *expected.shape[1:])))
+    return Case(suite, name, len(x), flops, stored - 4 * (size - nonzeros) + ends,
                 nonzeros / size if size else 1.0, expected, most_error=_most_error(graph))
 
 
@@ -116,36 +120,38 @@ def _most_error(graph: Graph) -> dict[str, float]:
     """Return, for each precision, the normalised error above which a result counts as wrong."""
     functions = {step.function for node in graph.nodes for key in ("expression", "epilogue")
                  if key in node.attributes for step in node.attributes[key].steps}
-    most = _ANY_ERROR if functions & _JUMPS else _OVER_LAYERS
+    most = _ANY_ERROR if functions & _DISCONTINUOUS else _MOST_NETWORK_ERROR
     return {"fp32": MOST_ERROR["fp32"], "tf32": most, "fp16": most}
 
 
-def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
-           between_layers: bool = False) -> list[Plan]:
-    """Plan the network once for each allowed precision, and return the plans, the most precise
-    plan first. The precision of a plan is the precision of its least precise layer. If several
-    plans have the same precision, only one of them is returned.
+def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY, *,
+             between_layers: bool = False) -> list[Plan]:
+    """Plan the network once for each precision of the setting, and return the plans, the most
+    precise plan first. The precision of a plan is the precision of its least precise layer. If
+    several plans have the same precision, only one of them is returned.
 
     policy: restrictions of gossamer's choice.
+    between_layers: whether float16 plans take and return images in _BETWEEN_LAYERS, as a piece of a
+    larger network would.
     Raises AbsentError where the algorithm that the policy forces computes no layer.
     """
     only = policy.only
     plans: dict[str, Plan] = {}
     reason = ""
-    # the least precise precision is measured first: it allows all candidates, so that the tuning
-    # cache then has the times of all candidates of the other precisions
+    # the least precise precision comes first: it allows the candidates of all precisions, so that
+    # the tuning cache then has the times for the others
     for allowed in reversed(setting.precisions):
         boundary = _BETWEEN_LAYERS if between_layers and allowed == "fp16" else None
         plan = Plan(graph, setting.device, replace(policy, boundary=boundary),
                     tuner=setting.tuner(allowed))
         steps = plan.program(batch).steps
-        # an algorithm of another op may have the same name, but does not count
+        # algorithms of other ops may have the same name; these do not count
         if only is None or any(step.algorithm.name == only and step.layer.op in FORCED_OPS
                                for step in steps):
             plans[precision_of(plan.program(batch))] = plan
         else:
             reason = next((step.rejected[only] for step in steps if only in step.rejected
-                           and step.layer.op in FORCED_OPS), "none is of its kind")
+                           and step.layer.op in FORCED_OPS), "no layer has an op that it computes")
     if not plans:
         raise AbsentError(f"computes no layer: {reason}")
     return [plans[precision] for precision in PRECISIONS if precision in plans]

@@ -1,5 +1,5 @@
-"""Measures the time that a cache line takes to move from one processor to another, among the
-processors on which the contenders run."""
+"""Measures the time that a cache line takes to move between the processors on which contenders
+run."""
 
 from __future__ import annotations
 
@@ -43,12 +43,11 @@ def sharing_cache(processor: int) -> set[int]:
 
 def transfer_ns() -> float:
     """Return the nanoseconds that a cache line takes to move from another processor to the first
-    one. The time is measured for every processor that this thread may use and that shares a cache
-    with the first processor; the longest time is returned. The result is 0 where there is no such
-    processor.
+    one of those that this thread may use. Of the processors that share a cache with the first one,
+    the slowest counts; the result is 0 where there are none.
 
-    To measure the time, the first processor reads a line that the other processor has written. The
-    time for a line that the first processor has written is subtracted.
+    The first processor reads lines that the other processor has written. The time for lines that
+    the first processor has written itself is subtracted.
     """
     first, *others = allowed() or [0]
     others = sorted(sharing_cache(first).intersection(others))
@@ -60,13 +59,13 @@ def transfer_ns() -> float:
 
 
 def far_notice(transfers: Sequence[float]) -> str:
-    """Return a notice where transfers between processors were slow most times that they were
-    measured for a case; an empty text otherwise. transfers: the results of transfer_ns()."""
+    """Return a notice where the median of transfers between processors is slow; else "".
+    transfers: the results of transfer_ns() for one case."""
     if not transfers or (median := statistics.median(transfers)) <= FAR_NS:
         return ""
     return (f"a cache line takes {median:.0f} ns between processors that share a cache, more than "
-            f"{FAR_NS:.0f}, as where a hypervisor runs them far apart for a while: contenders with "
-            "several threads are slower than in another run; measure again later")
+            f"{FAR_NS:.0f}: a hypervisor may run them far apart for a while, so that contenders "
+            "with several threads are slower than in another run; measure again later")
 
 
 def _read_ns(writer: int, reader: int) -> float:

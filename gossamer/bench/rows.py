@@ -62,9 +62,9 @@ class ResultRow:
 
     @property
     def share_of_light(self) -> float | None:
-        """The time at the speed of light divided by the measured time. None where the speed of
-        light is not known, and where the measured time is shorter. In the second case the data lay
-        in a cache, but the speed of light is computed by the rate of the slower memory."""
+        """The time at the speed of light divided by the measured time. None where the former is not
+        known, or is longer: then the data lay in a cache, while the speed of light is computed for
+        the slower memory."""
         light = self.speed_of_light_us
         return None if light is None or light > self.median_us else light / self.median_us
 

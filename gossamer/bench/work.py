@@ -41,8 +41,8 @@ class PeerNetwork:
 
     torch: function from the graph's constants to a torch.nn.Module, None where the network is not
     written in PyTorch.
-    torch_fused: function like `torch`. The module that it returns computes the whole layer in one
-    call, which only CUDA offers. None where CUDA has no call for the whole layer.
+    torch_fused: function like `torch`, whose module computes the whole layer in one call that only
+    CUDA offers; None where CUDA has no such call.
     onnx: function that returns the content of the network's ONNX file; None where to_onnx writes
     this file from the graph.
     is_layer: True for a single layer, which takes so little time that the cost of a call from
@@ -66,8 +66,8 @@ class CalledContender:
     output: function from the value that a call returned to an array with the result.
     runs: number of executions in one call, where a call is a loop over many batches; None where a
     call is a single execution.
-    described: function from the microseconds of one execution to a text that the row has before
-    `config`.
+    described: function from the microseconds of one execution to a text, which comes before
+    `config` in the row.
     """
 
     contender: str
@@ -125,7 +125,7 @@ class Setting:
 
 def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda line: None, *,
            kept: TuningCache | None = None, choice_only: bool = False,
-          budget_s: float | None = None) -> Callable[[str], Tuner]:
+           budget_s: float | None = None) -> Callable[[str], Tuner]:
     """Return a function from a precision to its tuner; all tuners share one tuning cache.
 
     The tuners measure every configuration that vendors' libraries offer, whatever the effort, so
@@ -146,8 +146,8 @@ def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda lin
 
 
 def least_work(layer: Layer) -> tuple[int, int]:
-    """Return the least FLOPs and the least bytes of a layer: the numbers that its problem states,
-    minus the operations and the bytes of the zero weights."""
+    """Return the least FLOPs and the least bytes of a layer, as its problem states them, less the
+    operations and the bytes of zero weights."""
     flops, size = layer.problem.flops, layer.problem.least_bytes
     weight = layer.weights.get("weight")
     if weight is None or layer.op not in ("conv2d", "gemm") or not weight.size:
@@ -158,6 +158,6 @@ def least_work(layer: Layer) -> tuple[int, int]:
 
 
 def normalised(x: np.ndarray) -> np.ndarray:
-    """Return arrays of uint8 as the network reads them: divided by 255, in float32 and NCHW."""
+    """Return an array of uint8 as the network reads it: divided by 255, in float32 and NCHW."""
     values = x.transpose(0, 3, 1, 2) if x.ndim == 4 else x
     return np.ascontiguousarray(values) * np.float32(BYTE_SCALE)

@@ -97,7 +97,7 @@ def decode(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float
     if output.dtype == np.float16:
         # scores are as precise as the head's numbers
         output = output.astype(np.float32)
-    # boxes with NaN or infinite edges are left out below, so that NumPy's warnings are of no use
+    # NumPy need not warn of NaN and infinite edges: boxes with such edges are left out below
     with np.errstate(all="ignore"):
         centres, sizes, objectness, probabilities = _DECODERS[head.kind](head, output, grid,
                                                                          threshold)
@@ -133,8 +133,8 @@ def _darknet(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: flo
     """Decode a raw head of Darknet, (anchors * (5 + classes), H, W)."""
     height, width = output.shape[1:]
     numbers = output.reshape(len(head.mask), 5 + grid.classes, height, width)
-    plain = head.kind == "yolo" and head.new_coords
-    objectness = numbers[:, 4] if plain else _sigmoid(numbers[:, 4])
+    has_sigmoids = head.kind == "yolo" and head.new_coords
+    objectness = numbers[:, 4] if has_sigmoids else _sigmoid(numbers[:, 4])
     anchor, row, column = np.nonzero(objectness > threshold)
     chosen = numbers[anchor, :, row, column].astype(np.float64)
     objectness = objectness[anchor, row, column].astype(np.float64)
@@ -142,11 +142,11 @@ def _darknet(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: flo
     if head.kind == "region" and head.softmax:
         classes = np.exp(classes - classes.max(axis=1, keepdims=True, initial=-np.inf))
         classes /= classes.sum(axis=1, keepdims=True)
-    elif not plain:
+    elif not has_sigmoids:
         classes = _sigmoid(classes)
-    offsets = offsets if plain else _sigmoid(offsets)
+    offsets = offsets if has_sigmoids else _sigmoid(offsets)
     offsets = offsets * head.scale_x_y - (head.scale_x_y - 1) / 2
-    sizes = (2 * chosen[:, 2:4]) ** 2 if plain else np.exp(chosen[:, 2:4])
+    sizes = (2 * chosen[:, 2:4]) ** 2 if has_sigmoids else np.exp(chosen[:, 2:4])
     cell = np.array([grid.size[1] / width, grid.size[0] / height])
     centres = (np.stack([column, row], axis=1) + offsets) * cell
     return centres, sizes * grid.anchors[anchor], objectness, classes
@@ -235,15 +235,13 @@ def suppress(candidates: Candidates, limit: float, kind: str = "greedynms",
                 kept.append(block[0])
                 block = block[1:][are_apart(block[0], block[1:])]
             left = left[are_apart(np.array(kept[first:]), left).all(axis=0)]
-    numbers = np.array(kept, np.int64)
-    return numbers[np.argsort(-candidates.scores[numbers], kind="stable")]
+    indices = np.array(kept, np.int64)
+    return indices[np.argsort(-candidates.scores[indices], kind="stable")]
 
 
 def overlap(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Return the intersection over union of boxes; 0 for two empty boxes.
-
-    One box (4,), or each of several boxes (M, 1, 4), is compared with other boxes (K, 4).
-    """
+    """Return the intersection over union of one box (4,), or of each of several boxes (M, 1, 4),
+    with other boxes (K, 4): an array (K,) or (M, K). It is 0 for two empty boxes."""
     low, high = np.maximum(box[..., :2], boxes[:, :2]), np.minimum(box[..., 2:], boxes[:, 2:])
     sides = np.maximum(high - low, 0)
     common = sides[..., 0] * sides[..., 1]
@@ -252,12 +250,8 @@ def overlap(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
 
 
 def _distance(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Return the normalised squared distance of the centres of boxes.
-
-    It is divided by the squared diagonal of the smallest box around both boxes.
-
-    The arguments have the shapes that overlap() takes.
-    """
+    """Return the squared distance of the centres of boxes, divided by the squared diagonal of the
+    smallest box around both boxes. Arguments and result have the shapes of overlap()."""
     around = np.maximum(box[..., 2:], boxes[:, 2:]) - np.minimum(box[..., :2], boxes[:, :2])
     diagonal = (around**2).sum(axis=-1)
     twice_between = (box[..., :2] + box[..., 2:]) - (boxes[:, :2] + boxes[:, 2:])

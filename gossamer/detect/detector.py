@@ -153,9 +153,8 @@ class Detector:
         Returns
         -------
         batch : array
-            The input: float32 of shape (N, channels, height, width), or the format that a plan with
-            an InputFormat takes. Where the plan takes uint8, the numbers of the resized photo are
-            rounded.
+            The input: float32 of shape (N, channels, height, width), or an array in the InputFormat
+            of the plan. Where the plan takes uint8, the resized photos are rounded.
         placements : list of Placement
             Where each photo lies in the input, for `decode`.
 
@@ -203,7 +202,7 @@ class Detector:
         list of list of Box
             The objects of each photo, in descending order of score.
         """
-        # a network may have its raw heads as further outputs, behind the decoded boxes
+        # a network may have its raw heads as further outputs, after the decoded boxes
         outputs = [np.asarray(output, np.float32)
                    for output in outputs[:len(self._metadata.heads)]]
         if not all(np.isfinite(output).all() for output in outputs):
@@ -249,14 +248,14 @@ class Detector:
 def _plan(model: str | Path | Graph | Plan, device: str | Device | None) -> Plan:
     """Return the plan of a network."""
     if names_several(device) or isinstance(model, PlanGroup):
-        raise InputError("a detector runs on one device, and several are named; make one for each")
+        raise InputError("a detector runs on one device; make a detector for each of the devices")
     if isinstance(model, Plan):
         if device is not None:
-            raise InputError(f"device {device}: a plan has its device; leave it out")
+            raise InputError(f"device {device}: a plan has a device already; leave device out")
         return model
     if not isinstance(model, Graph) and str(model).endswith(SUFFIX):
         return Plan.load(model, device)
-    # boxes need no float64, which parts for ONNX Runtime would keep
+    # boxes need no float64; without a precision, ONNX Runtime would compute float64 parts
     graph = load(model if isinstance(model, Graph) else str(model), precision="fp32")
     check_open_dimensions(graph)
     return compile(graph, device)

@@ -79,14 +79,12 @@ def place(photo: tuple[int, int], size: tuple[int, int], resize: str, style: Sty
 
 def fitted(image: np.ndarray, placement: Placement, size: tuple[int, int],
            style: Style) -> np.ndarray:
-    """Return the network's input, with the resized photo at its placement.
-
-    The input has the shape (height, width, channels), or (height, width) for a photo without
-    channels.
+    """Return the network's input (height, width, channels), with the resized photo at its
+    placement; (height, width) for a photo without channels.
 
     Each pixel of the rectangle is interpolated between four pixels of the photo; the pixels outside
-    of the rectangle have the style's `fill`. No other pixels of the photo are read, so that a large
-    photo takes no more memory than a small one.
+    of the rectangle have the style's `fill`. Other pixels of the photo are not read, so that a
+    large photo takes no more memory than a small one.
 
     size: height and width of the input.
     """

@@ -30,7 +30,7 @@ def recognise(graph: Graph) -> tuple[DetectorMetadata, Preprocessing]:
     if graph.tail is not None:
         raise UnsupportedError(f"{graph.file or graph.name}: ONNX Runtime computes its end, so "
                                "that the shapes of its outputs are not known; export it without "
-                               "its own choice of boxes, or load a float64 one with "
+                               "its own choice of boxes, or load a float64 network with "
                                "precision='fp32'")
     static = resolve(graph, graph.batch_or(1))
     shapes = [static.shapes[info.name] for info in graph.outputs]
@@ -81,10 +81,10 @@ def _by_shape(graph: Graph, shapes: list[Shape], size: tuple[int, int]) -> Detec
         return DetectorMetadata((DetectionHead("yolov5"),), shape[2] - 5)
     outputs = f"{graph.file or graph.name}: its outputs ({', '.join(map(shape_text, shapes))})"
     if all(map(_is_raw_head, shapes)):
-        raise UnsupportedError(f"{outputs} are raw heads, whose anchors the file does not tell; "
+        raise UnsupportedError(f"{outputs} are raw heads, whose anchors the file does not state; "
                                "export the model with its boxes decoded (YOLOv7: --grid)")
     raise UnsupportedError(
-        f"{outputs} tell no boxes that gossamer decodes: expected metadata with the key "
+        f"{outputs} hold no boxes that gossamer decodes: expected metadata with the key "
         "`detector`, as `gossamer convert` writes it, or YOLOX's output "
         f"(Nx{counts[0]}x(5+classes)), YOLOv5's (Nx{_ANCHORS * counts[0]}x(5+classes)) or YOLOv8's "
         f"(Nx(4+classes)x{counts[0]})")
@@ -98,9 +98,9 @@ def _is_raw_head(shape: Shape) -> bool:
 def _kind_of_cells(graph: Graph) -> str:
     """Return the kind of a head with one box for each cell.
 
-    The functions that follow the last convolutions decide. YOLOX computes an exponential where its
-    graph decodes boxes. YOLOv6 computes only products or quotients; its boxes are decoded like
-    boxes of YOLOv5. YOLOX without decoding computes none of these functions.
+    The functions after the last convolutions decide. YOLOX computes an exponential where its graph
+    decodes boxes, and none of these functions where it does not. YOLOv6 computes products or
+    quotients only; its boxes are decoded like boxes of YOLOv5.
     """
     functions = _last_functions(graph)
     return ("yolox_decoded" if "exp" in functions else
@@ -108,10 +108,8 @@ def _kind_of_cells(graph: Graph) -> str:
 
 
 def _last_functions(graph: Graph) -> set[str]:
-    """Return the functions between the last convolutions and the first output.
-
-    The epilogues of these convolutions are included.
-    """
+    """Return the functions between the last convolutions and the first output, and those in the
+    epilogues of these convolutions."""
     functions = set[str]()
     makers = {name: node for node in graph.nodes for name in node.outputs}
     names, seen = [graph.outputs[0].name], set[str]()
@@ -133,7 +131,7 @@ def _check(graph: Graph, detector: DetectorMetadata, shapes: list[Shape],
     """Raise UnsupportedError where the outputs do not have the shapes that the metadata state."""
     if len(shapes) != len(detector.heads):
         raise UnsupportedError(f"{graph.file or graph.name}: has {len(shapes)} outputs, and its "
-                               f"metadata tell of {len(detector.heads)} heads")
+                               f"metadata describe {len(detector.heads)} heads")
     counts = [cells(size, strides) for strides in STRIDES]
     for info, shape, head in zip(graph.outputs, shapes, detector.heads, strict=True):
         channels = len(head.mask) * (5 + detector.classes)
@@ -145,5 +143,5 @@ def _check(graph: Graph, detector: DetectorMetadata, shapes: list[Shape],
                 }.get(head.kind, len(shape) == 4 and shape[1] == channels)
         if not fits:
             raise UnsupportedError(f"{graph.file or graph.name}: output {info.name!r} has shape "
-                                   f"{shape_text(shape)}, which is none of a {head.kind} head with "
+                                   f"{shape_text(shape)}, expected that of a {head.kind} head with "
                                    f"{len(head.mask)} anchors and {detector.classes} classes")

@@ -292,7 +292,7 @@ class GraphBuilder:
         ceil_mode : bool
             Whether a last window that reaches beyond the end of the input is computed.
         count_include_pad : bool
-            Whether averages count the padding.
+            Whether averages count elements of the padding.
         **names
             As in `NodeNames`.
 
@@ -336,7 +336,7 @@ class GraphBuilder:
         Parameters
         ----------
         xs : sequence of str
-            The inputs, whose sizes may differ in this dimension only.
+            The inputs, whose sizes may differ only along `axis`.
         axis : int
             The dimension.
         **names
@@ -405,8 +405,8 @@ class GraphBuilder:
         mode : {"nearest", "linear"}
             How pixels between the pixels of the input are computed.
         coordinates, nearest_mode : str
-            ONNX's names of the rules that tell where a pixel of the result lies in the input, and
-            which pixel of the input is nearest.
+            ONNX's names of two rules: where a pixel of the result lies in the input, and which
+            pixel of the input is nearest to this place.
         **names
             As in `NodeNames`.
 
@@ -430,7 +430,7 @@ class GraphBuilder:
         axis : int
             The dimension.
         log : bool
-            Whether to take the logarithm of the result.
+            Whether the result is the logarithm of the softmax.
         **names
             As in `NodeNames`.
 

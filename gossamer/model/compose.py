@@ -12,13 +12,12 @@ from gossamer.expression import Expression, ExpressionStep
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a Composer.
+    """A value of a Composer: an operand, or the result of a step.
 
-    Arithmetic with it adds steps to the composer.
+    Arithmetic on a value adds a step to the composer. The other argument may be a value, a number,
+    or the name of an operand.
 
-    The other argument may also be a number, or the name of an operand.
-
-    number: steps count up from 0, operands down from -1.
+    number: index of a step, from 0 upwards, or of an operand, from -1 downwards.
     """
 
     composer: Composer
@@ -52,7 +51,7 @@ class Value:
 
 
 class Composer:
-    """Builds an expression step by step. A step that equals an earlier one is that step."""
+    """Builds an expression step by step. A step that equals an earlier one is not added again."""
 
     def __init__(self) -> None:
         self.operands: list[str] = []
@@ -60,14 +59,14 @@ class Composer:
         self._steps: dict[ExpressionStep, int] = {}
 
     def operand(self, name: str) -> Value:
-        """Return an operand, which is added if it is new."""
+        """Return the operand with a name, and add it if it is new."""
         if name not in self._numbers:
             self.operands.append(name)
             self._numbers[name] = -len(self.operands)
         return Value(self, self._numbers[name])
 
     def value(self, argument: Value | float | str) -> Value:
-        """Return a value as it is, a number as a constant, and a name as an operand."""
+        """Return an argument as a value: a number becomes a constant, a name an operand."""
         if isinstance(argument, Value):
             return argument
         return self.operand(argument) if isinstance(argument, str) else self.constant(argument)
@@ -83,7 +82,7 @@ class Composer:
         return self.apply("constant", constants=(value,))
 
     def operand_or_constant(self, name: str, array: np.ndarray | None) -> Value:
-        """Return an operand; a constant where the operand is a constant of one element.
+        """Return the named operand, or its number where it is a constant of one element.
 
         array: the operand's array where it is a constant, else None.
         """
@@ -105,7 +104,7 @@ class Composer:
     def build(self, *outputs: Value, first: str | None = None) -> tuple[list[str], Expression]:
         """Return the operands that the outputs depend on, and the expression of these operands.
 
-        An operand `first` comes first, and stays even where no output depends on it.
+        first: the operand that comes first, and is kept even where no output depends on it.
         """
         steps = list(self._steps)
         needed: set[int] = set()

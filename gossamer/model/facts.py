@@ -1,4 +1,4 @@
-"""derive: derives the facts of all values of a static graph; stating_nan: says which may be NaN."""
+"""Derives the value facts of a static graph (derive), and which values may be NaN (stating_nan)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _LARGEST_SUM = 2.0**127
 
 
 def derive(static: StaticGraph) -> dict[str, ValueFacts]:
-    """Return the facts of every input, constant and value of a graph by its name. The facts rules
-    of the ops derive these facts. gossamer.facts says for which algorithms facts hold."""
+    """Return the facts of every input, constant and result of a graph by its name, as the facts
+    rules of the ops derive them. gossamer.facts says for which algorithms facts hold."""
     facts = {info.name: dtype_facts(info.dtype) for info in static.graph.inputs}
     facts.update({name: of_array(array) for name, array in static.constants.items()})
     for node in static.nodes:
@@ -31,9 +31,12 @@ def derive(static: StaticGraph) -> dict[str, ValueFacts]:
 
 
 def stating_nan(static: StaticGraph, facts: Mapping[str, ValueFacts]) -> dict[str, ValueFacts]:
-    """Return the facts of all values; those of inputs and results also say whether NaN may occur.
-    A network's inputs may be NaN where they are floats. Integers may not, nor comparisons and what
-    they choose, nor what is computed of finite numbers without a quotient, a root or the like."""
+    """Return the facts of all values, in which inputs and results also state whether NaN may occur.
+
+    Inputs of the network that are floats may be NaN; integers and truth values cannot. A result
+    cannot be NaN if its arguments are finite, and its function makes no NaN of finite numbers as a
+    quotient or a root may.
+    """
     found: dict[str, bool] = {info.name: _is_float(info.dtype) for info in static.graph.inputs}
 
     def nan(name: str) -> bool:
@@ -45,13 +48,13 @@ def stating_nan(static: StaticGraph, facts: Mapping[str, ValueFacts]) -> dict[st
         return found[name]
 
     for node in static.nodes:
-        found.update(zip(node.outputs, _nodes_nan(static, node, facts, nan), strict=True))
+        found.update(zip(node.outputs, _outputs_nan(static, node, facts, nan), strict=True))
     return {name: known if name in static.constants else replace(known, nan=found[name])
             for name, known in facts.items()}
 
 
 def _is_of_signs(known: ValueFacts, weight: np.ndarray | None) -> bool:
-    """Return whether a product may be computed on bits, for which the sign of NaN is a number."""
+    """Return whether a product may be computed on bits, which turn NaN into a sign."""
     return weight is not None and (known.is_binary or known.is_ternary) and are_scaled_signs(weight)
 
 
@@ -59,9 +62,10 @@ def _is_float(dtype: str) -> bool:
     return dtype_facts(dtype) == REAL
 
 
-def _nodes_nan(static: StaticGraph, node: Node, facts: Mapping[str, ValueFacts],
-               nan: Callable[[str], bool]) -> Sequence[bool]:
-    """Return for each output of a node whether it may be NaN. nan: the same for each input."""
+def _outputs_nan(static: StaticGraph, node: Node, facts: Mapping[str, ValueFacts],
+                 nan: Callable[[str], bool]) -> Sequence[bool]:
+    """Return for each output of a node whether it may be NaN. nan: returns whether a value of the
+    given name may be NaN."""
     known = [facts.get(name, REAL) for name in node.inputs]
     if not any(_is_float(static.dtypes[name]) for name in node.outputs):
         return [False] * len(node.outputs)

@@ -1,4 +1,4 @@
-"""What callers choose of a graph: the formats of its inputs and outputs, and which outputs."""
+"""Sets the formats of a graph's inputs and outputs, and leaves out outputs that nobody asks for."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def with_formats(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] |
     """Return the graph with the formats that `gossamer.compile` is given; None keeps the formats
     of the file. Raises InputError where the formats do not fit the graph."""
     if graph.tail is not None and (inputs is not None or output_dtype is not None):
-        raise InputError(f"{graph.name} ends in what ONNX Runtime computes: it takes and gives "
-                         "arrays as its file says; leave inputs and output_dtype out")
+        raise InputError(f"ONNX Runtime computes the end of {graph.name}, so that its inputs and "
+                         "outputs keep the formats of its file; leave inputs and output_dtype out")
     if inputs is not None:
         formats = _by_name(graph, inputs)
         for info in graph.inputs:
@@ -59,8 +59,8 @@ def _by_name(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] | str
                 raise InputError(f"inputs: {graph.name} has no input {quoted(name)}; its inputs: "
                                  f"{names}")
             if not isinstance(format_, InputFormat):
-                raise InputError(f"inputs: that of {quoted(name)} is {quoted(format_)}, expected "
-                                 "an InputFormat, such as InputFormat('uint8', 'NHWC')")
+                raise InputError(f"inputs: the format of {quoted(name)} is {quoted(format_)}, "
+                                 "expected an InputFormat, such as InputFormat('uint8', 'NHWC')")
         return dict(inputs)
     if isinstance(inputs, str) and inputs == PHOTOS:
         inputs = InputFormat.from_metadata(graph.metadata)
@@ -81,9 +81,9 @@ def _returned(info: ValueInfo, dtype: str) -> ValueInfo:
     if dtype == info.dtype:
         return replace(info, returned_dtype="")
     if (info.dtype, dtype) not in RETURNED:
-        known = ", ".join((info.dtype, *(to for of, to in sorted(RETURNED) if of == info.dtype)))
+        known = " or ".join((info.dtype, *(to for of, to in sorted(RETURNED) if of == info.dtype)))
         raise InputError(f"output_dtype {quoted(dtype)}: output {quoted(info.name)} is "
-                         f"{info.dtype}, which is returned as {known}")
+                         f"{info.dtype}, which can be returned as {known}")
     return replace(info, returned_dtype=dtype)
 
 
@@ -113,7 +113,7 @@ def with_outputs(graph: Graph, names: Sequence[str] | None) -> Graph:
     if names is None:
         return graph
     if graph.tail is not None:
-        raise InputError(f"{graph.file or graph.name}: its outputs are chosen where it is loaded: "
+        raise InputError(f"{graph.file or graph.name}: choose its outputs when you load it: "
                          "gossamer.load(..., outputs=[...])")
     outputs = chosen(graph.outputs, names, graph.file or graph.name)
     wanted = [info.name for info in outputs]

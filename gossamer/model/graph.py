@@ -73,13 +73,15 @@ class ValueInfo:
 
 @dataclass(frozen=True)
 class Tail:
-    """The end of a network, which ONNX Runtime computes from the results of all other nodes: values
-    whose shape the data decide, and values that are no tensors of numbers.
+    """The end of a network, which ONNX Runtime computes from the results of the other nodes.
 
-    model: the bytes of its ONNX model.
-    constants: inputs of the model that are the same in each call, by their index.
-    reads: names of the model's other inputs in their order, each an output of the graph or an input
-    of the network.
+    It computes the values that no graph of gossamer holds, since their shape depends on the data or
+    they are no tensors of numbers, and all that follows from these values.
+
+    model: the bytes of the tail's ONNX model.
+    constants: the model's inputs that are the same in each call, by the index of the input.
+    reads: the values that the model's other inputs take, in order: names of outputs of the graph,
+    or of inputs of the network.
     inputs, outputs: all inputs and outputs of the network. The dtype of a text or of a list of
     tensors is the name of its kind, such as "string".
     """
@@ -128,8 +130,8 @@ class Graph:
         return self.outputs if self.tail is None else self.tail.outputs
 
     def batch_or(self, batch: int) -> int:
-        """Return the batch size for which the file was written, which may be 0; `batch` where it
-        was written for any."""
+        """Return the batch size for which the file was written, which may be 0; `batch` where the
+        file was written for every batch size."""
         return batch if self.fixed_batch is None else self.fixed_batch
 
     def __repr__(self) -> str:

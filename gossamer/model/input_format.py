@@ -72,16 +72,16 @@ class InputFormat:
         for name in ("scale", "mean", "std"):
             numbers = _numbers(name, getattr(self, name))
             if name != "mean" and 0.0 in numbers:
-                raise InputError(f"{name} {_text(numbers)}: has a zero; expected other numbers")
+                raise InputError(f"{name} {_text(numbers)}: expected numbers other than 0")
             object.__setattr__(self, name, numbers)
-        counts = {name: len(self._of(name)) for name in ("scale", "mean", "std")
-                  if len(self._of(name)) > 1}
+        counts = {name: len(self._parameter(name)) for name in ("scale", "mean", "std")
+                  if len(self._parameter(name)) > 1}
         if len(set(counts.values())) > 1:
             raise InputError(" and ".join(f"{name} has {count} numbers"
                                           for name, count in counts.items())
-                             + "; expected one each, or one for each channel")
+                             + "; expected one number, or as many as the input has channels")
         if not np.isfinite([*self.factors, *self.shifts]).all():
-            scale, mean, std = (_text(self._of(name)) for name in ("scale", "mean", "std"))
+            scale, mean, std = (_text(self._parameter(name)) for name in ("scale", "mean", "std"))
             raise InputError(f"scale {scale}, mean {mean} and std {std}: their quotients are too "
                              "large for float32")
 
@@ -122,7 +122,7 @@ class InputFormat:
                              "InputFormat('uint8', 'NHWC', scale=, mean=, std=)")
         if preprocessing.rounding != "none":
             raise InputError(f"photos are rounded to {preprocessing.rounding} for this network, "
-                             "which no InputFormat says; prepare them, and leave inputs out")
+                             "which no InputFormat does; give prepared photos, without `inputs`")
         return cls(dtype, layout, preprocessing.scale, preprocessing.mean, preprocessing.std)
 
     @cached_property
@@ -178,9 +178,9 @@ class InputFormat:
         return np.ascontiguousarray(x)
 
     def arranged(self, array: np.ndarray) -> np.ndarray:
-        """Return an array in the format's dtype and layout.
+        """Return an array in the format's dtype and layout, without normalising it.
 
-        array: images with the axes N, C, H, W, not normalised, or an array of another rank.
+        array: images (N, C, H, W), or an array of another rank.
         """
         if array.ndim == 4:
             array = array.transpose(AXES[self.layout])
@@ -191,13 +191,13 @@ class InputFormat:
     def check(self, name: str, shape: Sequence[int | None], dtype: str) -> None:
         """Raise InputError unless an input with this name, shape and dtype may have this format."""
         if dtype != "float32":
-            raise InputError(f"inputs: input {quoted(name)} takes {dtype}, and formats are those "
-                             "of float32 inputs, such as pictures; leave its format out")
-        counts = {name: len(self._of(name)) for name in ("scale", "mean", "std")}
+            raise InputError(f"inputs: input {quoted(name)} takes {dtype}, and only inputs of "
+                             "float32, such as pictures, can have a format; leave its format out")
+        counts = {name: len(self._parameter(name)) for name in ("scale", "mean", "std")}
         if len(shape) != 4 and (max(counts.values()) > 1 or self.layout != "NCHW"):
-            what = f"layout {self.layout}" if self.layout != "NCHW" else "numbers for channels"
-            raise InputError(f"inputs: input {quoted(name)} has {len(shape)} dimensions, its "
-                             f"format has {what}, which images of 4 dimensions take")
+            what = f"layout {self.layout}" if self.layout != "NCHW" else "one number per channel"
+            raise InputError(f"inputs: input {quoted(name)} has {len(shape)} dimensions; a format "
+                             f"with {what} needs an input of 4 dimensions")
         for option, count in counts.items():
             if count > 1 and count != shape[1]:
                 raise InputError(f"inputs: {option} has {count} numbers, input {quoted(name)} has "
@@ -208,20 +208,20 @@ class InputFormat:
         defaults."""
         parts = [self.dtype, *([self.layout] if self.layout != "NCHW" else [])]
         for name, neutral in (("scale", (1.0,)), ("mean", (0.0,)), ("std", (1.0,))):
-            if (numbers := self._of(name)) != neutral:
+            if (numbers := self._parameter(name)) != neutral:
                 parts.append(f"{name} {_text(numbers)}")
         return " ".join(parts)
 
-    def _of(self, name: str) -> tuple[float, ...]:
+    def _parameter(self, name: str) -> tuple[float, ...]:
         """Return scale, mean or std, which __post_init__ has made a tuple."""
         return tuple(getattr(self, name))
 
-    def _float32(self, of: Any) -> tuple[float, ...]:
+    def _float32(self, function: Any) -> tuple[float, ...]:
         """Return the results of a function of scale, mean and std, computed in float64 and rounded
         to float32; one number where all results are equal."""
         with np.errstate(all="ignore"):
-            numbers = np.atleast_1d(of(*(np.asarray(each, np.float64)
-                                         for each in map(self._of, ("scale", "mean", "std")))))
+            parameters = (np.asarray(self._parameter(name)) for name in ("scale", "mean", "std"))
+            numbers = np.atleast_1d(function(*parameters))
             numbers = numbers.astype(np.float32).astype(np.float64) + 0.0
         values = tuple(numbers.tolist())
         return values[:1] if len(set(values)) == 1 else values
@@ -238,7 +238,7 @@ def _numbers(name: str, value: Any) -> tuple[float, ...]:
         raise InputError(f"{name} {quoted(value)}: expected a number, or one for each channel"
                          ) from None
     if not numbers or not all(map(math.isfinite, numbers)):
-        raise InputError(f"{name} {_text(numbers)}: expected finite numbers, one or one for each "
+        raise InputError(f"{name} {_text(numbers)}: expected one finite number, or one for each "
                          "channel")
     return numbers
 

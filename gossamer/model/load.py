@@ -79,7 +79,8 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
 
 def _loaded(model: Any, more_files: Sequence[str | Path], weights: str | Path | None,
             outputs: Sequence[str] | None, narrows: bool) -> Graph:
-    """Return the network as `load` does, without showing the network's warnings."""
+    """Return the network as `load` does, without showing the network's warnings. narrows: whether
+    float64 becomes float32."""
     if any(kind.__module__.split(".")[:2] == ["torch", "nn"] for kind in type(model).__mro__):
         raise InputError(f"cannot load {kind_of(model)}, a module of PyTorch: "
                          "gossamer.optimize(module.eval(), example_input) makes a fast module "
@@ -156,7 +157,7 @@ def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
                   weights: Path) -> list[Path]:
     """Return the further files of a model whose weights are in the file `weights`.
 
-    Raise InputError where the model takes no file of weights, or where further files are given
+    Raises InputError where the model takes no file of weights, or where its further files are given
     already.
     """
     takes_weights = reader is not None and [file.content for file in reader.further] == ["weights"]
@@ -167,7 +168,7 @@ def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
 
 
 def other_kind(name: str) -> str | None:
-    """Return what a file is that no reader takes, and what helps; None where this is not known."""
+    """Return the kind of a file that no reader takes, with advice; None where it is not known."""
     if (Path(name).suffix or "/" in name) and not Path(name).exists():
         return (f"no such file or folder{similar_file(name)}; expected {expected_models()}"
                 f"{_hint(name)}")
@@ -176,7 +177,7 @@ def other_kind(name: str) -> str | None:
 
 
 def _hint(name: str) -> str:
-    """Return advice for a saved plan and for a model's further files; empty for other files."""
+    """Return advice for a saved plan or a model's further file, to end a message; else ""."""
     if name.lower().endswith(".plan"):
         return "; a plan is loaded by `gossamer run FILE.plan` or gossamer.Plan.load"
     for reader in registry.READERS:

@@ -131,7 +131,7 @@ class Column:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """The meaning of a network's numbers, as far as the network's file states the meaning.
+    """The meaning of a network's numbers, as far as the network's file states it.
 
     classes: the names of the classes: one name for each column of the first output or, in a
     detector, one name for each kind of object that it finds.

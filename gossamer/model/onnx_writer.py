@@ -1,5 +1,5 @@
-"""Writes graphs as ONNX, for programs that take ONNX. The graphs are networks of the zoo, trained
-networks, networks of benchmarks, and networks that were read from other kinds of files."""
+"""Writes graphs as ONNX: networks of the zoo, trained networks, networks of benchmarks, and
+networks that were read from other kinds of files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gossamer.model.readers.onnx import metadata
 _Constants = dict[str, onnx.TensorProto]
 _Rule = Callable[[Node, _Constants], list[onnx.NodeProto]]
 _OPSET = 17
-"""The ONNX opset of the files that are written; ONNX Runtime reads it since version 1.12 (2022)."""
+"""The ONNX opset of written files, which ONNX Runtime reads since version 1.12 (2022)."""
 
 
 def to_onnx(graph: Graph) -> onnx.ModelProto:
@@ -31,7 +31,7 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
         rule = _RULES.get(node.op)
         protos = rule(node, constants) if rule else []
         if not protos:
-            raise UnsupportedError(f"{graph.name}: no ONNX form of {node.source or node.name}")
+            raise UnsupportedError(f"{graph.name}: no ONNX nodes for {node.source or node.name}")
         protos[-1].name = node.name
         nodes += protos
     inputs, outputs = ([helper.make_tensor_value_info(
@@ -49,10 +49,11 @@ def _one(node: Node, op: str, *more: str, **attributes: Any) -> list[onnx.NodePr
     return [helper.make_node(op, [*node.inputs, *more], node.outputs, **attributes)]
 
 
-def _same(op: str, **attributes: str) -> _Rule:
-    """Return the rule of an op that differs from ONNX's in names alone.
+def _renamed(op: str, **attributes: str) -> _Rule:
+    """Return the rule of an op that differs from an ONNX operator in names only.
 
-    attributes: for each attribute in ONNX its name in the graph.
+    op: name of the ONNX operator.
+    attributes: for each attribute of the operator, the attribute's name in the graph.
     """
     return lambda node, constants: _one(node, op, **{
         theirs: node.attributes[ours] for theirs, ours in attributes.items()})
@@ -133,7 +134,7 @@ def _pool(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
     if a["kind"] == "max":
         return _one(node, "MaxPool", **window, dilations=a["dilations"])
     if a["dilations"] != (1, 1):
-        return []  # AveragePool has dilations from opset 19 on only
+        return []  # AveragePool has no dilations before opset 19
     return _one(node, "AveragePool", **window, count_include_pad=int(a["count_include_pad"]))
 
 
@@ -195,11 +196,12 @@ _OPERATORS = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Po
 
 _RULES: dict[str, _Rule] = {
     "conv2d": _conv, "gemm": _gemm, "pool": _pool, "reduce": _reduce, "elementwise": _elementwise,
-    "batch_norm": _same("BatchNormalization", epsilon="epsilon"),
+    "batch_norm": _renamed("BatchNormalization", epsilon="epsilon"),
     "batch_norm_training": _batch_norm_training, "layer_norm": _layer_norm, "softmax": _softmax,
-    "concat": _same("Concat", axis="axis"), "flatten": _same("Flatten", axis="axis"),
+    "concat": _renamed("Concat", axis="axis"), "flatten": _renamed("Flatten", axis="axis"),
     "reshape": _reshape, "slice": _slice, "pad": _pad, "resize": _resize,
-    "transpose": _same("Transpose", perm="permutation"),
+    "transpose": _renamed("Transpose", perm="permutation"),
 }
-"""By op, the function that returns the ONNX nodes of a node, none where ONNX has no form of it. The
-function adds constants to those of the file."""
+"""For each op, a function that returns the ONNX nodes that compute a node of this op. It adds the
+constants that they read to the file's constants. It returns no nodes where it cannot write the
+node."""

@@ -1,5 +1,5 @@
-"""Reads outputs of a network: whether they are scores of classes, the best classes, the rank of the
-right class, summaries, and rows that hold NaN or infinity."""
+"""Reads outputs of a network: scores of classes, ranks of the right classes, summaries, and rows
+with NaN or infinity."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 _MOST_SEARCHED = 32
-"""The most classes that are each found by one search for the greatest score; for more classes, all
-scores are sorted. In 1000 scores a search takes 0.3 us, and a sort takes 50 us."""
+"""The largest number of best classes for which each class is found by a search for the greatest
+score that is left. For larger numbers, all scores are sorted. In 1000 scores, a search takes 0.3
+us, and a sort 50 us."""
 
 
 def is_class_scores(output: np.ndarray, rows: int) -> bool:
@@ -25,7 +26,7 @@ def is_class_scores(output: np.ndarray, rows: int) -> bool:
 
 def best_classes(scores: np.ndarray, count: int, names: Sequence[str] | None,
                  independent: bool = False) -> list[dict[str, Any]]:
-    """Return the `count` classes of highest score of one input; see best_classes_of_each()."""
+    """Return the `count` classes of highest score of one input, as best_classes_of_each() does."""
     return best_classes_of_each(scores.reshape(1, -1), count, names, independent)[0]
 
 
@@ -74,11 +75,11 @@ def _best_indices(scores: np.ndarray, count: int) -> np.ndarray:
 
 
 def ranks(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return for each row how many classes come before the right class in the order of
-    best_classes(), as integers (rows,).
+    """Return the rank of each row's right class, as integers (rows,): the number of classes that
+    best_classes() puts before it.
 
     scores: (rows, classes[, 1, 1]).
-    right: (rows,) indices.
+    right: (rows,) index of the right class of each row.
     """
     scores = scores.reshape(len(scores), -1)
     of_right = scores[np.arange(len(scores)), right][:, None]
@@ -89,8 +90,8 @@ def ranks(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def summary(output: np.ndarray) -> dict[str, Any]:
-    """Return an output's shape, dtype, and least and greatest number (None where the output has no
-    numbers)."""
+    """Return an output's shape, dtype, and least and greatest number; these are None for truth
+    values and for an output without elements."""
     has_numbers = output.size and output.dtype != np.bool_
     return {"shape": list(output.shape), "dtype": str(output.dtype),
             "min": output.min() if has_numbers else None,

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def taking_photos(graph: Graph, prepare: Preprocessing) -> Graph:
-    """Return the graph with an input of uint8 that the device normalises, where an InputFormat can
-    give the same numbers as `prepare`; else the graph as it is."""
-    # where the metadata has a mean brightness, callers compare it with the prepared numbers, to
-    # find photos with dark and light inverted; so the photos are prepared on the host
+    """Return the graph with an input of uint8, which the device normalises as `prepare` does. The
+    graph is returned unchanged where no InputFormat gives the same numbers as `prepare`."""
+    # callers find photos with dark and light inverted by comparing prepared numbers with the mean
+    # brightness of the metadata; where there is one, photos are therefore prepared on the host
     if len(graph.inputs[0].shape) != 4 or graph.metadata.brightness is not None:
         return graph
     try:

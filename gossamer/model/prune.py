@@ -83,7 +83,7 @@ class _PrunableLayer:
     sparsity: fraction of weights that becomes zero; None while it is unknown.
     axes: the axes of output channels and of input channels in the stored weights; None where other
     ops stand between the stored weights and the layer.
-    tells_outputs: whether the layer's channels are the channels of an output of the network.
+    reaches_output: whether the layer's channels are the channels of an output of the network.
     bias: the layer's stored bias, where no other node reads it.
     """
 
@@ -98,13 +98,13 @@ class _PrunableLayer:
     depthwise: bool = False
     sparsity: float | None = None
     axes: tuple[int, int] | None = None
-    tells_outputs: bool = False
+    reaches_output: bool = False
     bias: TensorProto | None = None
 
 
 def check_sparsity(sparsity: float) -> str | None:
-    """Return the reason why a fraction of zeros is wrong, in a few words; None where it is
-    right."""
+    """Return what is expected of a fraction of zeros, in a few words, where it is outside of
+    [0, 1); else None."""
     if 0 <= sparsity < 1:
         return None
     hint = f"; {sparsity:g}% is {sparsity / 100:g}" if 1 < sparsity < 100 else ""
@@ -116,7 +116,8 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
           depthwise: bool = False, pattern: str = "unstructured",
           keep: Sequence[str] = ()) -> list[PrunedLayer]:
     """Set the smallest weights of the model's convolutions and matrix products to zero, in place.
-    Returns these layers and the layers that were left as they are, in the file's order.
+    Returns all convolutions and products in the file's order, with the reason for each that was
+    left as it is.
 
     sparsity: the fraction of zeros, in all layers together (scope "global") or in each layer (scope
     "layer"). It is rounded to whole weights, and at least one weight stays. With None, layers that
@@ -129,12 +130,12 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
     depthwise: whether `sparsity` also applies to convolutions with one input channel a group.
     per_layer may name such convolutions in either case.
 
-    Among weights of equal magnitude the first in the file's order become zero. A NaN counts as the
+    Among weights of equal magnitude, the first in the file become zero first. A NaN counts as the
     largest magnitude. Weights that are zero already count as zeros, and stay zero.
 
-    Raises InputError for an unknown pattern, for a fraction outside of [0, 1), for a fraction that
-    the pattern does not allow, for a name that no layer has and for a named layer that cannot be
-    pruned. Raises ModelError where a tensor is damaged.
+    Raises InputError for an unknown pattern or name, for a fraction that is outside of [0, 1) or
+    that the pattern does not allow, and for a layer of per_layer that cannot be pruned. Raises
+    ModelError where a tensor is damaged.
     """
     if pattern not in PATTERNS:
         raise InputError(f"pattern {quoted(pattern)}: {one_of(pattern, PATTERNS)}")
@@ -149,7 +150,7 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
     layers = _layers(model)
     _keep(layers, keep)
     if pattern != "unstructured":
-        _keep_unlike(layers, pattern)
+        _keep_unsuited(layers, pattern)
     _assign(layers, per_layer or {})
     pool = []
     for layer in layers:
@@ -163,8 +164,8 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
             layer.sparsity = sparsity
             pool.append(layer)
     alone = [[layer] for layer in layers if layer.sparsity is not None and layer not in pool]
-    together = scope == "global" and pattern == "unstructured" and pool
-    groups = [pool] if together else [[layer] for layer in pool]
+    is_global = scope == "global" and pattern == "unstructured" and pool
+    groups = [pool] if is_global else [[layer] for layer in pool]
     for group in [*alone, *groups]:
         _prune_together(group, pattern)
     return [PrunedLayer(layer.name, layer.op, layer.weight, layer.values.shape, layer.before,
@@ -229,14 +230,14 @@ def _keep(layers: Sequence[_PrunableLayer], names: Sequence[str]) -> None:
             layer.kept = layer.kept or "named to be kept"
 
 
-def _keep_unlike(layers: Sequence[_PrunableLayer], pattern: str) -> None:
-    """Mark the layers that cannot have a pattern as kept, each with the reason."""
+def _keep_unsuited(layers: Sequence[_PrunableLayer], pattern: str) -> None:
+    """Mark the layers that a pattern cannot be applied to as kept, each with the reason."""
     for layer in layers:
         if layer.kept:
             continue
         if layer.axes is None:
             layer.kept = "other ops stand between its stored weights and it"
-        elif pattern == "channels" and layer.tells_outputs:
+        elif pattern == "channels" and layer.reaches_output:
             layer.kept = "its channels are those of an output of the network"
         elif pattern == "2:4" and layer.values.shape[layer.axes[1]] % 4:
             layer.kept = "depthwise" if layer.depthwise else (
@@ -255,7 +256,7 @@ def _assign(layers: Sequence[_PrunableLayer], per_layer: Mapping[str, float]) ->
         if layer.kept:
             raise InputError(f"layer {quoted(name)} cannot be pruned: {layer.kept}")
         if layer.sparsity is not None:
-            raise InputError(f"layer {quoted(name)} is named twice, by two of its names")
+            raise InputError(f"layer {quoted(name)} is given twice, under two of its names")
         layer.sparsity = share
 
 
@@ -308,9 +309,9 @@ def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
         if source == node.input[1]:
             layer.axes = _channel_axes(node, layer.values.ndim)
             layer.bias = _own_bias(node, layer, tensors, readers)
-        layer.tells_outputs = _reaches_output(node, readers, outputs)
-        if not layer.kept and (reader := _other_reader(source, readers, outputs)):
-            layer.kept = f"{reader} its weights too"
+        layer.reaches_output = _reaches_output(node, readers, outputs)
+        if not layer.kept and (use := _other_use(source, readers, outputs)):
+            layer.kept = f"{use} its weights too"
     return layers
 
 
@@ -348,14 +349,14 @@ def _read_inside(node: onnx.NodeProto) -> Iterator[str]:
             yield from inner.input
 
 
-def _other_reader(name: str, readers: _Readers, outputs: set[str]) -> str:
-    """Return the first reader that uses a constant for anything but the weights of a layer, as
-    text such as "Gather 'a' reads"; empty where there is no such reader."""
+def _other_use(name: str, readers: _Readers, outputs: set[str]) -> str:
+    """Return the first use of a constant for anything but the weights of a layer, as text such as
+    "Gather 'a' reads"; empty where there is no such use."""
     pending, passed = [name], set()
     while pending:
         value = pending.pop()
         if value in outputs:
-            return f"the network's output {quoted(value)} tells"
+            return f"output {quoted(value)} of the network returns"
         passed.add(value)
         for node, index in readers.get(value, ()):
             if node.op_type in _TRANSPARENT and index == 0:
@@ -422,7 +423,6 @@ def _inspect(layer: _PrunableLayer, node: onnx.NodeProto) -> None:
     layer.depthwise = node.op_type == "Conv" and groups > 1 and array.shape[1:2] == (1,)
     if array.ndim < 2 or not array.size:
         layer.kept = f"its weights have the shape {list(array.shape)}"
-
 
 
 def smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Connects to a Ray cluster, chooses its number of workers, and distributes work over it."""
+"""Connects to a Ray cluster, chooses the number of workers, and distributes work over them."""
 
 from __future__ import annotations
 
@@ -81,8 +81,7 @@ class Workers:
         Returns
         -------
         Workers
-            The workers. They leave one processor to Ray, which needs a processor to read data, and
-            hangs without one.
+            The workers. They leave one processor to Ray, which hangs if it has none to read data.
 
         Raises
         ------

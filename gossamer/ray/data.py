@@ -29,7 +29,7 @@ from gossamer.plan.store.tuning_cache import exported, take
 from gossamer.ray.cluster import Workers, connect
 
 _LEASE_S = 900.0
-"""Seconds after which a worker that measures counts as lost; then another worker measures."""
+"""Seconds after which a measuring worker counts as lost, so that another worker measures."""
 _POLL_S = 0.5
 """Seconds between two requests for the measurements of another worker."""
 
@@ -39,7 +39,7 @@ class Shipped:
     """A network as it is sent to the workers.
 
     network: name of a network of the zoo, bytes of an ONNX file or of a saved plan, or a graph.
-    is_plan: whether `network` is a saved plan.
+    is_plan: whether `network` holds the bytes of a saved plan.
     device: name of each worker's device.
     effort: how much each kind of device measures; None where nothing is measured.
     """
@@ -184,8 +184,8 @@ def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None
                 workers: int | None = None, effort: str | None = None) -> Any:
     """Compute a network on the rows of a data set.
 
-    Each worker is an actor with a GPU or a share of the processors, and opens the plan once. The
-    work of a worker that is lost is done again.
+    Each worker is an actor with a GPU or a share of the processors, and opens the plan once. If a
+    worker is lost, another one repeats its work.
 
     Parameters
     ----------

@@ -53,9 +53,9 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
         default is twice torch's error.
     follow : bool, default True
         Whether the fast module follows later changes of the module's weights, as long as the module
-        is alive. Each call compares the weights' identities, version counters and addresses, and
-        each hundredth some of their elements. With False nothing is compared, and `update` takes
-        new weights.
+        is alive. Each call compares the weights' identities, version counters and addresses;
+        every hundredth call also compares some of their elements. With False nothing is compared,
+        and only `update` takes new weights.
 
     Returns
     -------

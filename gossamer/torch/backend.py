@@ -50,8 +50,8 @@ LEAST_OPERATORS = 3
 _MOST_FORMS = 8
 """The most combinations of shapes and dtypes of inputs for which gossamer computes one graph."""
 _MANY_CHANGES = 8
-"""Number of changes of weights after which a graph is left to torch whose weights change in a
-quarter of its calls."""
+"""A graph whose weights have changed more often than this, and in more than a quarter of its calls,
+is left to torch."""
 _MOST_REPORTS = 64
 """The most reports that are kept."""
 
@@ -99,12 +99,12 @@ def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
     chosen = dict(options or {})
     least = chosen.pop("least_operators", LEAST_OPERATORS)
     if unknown := sorted(set(chosen) - _OPTIONS):
-        raise InputError(f"options: {quoted(unknown[0])} is none of the backend gossamer; its "
+        raise InputError(f"options: the backend gossamer has no option {quoted(unknown[0])}; its "
                          f"options: least_operators, {', '.join(sorted(_OPTIONS))}"
                          f"{did_you_mean(unknown[0], [*_OPTIONS, 'least_operators'])}")
     _check_values(chosen, least)
     if (reason := users_state(graph_module)) and TracingContext.try_get() is not None:
-        # Dynamo has no guard for such functions: it would run this graph for others, too
+        # Dynamo has no guard for such functions, and would run this graph for other functions, too
         error = UnsupportedError(reason)
         reports.append(_nothing_taken(operators_of(graph_module), error))
         raise SkipFrame(str(error))
@@ -132,7 +132,8 @@ def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
 
 
 def _check_values(options: Mapping[str, Any], least: Any) -> None:
-    """Raise InputError where an option has a wrong value; torch would be left with all graphs."""
+    """Raise InputError where an option has a wrong value. Without this check every graph would fail
+    and be left to torch."""
     Policy(options.get("effort"), options.get("precision") or "fp32",
            budget_s=options.get("budget"), threads=options.get("threads", ALL))
     tolerance = options.get("tolerance")
@@ -148,9 +149,9 @@ _known: weakref.WeakValueDictionary[Any, _Plans] = weakref.WeakValueDictionary()
 
 
 def _content(graph: TensorGraph) -> Any:
-    """Return what two graphs have in common that compute the same with the same weights: operators
-    and functions themselves, and constants, but no names."""
-    numbers = {node: index for index, node in enumerate(graph.module.graph.nodes)}
+    """Return a key that two graphs share if they compute the same, with the same weights. It has
+    operators, functions and constants, but no names."""
+    indices = {node: index for index, node in enumerate(graph.module.graph.nodes)}
 
     def content(node: fx.Node) -> Any:
         target = node.target if node.op == "call_function" else str(node.target)
@@ -158,14 +159,14 @@ def _content(graph: TensorGraph) -> Any:
             target = id(attrgetter(str(node.target))(graph.module))
         elif node.op == "placeholder":
             target = ""
-        arguments = fx.map_arg((node.args, dict(node.kwargs)), lambda each: f"%{numbers[each]}")
+        arguments = fx.map_arg((node.args, dict(node.kwargs)), lambda each: f"%{indices[each]}")
         return node.op, target, repr(arguments)
 
-    return tuple(map(content, numbers))
+    return tuple(map(content, indices))
 
 
 class _CompiledGraph:
-    """A graph of Dynamo, which plans compute, or torch where they do not."""
+    """A graph of Dynamo, which plans compute where they can, else torch."""
 
     def __init__(self, original: fx.GraphModule, graph: TensorGraph, plans: _Plans) -> None:
         self._original = original
@@ -192,8 +193,8 @@ class _CompiledGraph:
 
 
 class _Plans:
-    """The functions that compute a graph, one for each combination of the dtypes and the shapes of
-    its inputs, where shapes are compared without the batch size.
+    """The functions that compute a graph, one for each combination of the dtypes and the shapes
+    (without the batch size) of its inputs.
 
     module: the graph, with weights as attributes.
     effects: what the graph does besides computing new tensors.
@@ -217,7 +218,7 @@ class _Plans:
 
     def function(self, weights: list[Any], tensors: list[Any]) -> Callable[..., Any] | None:
         """Return the function for the weights and the inputs of a call; None where torch computes
-        them. Calls that need what another one makes wait for it."""
+        the call. Calls that need a function that another thread is making wait for it."""
         if self._is_left:
             return None
         self._calls += 1
@@ -248,7 +249,8 @@ class _Plans:
                 return
             is_other = not all(map(is_, weights, self._watch.tensors))
             self._changes += 1
-            watch = self._watched(weights)  # before they are read: they may change meanwhile
+            # the watch begins before the weights are read, since they may change meanwhile
+            watch = self._watched(weights)
             for name, tensor in zip(self._names, weights, strict=True):
                 set_weight(self.module, name, tensor)
             if self._changes > _MANY_CHANGES and 4 * self._changes > self._calls:
@@ -264,7 +266,8 @@ class _Plans:
                 is_other = True
             if is_other:
                 self._forget()
-            self._watch = watch  # now, as calls in other threads wait until then
+            # set last: until then, calls of other threads see a change and wait for the lock
+            self._watch = watch
 
     def _watched(self, weights: list[Any]) -> Watch:
         return Watch(self._names + self._constants.paths, weights + self._constants.now())

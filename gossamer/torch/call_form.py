@@ -33,10 +33,10 @@ class InputForm:
         _register_dataclasses(arguments)
         paths, self._spec = pytree.tree_flatten_with_path(arguments)
         self._leaves = [leaf for _, leaf in paths]
-        self._slots = [index for index, leaf in enumerate(self._leaves)
+        self._places = [index for index, leaf in enumerate(self._leaves)
                         if isinstance(leaf, torch.Tensor)]
-        self.names = [_path_text(paths[index][0]) for index in self._slots]
-        self.tensors = [self._leaves[index] for index in self._slots]
+        self.names = [_path_text(paths[index][0]) for index in self._places]
+        self.tensors = [self._leaves[index] for index in self._places]
         self._leaves = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
         self._takes_tensors_only = (len(args) == len(self.tensors) == len(self._leaves)
                                     and all(isinstance(arg, torch.Tensor) for arg in args))
@@ -49,27 +49,27 @@ class InputForm:
             return args
         leaves, spec = pytree.tree_flatten(self._bound(args, kwargs))
         if spec != self._spec:
-            example = ["tensor" if index in self._slots else leaf
+            example = ["tensor" if index in self._places else leaf
                        for index, leaf in enumerate(self._leaves)]
             raise InputError("the arguments are nested in another way than those of the example: "
                              f"{_nesting_text(leaves, spec)}, expected "
                              f"{_nesting_text(example, self._spec)}; optimise the module with an "
-                             "example of this form")
+                             "example that is nested like these arguments")
         for index, (leaf, expected) in enumerate(zip(leaves, self._leaves, strict=True)):
-            if index in self._slots:
+            if index in self._places:
                 if not isinstance(leaf, torch.Tensor):
-                    raise InputError(f"input {quoted(self.names[self._slots.index(index)])} is "
+                    raise InputError(f"input {quoted(self.names[self._places.index(index)])} is "
                                      f"{kind_of(leaf)}, expected a torch.Tensor")
             elif type(leaf) is not type(expected) or leaf != expected:
                 raise InputError(f"an argument is {quoted(leaf)}, and was {quoted(expected)} in "
-                                 "the example: what is no tensor is a constant of the optimised "
-                                 "module; optimise it with this value too")
-        return [leaves[index] for index in self._slots]
+                                 "the example: arguments that are no tensors are constants of the "
+                                 "optimised module; optimise the module with this value too")
+        return [leaves[index] for index in self._places]
 
     def arguments(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the positional and the named arguments of a call with these tensors."""
         leaves = list(self._leaves)
-        for index, tensor in zip(self._slots, tensors, strict=True):
+        for index, tensor in zip(self._places, tensors, strict=True):
             leaves[index] = tensor
         bound = inspect.BoundArguments(self._signature,
                                        pytree.tree_unflatten(leaves, self._spec))
@@ -88,8 +88,8 @@ class OutputForm:
 
     result: the module's result for an example.
     inputs: the tensors of the example.
-    slots: for each tensor of the result the index of the network's output; or -1 - i where the
-    module returned its input number i unchanged.
+    slots: for each tensor of the result, the index of the network's output that it is, or -1 - i
+    where the module returned input i unchanged.
     examples: the network's outputs for the example: the distinct tensors of the result that are no
     inputs.
     count: number of the network's outputs.

@@ -82,8 +82,8 @@ def captured(module: Any, example: Any, formats: Formats, writes: bool = True) -
 
     Raises InputError and UnsupportedError as `optimize` does.
 
-    writes: whether forward may write its inputs and buffers, so that it runs on copies. The state
-    of the random generators is restored in any case.
+    writes: whether forward may write its inputs and buffers, and therefore runs on copies. The
+    state of the random generators is restored in any case.
     """
     # torch traces in one thread at a time, and Dynamo in other threads takes the same lock
     with convert_frame.compile_lock, random_numbers_restored(pytree.tree_leaves(example)):
@@ -275,7 +275,7 @@ def check_inputs(names: Sequence[str], tensors: Sequence[Any], where: Any) -> No
     """
     if not tensors:
         raise InputError("the example has no torch.Tensor; give one for each input of the module, "
-                         "of a NumPy array torch.from_numpy(array)")
+                         "such as torch.from_numpy(array) for a NumPy array")
     for name, tensor in zip(names, tensors, strict=True):
         _check_kind(f"input {quoted(name)}", tensor)
         if tensor.dim() and not tensor.shape[0]:
@@ -304,10 +304,10 @@ def _check_kind(name: str, tensor: Any) -> None:
         raise InputError(f"{name} is on the meta device and holds no numbers; make the module on "
                          "a device, and load its weights")
     if tensor.layout != torch.strided:
-        raise UnsupportedError(f"{name} is a tensor of layout {tensor.layout}; make it dense, "
-                               "zeros are found in it: tensor.to_dense()")
+        raise UnsupportedError(f"{name} is a tensor of layout {tensor.layout}; make it dense by "
+                               "tensor.to_dense(): gossamer finds its zeros")
     if type(tensor) not in _PLAIN:
-        raise UnsupportedError(f"{name} is {kind_of(tensor)}, a kind of tensor of its own; "
+        raise UnsupportedError(f"{name} is {kind_of(tensor)}, a subclass of torch.Tensor; "
                                "give a module whose weights are plain tensors, such as "
                                "tensor.to_dense() or tensor.dequantize() returns")
     if tensor.is_complex():

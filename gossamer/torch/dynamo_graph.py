@@ -15,15 +15,15 @@ from gossamer.errors import UnsupportedError, quoted
 
 @dataclass
 class TensorGraph:
-    """A graph whose weights are attributes of its module.
+    """A graph of Dynamo as a module that has the graph's weights as attributes.
 
-    Arguments that are no weights, numbers or inputs are sizes, which the module reads from the
-    shapes of its inputs.
-
-    module: a function of the tensors that are no weights.
+    module: the module, a function of the graph's inputs.
     weights: the attribute's name for each argument that is a weight, by the argument's index.
-    numbers: the value of each argument that is a number in a tensor, by the argument's index.
+    numbers: the value of each argument that is a tensor of one number, by the argument's index; the
+    module has the number as a constant.
     inputs: the indices of the arguments that are inputs of the module.
+
+    All other arguments are sizes, which the module reads from the shapes of its inputs.
     """
 
     module: fx.GraphModule
@@ -35,10 +35,9 @@ class TensorGraph:
 def tensor_graph(graph_module: fx.GraphModule, arguments: Sequence[Any]) -> TensorGraph:
     """Return a graph of Dynamo as a function of the tensors that are no weights.
 
-    From torch 2.5 on, Dynamo passes weights as arguments. These weights become attributes of the
-    module, because only weights that are known in advance can be packed. Where Dynamo passes a size
-    as an argument, the size of a tensor replaces the argument. Raises UnsupportedError where no
-    tensor has the size.
+    From torch 2.5 on, Dynamo passes weights as arguments. They become attributes of the module,
+    because only weights that are known in advance can be packed. An argument that is a size is
+    replaced by the size of a tensor. Raises UnsupportedError where no tensor has this size.
     """
     module = copy.copy(graph_module)
     module.graph = copy.deepcopy(graph_module.graph)
@@ -51,9 +50,9 @@ def tensor_graph(graph_module: fx.GraphModule, arguments: Sequence[Any]) -> Tens
         elif _is_weight(node, value):
             result.weights[index] = node.name
             bake(module, node, value)
-        elif number := _number_readers(node, value):
+        elif readers := _item_calls(node, value):
             result.numbers[index] = value.item()
-            for reader in number:
+            for reader in readers:
                 reader.replace_all_uses_with(value.item())
                 module.graph.erase_node(reader)
             module.graph.erase_node(node)
@@ -77,8 +76,7 @@ def bake(module: fx.GraphModule, node: fx.Node, value: Any) -> None:
 
 
 def set_weight(module: fx.GraphModule, name: str, value: Any) -> None:
-    """Set the parameter or buffer of a module that has the given name, in place of its old
-    value."""
+    """Replace the parameter or buffer of a module that has the given name, or add it."""
     module._parameters.pop(name, None)
     module._buffers.pop(name, None)
     if isinstance(value, torch.nn.Parameter):
@@ -103,12 +101,12 @@ def _is_weight(node: fx.Node, value: Any) -> bool:
     return static is not None or isinstance(value, torch.nn.Parameter)
 
 
-def _number_readers(node: fx.Node, value: Any) -> list[fx.Node]:
-    """Return the nodes that read the number of a tensor without dimensions; an empty list where
-    the tensor has other readers."""
+def _item_calls(node: fx.Node, value: Any) -> list[fx.Node]:
+    """Return the calls of item() that read a tensor without dimensions; an empty list for other
+    tensors, and where a tensor has other readers."""
     readers = list(node.users)
-    of_number = all(reader.op == "call_method" and reader.target == "item" for reader in readers)
-    return readers if value.dim() == 0 and readers and of_number else []
+    are_items = all(reader.op == "call_method" and reader.target == "item" for reader in readers)
+    return readers if value.dim() == 0 and are_items else []
 
 
 def _take_size_from(module: fx.GraphModule, node: fx.Node, value: Any,

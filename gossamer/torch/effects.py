@@ -1,5 +1,5 @@
-"""What a graph of torch.compile does besides computing new tensors: writes, views of other tensors,
-random numbers, modes. Such a graph, or such an operator of it, stays with torch."""
+"""Finds what a graph of torch.compile does besides computing new tensors: writes, views of other
+tensors, random numbers, modes. Such a graph, or such an operator of it, is left to torch."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _MODULES = ("torch", "_operator", "operator", "math", "builtins", "torchvision")
 _MODES = ("_enter", "_exit", "_set_grad_enabled", "_increment_nesting", "_decrement_nesting")
 """Parts of the names of functions that change how torch computes what follows them."""
 _TRAINED = {"native_batch_norm": 5, "cudnn_batch_norm": 5, "miopen_batch_norm": 5}
-"""Operators that write statistics though their schemas do not say so, with the index of the
-argument that is true where they do."""
+"""Operators that write statistics in training, which their schemas do not state, with the index of
+the argument that is true in training."""
 _MEMBER = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
 _LOCAL = re.compile(r"^L\['([^']*)'\]")
 
@@ -43,8 +43,8 @@ class Effects:
 
     random: names of the nodes that draw random numbers.
     writes: for each node that writes a value which the graph itself computed, the nodes whose
-    results lie in the same memory, all by their names; none where the node writes several
-    values.
+    results lie in this value's memory, all by their names; an empty list where the node writes
+    several values.
     views: for each node whose result must share memory with an input or with another output, the
     reason why torch computes it.
     """
@@ -62,7 +62,7 @@ def effects_of(module: fx.GraphModule, arguments: Sequence[Any]) -> Effects:
     torch, calls what may have a state, or cannot be run without numbers.
     """
     for node in module.graph.nodes:
-        if reason := _foreign(module, node):
+        if reason := _foreign_reason(module, node):
             raise UnsupportedError(f"{reason}{_line(node)}")
     for device in {value.device.type for value in arguments if isinstance(value, torch.Tensor)}:
         if torch.is_autocast_enabled(device):
@@ -111,10 +111,10 @@ def without_writes(module: fx.GraphModule, effects: Effects) -> fx.GraphModule:
 
 def _is_stale(view: fx.Node, position: int, same_memory: Sequence[str],
               positions: dict[str, int]) -> bool:
-    """Whether a view shows what a node that writes has not written.
+    """Whether a view would miss what a node writes if the node returned a changed copy: the view is
+    read after the write, but was made before it, or is made from a value in other memory.
 
-    It is read after the write, but made before it or from a value outside of the memory.
-    position: that of the node that writes.
+    position: the position of the node that writes.
     """
     last = max((positions[user.name] for user in view.users), default=0)
     return positions[view.name] < position < last or not any(
@@ -138,9 +138,10 @@ def _returning(op: str, target: Any) -> Callable[..., Any]:
 @contextmanager
 def random_numbers_restored(arguments: Sequence[Any], *, after_errors_only: bool = False
                             ) -> Iterator[None]:
-    """Restore the state of torch's random generators at its end.
+    """Restore the state of torch's random generators at its end: that of the processor, and those
+    of the GPUs that hold tensors of `arguments`.
 
-    arguments: the tensors whose devices' generators are restored, besides that of the processor.
+    after_errors_only: whether the state is restored only where an error is raised.
     """
     devices = {value.device for value in arguments
                if isinstance(value, torch.Tensor) and value.is_cuda}
@@ -161,7 +162,10 @@ class _Run(fx.Interpreter):
     """An execution of a graph on tensors without numbers.
 
     refused: why torch must compute the whole graph; "" where it need not.
-    memory: the nodes whose values lie in the same memory, by that memory.
+    random: names of the nodes that draw random numbers.
+    writes: for each node that writes a value of the graph, by name, the memory of this value; 0
+    where the node writes several values.
+    memory: for each memory, identified by a number, the nodes whose values lie in it.
     """
 
     def __init__(self, module: fx.GraphModule) -> None:
@@ -174,7 +178,7 @@ class _Run(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         self._node = n
-        with _Seen(self):
+        with _Observer(self):
             value = super().run_node(n)
         if n.op != "output":
             for memory in {_memory(leaf) for leaf in tree_leaves(value) if _is_plain(leaf)}:
@@ -213,7 +217,7 @@ class _Run(fx.Interpreter):
                     memory if self.writes.get(node.name, memory) == memory else 0)
 
 
-class _Seen(TorchDispatchMode):
+class _Observer(TorchDispatchMode):
     """Tells a run of the operators that its nodes call."""
 
     def __init__(self, run: _Run) -> None:
@@ -226,7 +230,8 @@ class _Seen(TorchDispatchMode):
 
 
 def _views(module: fx.GraphModule, memory: dict[int, list[fx.Node]]) -> dict[str, str]:
-    """Return the nodes that torch computes so that outputs share memory as they do in torch."""
+    """Return the nodes that torch has to compute because their results share memory with inputs or
+    with other outputs, each with the reason."""
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     outputs = set(output.all_input_nodes)
     reasons: dict[str, str] = {}
@@ -244,7 +249,7 @@ def _views(module: fx.GraphModule, memory: dict[int, list[fx.Node]]) -> dict[str
     return reasons
 
 
-def _foreign(module: fx.GraphModule, node: fx.Node) -> str:
+def _foreign_reason(module: fx.GraphModule, node: fx.Node) -> str:
     """Return why torch must call a node as often as the user's code does; "" where it need not."""
     target = node.target
     if node.op == "call_module":
@@ -260,31 +265,29 @@ def _foreign(module: fx.GraphModule, node: fx.Node) -> str:
         name = getattr(target, "__name__", "")
         if any(part in name for part in _MODES):
             return f"{name} changes how torch computes"
-        if _is_users(target):
-            return _state_of(name or target)
+        if _is_user_code(target):
+            return _state_reason(name or target)
     if _name(node) == "as_strided":
         return "as_strided reads memory by its addresses"
     return ""
 
 
-def _is_users(target: Any) -> bool:
+def _is_user_code(target: Any) -> bool:
     package = str(getattr(target, "__module__", None) or "torch").partition(".")[0]
     return package not in _MODULES
 
 
-def _state_of(function: Any) -> str:
+def _state_reason(function: Any) -> str:
     return f"the function {function} may have a state"
 
 
 def users_state(module: fx.GraphModule) -> str:
-    """Return the reason for which no other graph may be run as this one, else "".
-
-    Dynamo was told not to look into a function that the graph calls.
-    """
-    return next((_state_of(_name(node)) for node in module.graph.nodes
+    """Return the reason why Dynamo must not run the compiled graph again; "" where it may. The
+    reason is a function that the graph calls, and that Dynamo was told not to look into."""
+    return next((_state_reason(_name(node)) for node in module.graph.nodes
                  if node.op == "call_function" and not isinstance(
                      node.target, HigherOrderOperator | OpOverload | OpOverloadPacket)
-                 and _is_users(node.target)), "")
+                 and _is_user_code(node.target)), "")
 
 
 def _draws(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

@@ -66,7 +66,7 @@ class Exported:
     model: the ONNX model.
     program: the module's program of torch.export.
     fixed: why only the batch size of the example can be computed; "" where the batch size is free.
-    interpolations: those of the module.
+    interpolations: the sizes of the module's interpolations, by the names of their results.
     """
 
     model: onnx.ModelProto
@@ -77,7 +77,7 @@ class Exported:
     def graph(self, model: onnx.ModelProto | None = None) -> Graph:
         """Return the network, or a model of its nodes, as gossamer reads it."""
         with warnings.catch_warnings():
-            # the user has no ONNX file, so that warnings about its content would be of no use
+            # the user has no ONNX file whose content the warnings could describe
             warnings.simplefilter("ignore")
             return mark(load(model or self.model), self.interpolations)
 
@@ -195,8 +195,8 @@ def _output_names(outputs: OutputForm) -> list[str]:
 
 
 def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, list[bool], str]:
-    """Return three things: the exported program; for each input, whether its first size is free;
-    and the reason if no size is free."""
+    """Return the exported program, whether the first size of each input is free, and the reason
+    where none is free."""
     batch = next((tensor.shape[0] for tensor in tensors if tensor.dim()), None)
     free = [bool(tensor.dim()) and tensor.shape[0] == batch for tensor in tensors]
     fixed = [False] * len(tensors)
@@ -220,7 +220,7 @@ def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, list[bool
 
 
 def _export(wrapped: nn.Module, tensors: Sequence[Any], free: Sequence[bool]) -> Any:
-    # CUDA's convolutions of torch have a case of their own above
+    # torch's CUDA convolutions treat larger batches as a case of their own
     batch = torch.export.Dim("batch", max=65535)
     shapes = tuple({0: batch} if is_free else None for is_free in free)
     with torch.no_grad(), warnings.catch_warnings():
@@ -229,15 +229,15 @@ def _export(wrapped: nn.Module, tensors: Sequence[Any], free: Sequence[bool]) ->
 
 
 def _check_written(program: Any, names: Sequence[str]) -> None:
-    """Raise UnsupportedError where a program does more than compute its outputs.
+    """Raise UnsupportedError where a program writes buffers or inputs.
 
-    names: those that the user gives the inputs.
+    names: the user's names of the inputs.
     """
     signature = program.graph_signature
     if written := list(signature.buffers_to_mutate.values()):
-        names = ", ".join(quoted(name.removeprefix(_PREFIX)) for name in written)
-        raise UnsupportedError(f"forward writes the buffers {names}, which an optimised module has "
-                               "not; return their new values as outputs, and give them as inputs")
+        buffers = ", ".join(quoted(name.removeprefix(_PREFIX)) for name in written)
+        raise UnsupportedError(f"forward writes the buffers {buffers}, and an optimised module has "
+                               "none; return their new values as outputs, and give them as inputs")
     if inputs := list(signature.user_inputs_to_mutate.values()):
         name = names[list(signature.user_inputs).index(inputs[0])]
         raise UnsupportedError(f"forward writes its input {quoted(name)}; have it write a "
@@ -245,9 +245,8 @@ def _check_written(program: Any, names: Sequence[str]) -> None:
 
 
 def _check_training(program: Any) -> None:
-    """Raise UnsupportedError where a program draws random numbers, or compute as in training.
-    What it computes of weights alone is the same in each call, such as weights that are normalised
-    by batch_norm."""
+    """Raise UnsupportedError where a program draws random numbers, or computes as in training. A
+    batch_norm that normalises weights is allowed, since its result is the same in each call."""
     inputs = set(program.graph_signature.user_inputs)
     varying: set[Any] = set()
     for node in program.graph.nodes:
@@ -269,7 +268,7 @@ def _check_training(program: Any) -> None:
 def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names: list[str],
                   output_names: list[str], free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
     """Return the network of a program, and the functional program, which writes nothing in place.
-    The values of the network have the names of the nodes of the functional program."""
+    Values of the network have the names of the functional program's nodes."""
     # unoptimised: gossamer folds constants more exactly, and weights keep the module's names
     export = _exporter(_REGISTERING.intersection(sys.modules))
     result = export(decomposed(program), verbose=False, optimize=False)
@@ -296,7 +295,8 @@ def _exporter(registering: frozenset[str]) -> Callable[..., Any]:
     """Return the function that turns programs into ONNX: torch's own, with the table of its
     functions. torch.onnx.export builds this table anew in each call, which takes seconds.
 
-    registering: those of _REGISTERING that are imported, as the table has their operators.
+    registering: the modules of _REGISTERING that are imported; the table has their operators, and
+    is built anew for another set of modules.
     """
     try:
         from torch.onnx import _constants
@@ -331,14 +331,12 @@ def _from_script(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names
 
 
 def _cause(error: BaseException) -> str:
-    """Return the first line of torch's message.
-
-    If torch's message says that the batch size is fixed, returns a plainer sentence that says so.
-    """
+    """Return the first line of torch's message, or a plainer sentence where the message says that
+    the batch size is fixed."""
     while error.__cause__ is not None:
         error = error.__cause__
     if constant := _CONSTANT_BATCH.search(str(error)):
-        return f"torch.export finds that the first axis has the length {constant[1]} always"
+        return f"torch.export finds that the first axis always has the length {constant[1]}"
     return first_line(error)
 
 

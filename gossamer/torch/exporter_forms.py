@@ -1,8 +1,8 @@
-"""Forms in which torch's exporter writes a program well, and plain forms of what it writes.
+"""Rewrites programs before torch's exporter writes them, and simplifies what it has written.
 
-Before the export, operators that the exporter cannot write for all arguments, or writes as a
-network at which ONNX Runtime ends the process, are written in terms of others. After it, plain
-nodes replace SplitToSequence and CastLike, and interpolations are computed as torch does.
+Before the export, operators that the exporter cannot write for all arguments, or writes as nodes
+that crash ONNX Runtime, are replaced by others. After the export, Split and Cast replace
+SplitToSequence and CastLike, and interpolations are made to compute as torch does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gossamer.onnx_model import subgraphs
 Sizes = tuple[tuple[int, ...], tuple[float, ...] | None]
 """The sizes that an interpolation makes, and its scale factors where forward states these."""
 _aten = torch.ops.aten
-_LARGEST = 1 << 16
+_MOST_BYTES = 1 << 16
 """The most bytes of a constant that may hold sizes or an index."""
 _BAGS = (_aten.embedding_bag.padding_idx, _aten.embedding_bag.default)
 _MAXIMA = (_aten.adaptive_max_pool1d.default, _aten.adaptive_max_pool2d.default,
@@ -31,8 +31,9 @@ _MAXIMA = (_aten.adaptive_max_pool1d.default, _aten.adaptive_max_pool2d.default,
 
 
 def decomposed(program: Any) -> Any:
-    """Return a program of torch.export without the operators that the exporter may not write. It
-    is the program itself where it has none of them, or reads results that are not computed here."""
+    """Return a program of torch.export without the operators that the exporter may not write.
+    Returns the program itself where it has none of them, or reads positions of maxima, which the
+    replacements do not compute."""
     for node in list(program.graph.nodes):
         if node.target in _BAGS:
             _write_bags(program, node)
@@ -43,9 +44,9 @@ def decomposed(program: Any) -> Any:
 
 
 def _write_bags(program: Any, node: Any) -> None:
-    """Replace the sums, means or maxima over bags of rows by those over one axis. torch's exporter
-    writes a loop, at which ONNX Runtime (seen with 1.32) ends the process. Raises UnsupportedError
-    where bags differ in length, or some of their rows do not count."""
+    """Replace an embedding_bag by an embedding, and a sum, mean or maximum over one axis. For
+    embedding_bag torch's exporter writes a loop, which crashes ONNX Runtime (seen with 1.32).
+    Raises UnsupportedError where bags differ in length, or their rows are weighted or left out."""
     weight, rows, offsets, _, mode, *more = node.args
     images = rows.args[0] if rows.target is _aten.reshape.default else rows
     readers = {reader.args[1]: reader for reader in node.users if reader.users}
@@ -83,24 +84,24 @@ def _reads_positions(node: Any) -> bool:
 
 def _adaptive_max_pool(x: torch.Tensor, output_size: Sequence[int]
                        ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the maxima over windows that cover the last axes, as many along each as output_size
-    says, as torch.nn.AdaptiveMaxPool2d does; and zeros in place of the positions of the maxima."""
+    """Return the maxima over output_size windows of the last axes, as torch.nn.AdaptiveMaxPool2d
+    does, and zeros in place of the positions of the maxima."""
     y = _over_windows(torch.amax, x, output_size)
     return y, torch.zeros_like(y, dtype=torch.int64)
 
 
 def _adaptive_avg_pool(x: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
-    """Return the means over windows that cover the last axes, as torch.nn.AdaptiveAvgPool3d
+    """Return the means over output_size windows of the last axes, as torch.nn.AdaptiveAvgPool3d
     does."""
     return _over_windows(torch.mean, x, output_size)
 
 
 def _over_windows(reduced: Callable[[torch.Tensor, int], torch.Tensor], x: torch.Tensor,
                   output_size: Sequence[int]) -> torch.Tensor:
-    """Return a tensor whose last axes are reduced, one after the other.
+    """Return a tensor whose last axes are reduced window by window, one axis after the other.
 
-    Window i of an axis begins at the largest integer that is not above i * size / count, and ends
-    at the smallest one that is not below (i + 1) * size / count.
+    Window i of an axis begins at floor(i * size / count), and ends before
+    ceil((i + 1) * size / count).
     """
     for axis, count in enumerate(output_size, x.dim() - len(output_size)):
         size = x.shape[axis]
@@ -115,15 +116,12 @@ def _over_windows(reduced: Callable[[torch.Tensor, int], torch.Tensor], x: torch
 
 _TABLE = {**dict.fromkeys(_MAXIMA, _adaptive_max_pool),
           _aten.adaptive_avg_pool3d.default: _adaptive_avg_pool}
-"""The table has, for each operator of torch, the function that computes it."""
+"""For each operator that decomposed() replaces, the function that computes it by others."""
 
 
 def make_plain(model: onnx.ModelProto) -> None:
-    """Change a model in place.
-
-    A Split replaces each SplitToSequence whose tensors are read one by one, and a Cast replaces
-    each CastLike whose type is known.
-    """
+    """Replace, in place, each SplitToSequence whose tensors are read one by one by a Split, and
+    each CastLike whose type is known by a Cast."""
     graph = model.graph
     infos = {info.name: info.type.tensor_type for info in (*graph.input, *graph.value_info)}
     types = {name: info.elem_type for name, info in infos.items()}
@@ -138,11 +136,8 @@ def make_plain(model: onnx.ModelProto) -> None:
 
 
 def set_names(graph: onnx.GraphProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Name the inputs and the outputs of a graph.
-
-    Other values that have one of these names, which the exporter takes from torch's functions, get
-    others.
-    """
+    """Name the inputs and the outputs of a graph. Other values that have one of these names, since
+    the exporter names values after torch's functions, get new names."""
     names: dict[str, str] = {}
     for infos, wanted in ((graph.input, inputs), (graph.output, outputs)):
         names.update(zip([info.name for info in infos], wanted, strict=True))
@@ -217,10 +212,10 @@ def _sizes(node: onnx.NodeProto, constants: Mapping[str, np.ndarray],
 
 def _constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
     found = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer
-             if tensor.ByteSize() <= _LARGEST and tensor.data_type == onnx.TensorProto.INT64}
+             if tensor.ByteSize() <= _MOST_BYTES and tensor.data_type == onnx.TensorProto.INT64}
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute[0].name == "value" and (
-                node.attribute[0].t.ByteSize() <= _LARGEST):
+                node.attribute[0].t.ByteSize() <= _MOST_BYTES):
             found[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
     return found
 
@@ -249,7 +244,8 @@ def interpolations(model: onnx.ModelProto, program: Any) -> dict[str, Sizes]:
 
 
 def mark(graph: Graph, found: Mapping[str, Sizes]) -> Graph:
-    """Return the graph, whose interpolations are changed to compute as torch does."""
+    """Change the interpolations of a graph so that they compute as torch does, and return the
+    graph. found: the sizes of the interpolations, by the names of their results."""
     for node in graph.nodes:
         if node.op in ("resize", "resize_linearly") and node.outputs[0] in found:
             sizes, scales = found[node.outputs[0]]

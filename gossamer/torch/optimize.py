@@ -105,10 +105,12 @@ def _permuted(found: Captured) -> tuple[bool, ...]:
 
 def _check(found: Captured, fast: OptimizedModule, device: Device, precision: str,
            tolerance: float | None) -> None:
-    """Raise UnsupportedError where an output on the example differs too much from torch's.
+    """Raise UnsupportedError where an output on the example differs too much from torch's. Its
+    error may be as large as the limit of the precision, or as twice torch's error against float64,
+    whichever is larger.
 
-    Its error may be as large as its precision allows, or as twice torch's error against float64.
-    tolerance: the error that is allowed in place of both limits; None where both limits count.
+    precision: a key of _LEAST_ALLOWED.
+    tolerance: the error that is allowed in place of these limits, or None.
     """
     results = found.call(fast, found.given)
     exact = in_float64(found.module, lambda module: found.call(
@@ -140,8 +142,8 @@ def in_float64(module: nn.Module, call: Callable[[nn.Module], Sequence[Any]]) ->
 
 def _first_difference(network: Exported, tensors: Sequence[Any], device: Device,
                       allowed: float) -> str:
-    """Return a sentence that names the first layer, in the module's order, whose result differs
-    from torch's result by more than is allowed. The result of every layer is compared."""
+    """Compare the result of every layer with torch's, and return a sentence that names the first
+    layer, in the module's order, whose result differs by more than is allowed."""
     model = onnx.ModelProto()
     model.CopyFrom(network.model)
     values = {info.name: info for info in model.graph.value_info}

@@ -100,8 +100,8 @@ class OptimizedModule(nn.Module):
         Raises
         ------
         InputError
-            If the arguments do not fit, an input requires a gradient, or the weights of the module
-            have changed to some that the plan cannot take, as `update` says.
+            If the arguments do not fit, an input requires a gradient, or the module's weights have
+            changed to weights that `update` would refuse.
         DeviceError
             If the device fails or has too little memory.
         """
@@ -258,7 +258,8 @@ class OptimizedModule(nn.Module):
 
     def _reference(self, module: nn.Module, weights: Weights, watch: Watch,
                    ) -> tuple[weakref.ref[nn.Module], Weights, Watch]:
-        """Return what follows a module as long as it is alive; its weights end with it."""
+        """Return a weak reference to a module, its weights and a watch. When the module ends, this
+        module stops following it."""
         own = weakref.ref(self)
 
         def ended(_: Any) -> None:

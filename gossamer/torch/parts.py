@@ -66,9 +66,8 @@ def operators_of(module: fx.GraphModule) -> int:
 
 def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optimize,
              try_alone: Optimize, least_operators: int, left: Mapping[str, str]) -> Parts:
-    """Return a graph with the largest parts that gossamer computes.
-
-    They replace their operators in the module that is given.
+    """Return a graph with the largest parts that gossamer computes. The parts replace their
+    operators in `module` itself.
 
     optimize: function that makes the optimised module of a part.
     try_alone: function that optimises one operator, to find out whether gossamer computes it.
@@ -111,8 +110,8 @@ def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optim
 
 
 def _stages(record: _Record, support: _Support) -> list[list[fx.Node]]:
-    """Return the parts of a graph that gossamer may compute: the operators of each come after all
-    that torch computes for them, and before all that torch computes from them."""
+    """Return the parts of a graph that gossamer may compute, as lists of nodes. All that torch
+    computes for a part comes before the part, and all that torch computes from it comes after."""
     stages: dict[fx.Node, int] = {}  # even where gossamer computes a node, odd where torch does
     constants: set[fx.Node] = set()
     for node in record.module.graph.nodes:
@@ -124,7 +123,7 @@ def _stages(record: _Record, support: _Support) -> list[list[fx.Node]]:
                     each for each in node.all_input_nodes if each.op != "get_attr"):
                 constants.add(node)
     for node in reversed(stages):
-        if node in constants:  # it may as well be computed where it is read first
+        if node in constants:  # computed in the stage that reads it first
             stages[node] = min((stages[each] for each in node.users if each in stages), default=0)
     parts = defaultdict(list)
     for node, stage in stages.items():
@@ -143,7 +142,7 @@ def _optimize_part(result: Parts, node: fx.Node, values: Mapping[str, Any],
         bake_all(part, weights)
         fast = optimize(part, tuple(values[argument.name] for argument in arguments))
     except Exception as error:
-        # torch computes the part, whose weights bake_all() has made attributes of the module
+        # torch computes the part; its weights are attributes already, which bake_all() has made
         reasons.update(dict.fromkeys(inner, _reason(error)))
     else:
         result.module.add_submodule(str(node.target), fast)

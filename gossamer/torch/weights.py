@@ -1,7 +1,8 @@
-"""The weights of a module: which have changed, and which are computed from others.
+"""The weights of a module: which of them have changed, and which the module computes from others.
 
-Changes are found by identity, version counter and address of each tensor on every call, and by some
-of its elements now and then. Pruned, normalised and parametrised weights become constants.
+Changes are found by the identity, the version counter and the address of each tensor in every call,
+and by some of its elements in every hundredth call. Weights that the module computes, such as
+pruned, normalised and parametrised ones, become constants.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ CALLS = 100
 """Number of calls after which some elements of each weight are compared."""
 ELEMENTS = 16
 """About how many elements of each weight are compared."""
-_NOT_COUNTED = "num_batches_tracked"
+_UNUSED_BUFFER = "num_batches_tracked"
 """The name of buffers that no output depends on."""
 _HOOKS = (prune.BasePruningMethod, WeightNorm, SpectralNorm)
 """The hooks by which torch.nn.utils computes a weight before each call of forward."""
@@ -33,11 +34,11 @@ _address = torch.Tensor.data_ptr
 
 
 class Weights:
-    """The parameters and buffers of a module, without those that no output depends on, and those
-    that have no memory of their own, which `optimize` refuses.
+    """The parameters and buffers of a module, apart from those that no output depends on, and those
+    without memory of their own, which `optimize` refuses.
 
     paths: their names.
-    without: names of others that are left out.
+    without: names of further parameters and buffers that are left out.
     """
 
     def __init__(self, module: nn.Module, without: Collection[str] = ()) -> None:
@@ -48,7 +49,7 @@ class Weights:
             for table in (part._parameters, part._buffers):
                 for name, tensor in table.items():
                     full = f"{path}.{name}".lstrip(".")
-                    if (tensor is not None and name != _NOT_COUNTED and full not in without
+                    if (tensor is not None and name != _UNUSED_BUFFER and full not in without
                             and not is_lazy(tensor) and tensor.layout == torch.strided):
                         self.paths.append(full)
                         self._tables.append(table)
@@ -65,9 +66,10 @@ class Weights:
 class Watch:
     """Weights as they were when a plan took them.
 
-    The counter of a tensor's changes in place misses writes through `.data`, the replay of a CUDA
-    graph that trains, and tensors of torch.inference_mode(), which have no counter: these are found
-    where an element changes that is compared. It keeps the tensors alive, but no module.
+    A tensor's version counter counts its changes in place. It misses writes through `.data` and by
+    the replay of a CUDA graph that trains, and tensors of torch.inference_mode() have none. Such
+    changes are found only if they change one of the elements that are compared. A watch keeps the
+    tensors alive, but no module.
 
     paths, tensors: the names of the weights, and the weights.
     """
@@ -101,7 +103,7 @@ class Watch:
         self._calls += 1
         if self._calls >= CALLS and not _captures(now):
             if not all(map(torch.equal, _sample(self._elements), self._sample)):
-                return "numbers were written that torch does not count"
+                return "weights were written without a change of their version counters"
             self._calls = 0
         return ""
 
@@ -113,8 +115,8 @@ class Watch:
 
 
 def _elements(tensors: Sequence[Any]) -> list[list[Any]]:
-    """Return elements at equal distances of each tensor, as views of it: a list for each device
-    and dtype."""
+    """Return views of elements of each tensor, at equal distances in memory, as one list for each
+    device and dtype."""
     found: dict[Any, list[Any]] = defaultdict(list)
     for tensor in tensors:
         if tensor.layout == torch.strided and tensor.numel():
@@ -138,11 +140,9 @@ def _captures(tensors: Sequence[Any]) -> bool:
 
 
 def folded(module: nn.Module) -> nn.Module:
-    """Return the module itself where it computes no weights.
-
-    Otherwise returns a copy in which the results of torch.nn.utils.prune, weight_norm,
-    spectral_norm and parametrisations are plain weights.
-    """
+    """Return a copy of a module in which weights that torch.nn.utils.prune, weight_norm,
+    spectral_norm and parametrisations compute are plain weights; the module itself where it has no
+    such weights."""
     if not any(_computes_weights(part) for part in module.modules()):
         return module
     with torch.no_grad():
@@ -169,8 +169,8 @@ def _remove_parametrizations(part: nn.Module) -> None:
 
 
 def without_bfloat16(module: nn.Module) -> nn.Module:
-    """Return the module, or a copy in float32 where the module has weights in bfloat16: networks
-    are computed in float32 and float16."""
+    """Return the module, or a copy in float32 where the module has parameters in bfloat16, since
+    networks are computed in float32 and float16 only."""
     if all(tensor.dtype != torch.bfloat16 for tensor in module.parameters()):
         return module
     return copy.deepcopy(module).float()

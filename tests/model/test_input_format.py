@@ -36,11 +36,11 @@ IMAGE = ("x", (None, 3, 8, 6), "float32")
     (lambda: InputFormat("int8"),
      "dtype 'int8': expected one of float32, float16, bfloat16, uint8"),
     (lambda: InputFormat("uint8", "HWC"), "layout 'HWC': expected one of NCHW, NHWC"),
-    (lambda: InputFormat(std=0), "std 0: has a zero"),
-    (lambda: InputFormat(scale=(1, 0, 1)), "scale 1, 0, 1: has a zero"),
-    (lambda: InputFormat(mean=float("nan")), "mean nan: expected finite numbers"),
-    (lambda: InputFormat(std=(1, float("inf"), 1)), "std 1, inf, 1: expected finite numbers"),
-    (lambda: InputFormat(mean=()), "mean (): expected finite numbers"),
+    (lambda: InputFormat(std=0), "std 0: expected numbers other than 0"),
+    (lambda: InputFormat(scale=(1, 0, 1)), "scale 1, 0, 1: expected numbers other than 0"),
+    (lambda: InputFormat(mean=float("nan")), "mean nan: expected one finite number"),
+    (lambda: InputFormat(std=(1, float("inf"), 1)), "std 1, inf, 1: expected one finite number"),
+    (lambda: InputFormat(mean=()), "mean (): expected one finite number"),
     (lambda: InputFormat(mean="dark"), "mean 'dark': expected a number"),
     (lambda: InputFormat(mean=(0, 0), std=(1, 1, 1)), "mean has 2 numbers and std has 3 numbers"),
     (lambda: InputFormat(scale=1e30, std=1e-30), "quotients are too large for float32"),
@@ -56,13 +56,14 @@ def test_wrong_fields_are_refused(make: Callable[[], Any], message: str) -> None
 @pytest.mark.parametrize("inputs, formats, message", [
     ([IMAGE], InputFormat(mean=(1, 2)), "mean has 2 numbers, input 'x' has 3 channels"),
     ([IMAGE], {"z": InputFormat("uint8")}, "net has no input 'z'; its inputs: 'x'"),
-    ([IMAGE], {"x": "uint8"}, "that of 'x' is 'uint8', expected an InputFormat"),
+    ([IMAGE], {"x": "uint8"}, "the format of 'x' is 'uint8', expected an InputFormat"),
     ([IMAGE], "pictures", "inputs 'pictures': expected an InputFormat"),
     ([IMAGE], "photos", "does not say how photos are prepared"),
-    ([("x", (None, 5), "float32")], InputFormat("uint8", "NHWC"), "has 2 dimensions, its format"),
-    ([("x", (None, 3, 5), "float32")], InputFormat(std=(1, 2, 3)), "numbers for channels"),
+    ([("x", (None, 5), "float32")], InputFormat("uint8", "NHWC"),
+     "has 2 dimensions; a format with layout NHWC needs an input of 4 dimensions"),
+    ([("x", (None, 3, 5), "float32")], InputFormat(std=(1, 2, 3)), "one number per channel"),
     ([("x", (None, 3, 8, 6), "int64")], InputFormat("uint8"),
-     "takes int64, and formats are those of float32 inputs, such as pictures"),
+     "takes int64, and only inputs of float32, such as pictures, can have a format"),
     ([IMAGE, ("y", (None, 4), "float32")], InputFormat("uint8"), "takes 'x', 'y'; give a mapping"),
 ])
 def test_formats_that_do_not_fit_the_network_are_refused(
@@ -73,10 +74,10 @@ def test_formats_that_do_not_fit_the_network_are_refused(
 
 
 def test_an_output_dtype_that_there_is_not_is_refused() -> None:
-    with pytest.raises(InputError, match="output_dtype 'float64': output 'x' is float32, which is "
-                                         "returned as float32, float16"):
+    with pytest.raises(InputError, match="output_dtype 'float64': output 'x' is float32, which can "
+                                         "be returned as float32 or float16"):
         with_formats(graph(IMAGE), None, "float64")
-    with pytest.raises(InputError, match="output 'x' is int64, which is returned as int64"):
+    with pytest.raises(InputError, match="output 'x' is int64, which can be returned as int64"):
         with_formats(graph(("x", (None, 3), "int64")), None, "float16")
 
 

@@ -78,5 +78,5 @@ def check(graph: Graph, x: np.ndarray) -> None:
     lambda build, x: build.add("pad", [x], pads=(0,) * 8, mode="reflect", value=0.0),
     lambda build, x: build.elementwise(apply("floor"), x)])
 def test_layers_without_a_form(layer: Layer) -> None:
-    with pytest.raises(UnsupportedError, match="net: no ONNX form of "):
+    with pytest.raises(UnsupportedError, match="net: no ONNX nodes for "):
         to_onnx(network(layer))

@@ -214,7 +214,7 @@ def test_weights_that_a_branch_or_an_output_tells_are_kept() -> None:
                   types={"c": TensorProto.BOOL})
     layers = by_name(prune(proto, 0.5))
     assert layers["branched"].kept == "If 'choice' reads its weights too"
-    assert layers["output"].kept == "the network's output 'u' tells its weights too"
+    assert layers["output"].kept == "output 'u' of the network returns its weights too"
     assert not layers["free"].kept and layers["free"].after == 8
 
 
@@ -288,7 +288,7 @@ def test_unknown_and_repeated_names() -> None:
         prune(network(), None, {"pont": 0.5})
     with pytest.raises(InputError, match="no layer is called '§'; there are 'w1', 'dw'"):
         prune(network(), None, {"§": 0.5})
-    with pytest.raises(InputError, match="'w2' is named twice"):
+    with pytest.raises(InputError, match="'w2' is given twice"):
         prune(network(), None, {"point": 0.5, "w2": 0.5})
 
 

@@ -103,7 +103,7 @@ def test_gradients_are_left_to_torch():
 
 def test_unknown_options_are_refused():
     for options, message in (
-            ({"speed": 3}, "'speed' is none of the backend gossamer"),
+            ({"speed": 3}, "the backend gossamer has no option 'speed'"),
             ({"effort": "quik"}, "effort 'quik': .*did you mean 'quick'"),
             ({"precision": "fp61", "effort": "quick"}, "precision 'fp61': "),
             ({"tolerance": "1e-3"}, "tolerance '1e-3': expected a number"),

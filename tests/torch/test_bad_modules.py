@@ -148,7 +148,7 @@ def test_sparse_tensors():
 def test_tensors_of_other_classes():
     module = nn.Linear(4, 3).eval()
     x = torch.randn(2, 4).as_subclass(Marked)
-    assert "input 'input' is a Marked, a kind of tensor of its own" in refused(
+    assert "input 'input' is a Marked, a subclass of torch.Tensor" in refused(
         module, x, UnsupportedError)
 
 
@@ -174,7 +174,7 @@ def test_what_is_no_module():
     ((images(), images()), "do not fit forward(x"),
     ({"y": images()}, "do not fit forward(x"),
     (3, "the example has no torch.Tensor"),
-    (images().numpy(), "of a NumPy array torch.from_numpy(array)"),
+    (images().numpy(), "such as torch.from_numpy(array) for a NumPy array"),
 ], ids=["none", "batch 0", "too many", "unknown name", "no tensor", "array"])
 def test_examples(example, part):
     assert part in refused(residual(), example)
@@ -199,7 +199,7 @@ def test_batch_that_forward_fixes_is_the_only_one():
 def test_reason_of_a_fixed_length():
     module = nn.LSTM(4, 6).eval()
     fast = gossamer.optimize(module, torch.randn(5, 2, 4))
-    with pytest.raises(InputError, match=r"the first axis has the length 5 always"):
+    with pytest.raises(InputError, match=r"the first axis always has the length 5"):
         fast(torch.randn(7, 2, 4))
 
 

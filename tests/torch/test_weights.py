@@ -164,7 +164,7 @@ def test_a_watch_compares_elements_now_and_then(write):
         with torch.inference_mode():
             write(tensor)
         assert [change() for _ in range(CALLS)][-1] == (
-            "numbers were written that torch does not count")
+            "weights were written without a change of their version counters")
 
 
 def test_weights_that_change_while_they_are_read_are_followed():

@@ -1,7 +1,4 @@
-"""The peers of calls, and their inputs.
-
-Each peer is called as its users call it, from the input to the complete result.
-"""
+"""The peers that are called as their users call them, from the input to the complete result."""
 
 from __future__ import annotations
 
@@ -60,14 +57,13 @@ def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device, precision: 
 def check_torch(network: PeerNetwork) -> None:
     """Raise AbsentError where PyTorch cannot run a network here."""
     if network.torch is None:
-        raise AbsentError(f"{network.name} is not written down in PyTorch")
+        raise AbsentError(f"{network.name} has no module of PyTorch")
     if importlib.util.find_spec("torch") is None:
         raise AbsentError(f"torch is not installed: {installing('bench')}")
 
 
-def _torch(name: str) -> CalledPeer:
-    """Return the peer of this name. Its module torch_calls is imported when the peer is first
-    used."""
+def _torch_peer(name: str) -> CalledPeer:
+    """Return the peer of PyTorch with this name. It imports torch_calls when it is first used."""
     def peer(network: PeerNetwork, x: np.ndarray, device: Device, precision: str, kind: str,
              threads: int) -> CalledContender:
         check_torch(network)
@@ -79,10 +75,10 @@ def _torch(name: str) -> CalledPeer:
 
 
 CALLED_PEERS: dict[str, CalledPeer] = {
-    "torch-eager": _torch("torch-eager"),
-    "torch-compile": _torch("torch-compile"),
-    "torch-compile:reduce-overhead": _torch("torch-compile:reduce-overhead"),
-    "torch-compile-graph": _torch("torch-compile-graph"),
+    "torch-eager": _torch_peer("torch-eager"),
+    "torch-compile": _torch_peer("torch-compile"),
+    "torch-compile:reduce-overhead": _torch_peer("torch-compile:reduce-overhead"),
+    "torch-compile-graph": _torch_peer("torch-compile-graph"),
     "onnxruntime": onnxruntime,
 }
 
@@ -94,7 +90,7 @@ def onnx_bytes(network: PeerNetwork) -> bytes:
 
 
 def release() -> None:
-    """Free the memory of contenders that are no longer referenced: graphs and modules hold device
+    """Free the memory of contenders that are no longer referenced. Graphs and modules hold device
     memory in reference cycles, torch caches the memory that it frees, and JAX caches the functions
     that it compiled."""
     if "gossamer.bench.peers.torch_calls" in sys.modules:

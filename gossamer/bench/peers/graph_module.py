@@ -32,15 +32,15 @@ def _greatest(x: Any, y: Any) -> torch.Tensor:
 
 
 def _limited(function: Callable[..., torch.Tensor], limit: str, x: Any, y: Any) -> torch.Tensor:
-    """Return the minimum or maximum of two values, one of which may be a number. torch.minimum and
-    torch.maximum take tensors only, so that a number becomes the limit of a clamp."""
+    """Return the minimum or maximum of two values, one of which may be a number. A number becomes
+    the limit of a clamp, since torch.minimum and torch.maximum take tensors only."""
     for tensor, number in ((x, y), (y, x)):
         if not isinstance(number, torch.Tensor):
             return torch.clamp(tensor, **{limit: number})
     return function(x, y)
 
 
-def _truth(compare: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+def _as_number(compare: Callable[..., Any]) -> Callable[..., torch.Tensor]:
     """Return a comparison whose result is 1 or 0 in the dtype of its arguments."""
     def compared(x: Any, y: Any) -> torch.Tensor:
         dtype = next(each.dtype for each in (x, y) if isinstance(each, torch.Tensor))
@@ -63,8 +63,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sigmoid": torch.sigmoid,
     "sign": torch.sign, "relu": torch.relu, "clip": torch.clamp,
     "leaky_relu": functional.leaky_relu, "hard_sigmoid": _hard_sigmoid,
-    "less": _truth(operator.lt), "less_equal": _truth(operator.le), "greater": _truth(operator.gt),
-    "greater_equal": _truth(operator.ge), "where": _where}
+    "less": _as_number(operator.lt), "less_equal": _as_number(operator.le),
+    "greater": _as_number(operator.gt), "greater_equal": _as_number(operator.ge), "where": _where}
 """For each function of expressions, the function of torch that takes the same arguments and
 constants. Where there are two arguments, one of them may be a number instead of a tensor."""
 
@@ -107,7 +107,7 @@ class _Writer:
     def refused(self, node: Node) -> UnsupportedError:
         """Return the error for a node that this file does not translate."""
         return UnsupportedError(f"{self.static.graph.name}: {node.source or node.name} ({node.op})"
-                                " has no form in PyTorch here")
+                                " is not translated to PyTorch")
 
     def value(self, name: str) -> fx.Node:
         """Return the node of torch.fx for a value; a constant becomes a parameter."""
@@ -151,7 +151,7 @@ class _Writer:
         an argument of the layer's call.
 
         layer: function that writes the layer with a bias, or with None.
-        channel_axes: number of axes behind the axis of the channels.
+        channel_axes: number of axes after the axis of the channels.
         """
         expression, operands = node.attributes["epilogue"], node.inputs[2:]
         known = [self._operand(name, channel_axes) for name in operands]

@@ -1,5 +1,4 @@
-"""The input pixels that a nearest-pixel resize reads, as positions and as a number of
-repetitions."""
+"""The input pixels that a nearest-pixel resize reads, and how often it repeats them."""
 
 from __future__ import annotations
 

@@ -147,9 +147,9 @@ def _output(value: Any) -> np.ndarray:
 class _Flags:
     """torch's switches for TF32 and for cuDNN's search, which hold for the whole process.
 
-    The switches take effect when cuDNN searches for an algorithm, runs it and captures it. Each
-    call of torch-eager asks for the switches that the call needs; a switch is written only when it
-    changes, so that a call loses little time.
+    The switches take effect when cuDNN searches for an algorithm, runs it and captures it, so that
+    each call sets the switches that it needs. They are written only where they change, so that a
+    call loses little time.
     """
 
     def __init__(self) -> None:
@@ -163,8 +163,8 @@ class _Flags:
         if tf32 is self._tf32:
             return
         if self._before is None:
-            # torch warns once that newer switches replace these, but torch.compile reads these
-            # switches, and fails where only the newer switches were set
+            # torch warns once that newer switches replace these; but torch.compile reads these
+            # ones, and fails where only the newer ones were set
             with warnings.catch_warnings(action="ignore"):
                 self._before = (torch.backends.cuda.matmul.allow_tf32,
                                 torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)
@@ -191,14 +191,13 @@ FLAGS = _Flags()
 
 @dataclass(frozen=True)
 class CapturedRun:
-    """Executions of a module as a CUDA graph.
+    """A module's execution as a CUDA graph. A call takes the arguments of `run`, but reads only the
+    memory that was captured.
 
     graph: the graph.
     result: the output, which each execution fills.
-    run: function that executes the module. The function keeps the weights alive, because the graph
-    reads the weights without owning them.
-
-    A call takes the arguments of `run`, but reads only the memory that was captured.
+    run: function that executes the module; it keeps the weights alive, which the graph reads
+    without owning them.
     """
 
     graph: torch.cuda.CUDAGraph

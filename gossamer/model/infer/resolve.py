@@ -1,7 +1,8 @@
 """resolve: the graph of one batch size, with every shape known and shape arithmetic folded.
 
-A batch may be run in parts, and a file at another batch size than its own, where each image is
-shown to be computed independently of the others.
+This module also shows whether each image of a batch is computed independently of the others
+(independent_images). Only then may a batch be run in parts, or a file at a batch size other than
+its own.
 """
 
 from __future__ import annotations
@@ -54,14 +55,13 @@ def visit(state: InferenceState, node: Node) -> None:
             raise state.error(node, f"reads {quoted(name)}, which nothing provides")
     if definition.attribute_inputs and not inputs_to_attributes(node, state.known):
         unknown = next(n for n in node.inputs[1:] if n and n not in state.known)
-        raise state.unsupported(node, f"depends for its shape on {quoted(unknown)}, which the data "
-                                      "decides; gossamer needs shapes that follow from the input's "
-                                      "shape")
+        raise state.unsupported(node, f"has a shape that depends on the data in {quoted(unknown)}; "
+                                      "gossamer needs shapes that follow from the input's shape")
     if definition.float_only and not all(name in state.known for name in node.inputs):
         for name in node.inputs:
             if name and state.dtypes[name] != "float32":
-                raise state.unsupported(node, f"computes with {state.dtypes[name]} "
-                                              f"({quoted(name)}); gossamer computes it in float32")
+                raise state.unsupported(node, f"computes with {state.dtypes[name]} ({quoted(name)})"
+                                              "; gossamer computes this op in float32 only")
     emitted = len(state.nodes)
     try:
         with np.errstate(all="ignore"):
@@ -119,9 +119,9 @@ def independent_images(static: StaticGraph, other: StaticGraph) -> tuple[str | N
 
 
 def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
-    """Return the reason why a node may mix images, or differ between the batch sizes, as text that
-    follows the node's name. Where no reason is found, records the axis of the images in each of the
-    node's outputs, and returns None.
+    """Return the reason why a node may mix images, or may compute something else at the other
+    batch size, as text that follows the node's name. Where there is no such reason, record the axis
+    of the images in each of the node's outputs, and return None.
 
     twin: the node that makes the same outputs at the other batch size.
     """
@@ -147,8 +147,9 @@ def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
 def _alike(node: Node, twin: Node | None, followed: bool) -> bool:
     """Return whether a node does the same at both batch sizes.
 
-    followed: whether the attribute `shape` may differ, since the shapes of the node's outputs were
-    compared.
+    twin: the node that makes the same outputs at the other batch size.
+    followed: whether the attribute `shape` may differ, because the axes of the node's outputs have
+    been found to follow the batch.
     """
     def attributes(which: Node) -> dict[str, object]:
         return {name: value for name, value in which.attributes.items()
@@ -242,8 +243,8 @@ def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
 
 
 def check_nodes(graph: Graph) -> None:
-    """Raise ModelError where a node is wrong at every size of the inputs, such as a node with an
-    axis that its input does not have: the error is the same at several sizes."""
+    """Raise ModelError where a node is wrong at every size of the inputs, as with an axis that its
+    input does not have. This is so where several sizes all give the same error."""
     sizes = _TRIALS if graph.fixed_batch is None or is_open(graph) else _TRIALS[:1]
     errors: dict[str, ModelError] = {}
     for batch, size in sizes:
@@ -257,8 +258,7 @@ def check_nodes(graph: Graph) -> None:
 
 
 def at_size(graph: Graph, size: int) -> Graph:
-    """Return the graph with one size for all dimensions but the batch that the file leaves
-    open."""
+    """Return the graph with every open dimension, except the batch, set to one size."""
     return replace(graph, inputs=[replace(info, shape=tuple(
         size if length is None and axis else length for axis, length in enumerate(info.shape)))
         for info in graph.inputs])
@@ -300,7 +300,7 @@ def _run(state: InferenceState) -> StaticGraph:
                              f"{info.dtype}, its node makes {made}; export the model again")
         if info.name in state.aliases:
             source = state.aliases.pop(info.name)
-            # a value of a dtype without arithmetic is copied by an expansion
+            # element-wise expressions compute in some dtypes only; an expansion copies any dtype
             op, attributes = ("elementwise", {"expression": Expression(1)}) if (
                 made in COMPUTED) else (
                     "expand", {"shape": state.shapes[info.name]})
@@ -327,8 +327,8 @@ def live_nodes(nodes: list[Node], outputs: Sequence[str]) -> list[Node]:
 
 
 def default_batch(graph: Graph) -> int:
-    """Return the batch size where a caller states none: 1, or the batch size for which the file
-    was written where the network does not run at 1."""
+    """Return the batch size for callers that state none: 1, or the batch size for which the file
+    was written if the network does not run at 1."""
     if graph.fixed_batch is None:
         return 1
     try:
@@ -381,7 +381,7 @@ def along_batch(graph: Graph, batch: int) -> tuple[str | None, set[str]]:
 
 
 def check_batch(batch: object) -> None:
-    """Raise InputError for what is no number of images."""
+    """Raise InputError where a batch size is no integer, or is negative."""
     if isinstance(batch, bool) or not isinstance(batch, Integral) or batch < 0:
         raise InputError(f"batch {quoted(batch)}: expected a number of images, 0 or more, such as "
                          "8")

@@ -16,11 +16,11 @@ from gossamer.model.opset.registry import inputs_to_attributes
 
 
 class ShapesByBatch:
-    """The shapes of a graph's values at several batch sizes.
+    """The shapes of a graph's values at two batch sizes.
 
     Shapes are linear in the batch (and in open dimensions), so that two shapes that are equal at
-    two sizes are equal at all sizes. No shape is known where the shape inference of the graph
-    fails.
+    two sizes are equal at all sizes. Where the shape inference of the graph fails, no shapes are
+    known, except those at a file's own batch size.
 
     states: the finished shape inference of the graph at each batch size.
     data_dependent: names of the values that depend on the data, not on shapes alone.
@@ -37,9 +37,9 @@ class ShapesByBatch:
         """Return a value that follows from the inputs' shapes and is the same at each batch size;
         None for other values.
 
-        Returns None for every value where dimensions other than the batch are open. Two sizes are
-        tried for an open dimension. A value that is the same at both sizes, such as the padding of
-        the dimension to a multiple of 32, may differ at the size that the user sets later.
+        Returns None for every value where dimensions other than the batch are open. These have only
+        been tried at two sizes: a value that is the same at both, such as the padding to a multiple
+        of 32, may differ at the size that the user sets later.
         """
         values = [state.known.get(name) for state in self._states]
         if not values or any(None in info.shape[1:] for info in self._inputs):
@@ -59,10 +59,10 @@ class ShapesByBatch:
         return node if is_known else None
 
     def depends_on_data(self, name: str) -> bool:
-        """Return whether the data decide the value.
+        """Return whether a value depends on the data.
 
-        resolve() may turn a value that follows from shapes alone into a constant, which differs
-        from batch size to batch size.
+        Other values follow from shapes alone. resolve() turns them into constants, which may differ
+        between batch sizes.
         """
         return name in self._data_dependent
 
@@ -97,8 +97,8 @@ class ShapesByBatch:
 
 def shapes_by_batch(graph: Graph) -> ShapesByBatch:
     """Infer the graph's shapes at two batch sizes; dimensions that the file leaves open are 256 at
-    the first and 384 at the second. Raises UnsupportedError for a node that gossamer computes at no
-    batch size, such as an op in a dtype for which gossamer has no arithmetic."""
+    the first and 384 at the second. Raises UnsupportedError for a node that gossamer cannot compute
+    at any batch size, such as an op in a dtype without arithmetic."""
     data_dependent = _data_dependent(graph)
     batches = (2, 3) if graph.fixed_batch is None else (graph.fixed_batch, graph.fixed_batch + 1)
     states: list[InferenceState] = []
@@ -116,7 +116,7 @@ def shapes_by_batch(graph: Graph) -> ShapesByBatch:
         except GossamerError as error:
             if isinstance(error, UnsupportedError) and not states:
                 raise
-            # where a file runs at its own batch size only, the shapes at this size are kept
+            # a file may run at its own batch size only; then the shapes at this size are kept
             return ShapesByBatch(states if graph.fixed_batch else [], data_dependent,
                                  graph.inputs)
         states.append(state)
@@ -124,7 +124,7 @@ def shapes_by_batch(graph: Graph) -> ShapesByBatch:
 
 
 def _data_dependent(graph: Graph) -> set[str]:
-    """Return the names of the values that the data decide."""
+    """Return the names of the values that depend on the data."""
     names = {info.name for info in graph.inputs}
     for node in graph.nodes:
         if node.op != "shape" and names.intersection(node.inputs):

@@ -1,6 +1,8 @@
-"""OpDef: all that gossamer.model knows of one op of a graph; and what the rules of a definition are
-given: InferenceState, what shape inference has found so far and the nodes that it has made, and
-Images, the axis along which the images of a batch lie one after another in each value."""
+"""OpDef: the definition of an op of a graph, and the states that its rules work on.
+
+InferenceState holds what shape inference has found so far, and the nodes that it has made. Images
+holds the axis of each value along which the images of a batch lie one after another.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,17 @@ _WORDS = {
     LookupError: "an attribute or input is missing or unknown",
     ValueError: "an attribute or input has an impossible value or shape",
     Exception: "an attribute or input is missing, or of another type than expected"}
-"""What is odd about a node, by the class of the exception that it causes."""
+"""What is wrong with a node, by the class of the exception that its rule raises."""
 
 
 def malformed(error: Exception) -> str:
-    """Return words of a message about a node that causes one of MALFORMED."""
+    """Return a message about a node whose rule raises one of MALFORMED, without the node's name."""
     words = next(words for kind, words in _WORDS.items() if isinstance(error, kind))
     return f"is malformed: {words} ({first_line(error)}); export the model again"
 
 
 class InferenceState:
-    """State of the shape inference of a graph at one batch size.
+    """The state of the shape inference of a graph at one batch size.
 
     Nodes are visited in order (gossamer.model.infer.resolve). The shape rule of a node's op checks
     the node, makes its attributes concrete and adds the node, or nodes that replace it, to this
@@ -108,8 +110,9 @@ class InferenceState:
         return outputs[0]
 
     def in_one_dtype(self, node: Node, names: Sequence[str]) -> list[str]:
-        """Return values that a node joins, in one dtype: truth values that nodes compute have the
-        dtype of what they compare, those of inputs and constants are bool."""
+        """Return the names of values that a node joins, cast to one dtype where they have several.
+        Truth values may have several: those of inputs and constants are bool, those that a node
+        computes have the dtype of the numbers that it compares."""
         dtypes = {self.dtypes[name] for name in names}
         computed = sorted(dtypes - {"bool"})
         if computed == sorted(dtypes) or not computed:
@@ -215,8 +218,8 @@ class Images:
     mixing rules of the ops show whether the images do lie along this axis, and are not mixed.
 
     static, other: the graph at two batch sizes.
-    axes: the axis along which the images of a value lie, by the name of the value. The mapping has
-    only values for which this axis was shown.
+    axes: the axis along which the images of a value lie, by the name of the value. Values for which
+    no rule has shown this axis are absent.
     """
 
     static: StaticGraph
@@ -270,10 +273,10 @@ def moves_images(images: Images, node: Node) -> None:
 
 
 def keeps_images_separate(images: Images, node: Node) -> str | None:
-    """The mixing rule of an op that computes each image independently of the others if the images
-    of its first input lie along axis 0, and its other inputs have no images."""
+    """The mixing rule of an op that computes images independently of each other where they lie
+    along axis 0 of its first input, and its other inputs have no images."""
     if any(name in images.axes for name in node.inputs[1:]):
-        return "takes other inputs than its first from the batch"
+        return "takes inputs other than its first from the batch"
     axis = images.axes.get(node.inputs[0], 0)
     return f"works across axis {axis}, {BATCH_AXIS}" if axis else None
 
@@ -292,8 +295,8 @@ def broadcasts_across_images(images: Images, node: Node) -> str | None:
 
 
 def mixing_operands(images: Images, node: Node, names: Sequence[str]) -> str | None:
-    """Return how inputs that broadcast to the output's shape mix images; None where they mix no
-    images."""
+    """Return how a node mixes images through the inputs `names`, which broadcast to its output's
+    shape; None where it mixes none."""
     output = node.outputs[0]
     axis = images.growing_axis(output)
     if axis is None:
@@ -308,7 +311,7 @@ def mixing_operands(images: Images, node: Node, names: Sequence[str]) -> str | N
             if images.axes[name] != own_axis or not all(same):
                 return "lays the batch along another axis"
         elif own_axis >= 0 and shape[own_axis] != 1:
-            return "treats the inputs of a batch by their place in it"
+            return "treats each input of a batch by its place in the batch"
     return None
 
 
@@ -346,19 +349,19 @@ class OpDef:
     shape: the shape rule.
     evaluate: the evaluation with NumPy, by which shape arithmetic and constants are computed, or
     `not_evaluated`.
-    mixes: the mixing rule; common rules come before. The rule decides whether a batch may be run in
-    parts, and whether a file may be run at another batch size than its own.
+    mixes: the mixing rule. It decides whether a batch may be run in parts, and whether a file may
+    be run at a batch size other than its own. Rules of several ops are in this module.
     passes_values: whether each element of an output is an element of the inputs, or a function of a
-    few elements. If so, a sign taken of an output depends on how each input is rounded. A batch
-    norm before the node is therefore not folded into weights.
+    few elements. If so, the rounding of an input may flip a sign that is taken of an output. A
+    batch norm before such a node and sign is therefore not folded into weights.
     discontinuous: function that returns whether a small change of an input may change a node's
-    result by much, as with a sign; `never` for an op whose results are continuous.
+    result a lot, as a sign does; `never` for an op whose results are continuous.
     facts: the rule that derives the value facts of the outputs.
     float_only: whether the op is computed in float32 only, so that other dtypes are refused.
     attribute_inputs: names of the attributes that a node may take from its second and further
     inputs instead, in the order of these inputs.
 
-    An op that resolve() always turns into other ops has the fields RESOLVED.
+    An op that resolve() always turns into other ops takes some of its fields from RESOLVED.
     """
 
     name: str
@@ -390,9 +393,9 @@ RESOLVED: dict[str, Any] = {"evaluate": resolved, "mixes": resolved, "facts": re
 
 
 def not_evaluated(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> NoReturn:
-    """Stand for the evaluation of an op that stays a node even where all its inputs are known: no
-    file uses the op in shape arithmetic."""
-    raise AssertionError("an op that is not evaluated was")
+    """Stand for the evaluation of an op that stays a node even where all its inputs are known,
+    since no file uses the op in shape arithmetic."""
+    raise AssertionError("an op without an evaluation was evaluated")
 
 
 def never(node: Node) -> bool:
@@ -406,7 +409,7 @@ def always(node: Node) -> bool:
 
 
 def first_input(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
-    """The facts rule of an op whose outputs hold values of its first input only."""
+    """The facts rule of an op whose outputs hold only values of its first input."""
     return [facts[0]] * len(node.outputs)
 
 

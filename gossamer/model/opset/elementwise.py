@@ -1,4 +1,4 @@
-"""Definitions of the element-wise ops."""
+"""Definitions of the element-wise ops, and the dtypes in which they are computed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from gossamer.model.opset.expression_facts import expression_facts
 _RANGES = {"bool": (0, 1), **{
     np.dtype(kind).name: (int(np.iinfo(kind).min), int(np.iinfo(kind).max))
     for kind in (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)}}
-"""The smallest and largest value of each dtype that is not float32."""
-
+"""The smallest and largest value of truth values and of each dtype of integers."""
 
 COMPUTED = ("float32", "int32", "int64", "int8", "uint8", "int16", "uint16", "bool")
 """The dtypes in which elements are computed and to which they are cast. Values that follow from
@@ -32,8 +31,8 @@ shapes may have any dtype."""
 
 
 def _check_dtypes(state: InferenceState, node: Node, dtypes: Iterable[str]) -> None:
-    """Raise UnsupportedError where a node computes with data of a dtype that is not in
-    COMPUTED."""
+    """Raise UnsupportedError where one of the dtypes is not in COMPUTED, unless all inputs of the
+    node are known."""
     if all(name in state.known for name in node.inputs):
         return
     for dtype in dtypes:
@@ -43,10 +42,11 @@ def _check_dtypes(state: InferenceState, node: Node, dtypes: Iterable[str]) -> N
 
 
 def _elementwise_shape(state: InferenceState, node: Node) -> None:
-    """Casts operands of several dtypes to one dtype: float32 where an operand is float32 or all are
-    truth values, and else the integers that hold the numbers of all operands. So an int64 next to a
-    float32 is rounded. Truth values and conditions of `where` are cast to this dtype too."""
-    # before the shapes, which may fit at other sizes
+    """Cast operands of several dtypes to one dtype. It is float32 where an operand is float32 or
+    all are truth values, else the integer dtype that holds the numbers of all operands. So an int64
+    next to a float32 is rounded. Truth values and conditions of `where` are cast to this dtype
+    too."""
+    # checked before the shapes, which may fit at other sizes of the inputs
     _check_dtypes(state, node, (state.dtypes[name] for name in node.inputs))
     shapes = [state.shapes[name] for name in node.inputs]
     try:
@@ -70,7 +70,7 @@ def _elementwise_shape(state: InferenceState, node: Node) -> None:
             if any(constant != np.trunc(constant) or np.isinf(constant)
                    for constant in step.constants):
                 raise state.unsupported(node, f"computes with {step.constants[0]:g} and {target}; "
-                                              "gossamer computes integers with integers")
+                                              "gossamer computes integers only with integers")
     inputs = list(node.inputs)
     for index, name in enumerate(inputs):
         if not dtypes or state.dtypes[name] == target:
@@ -166,13 +166,13 @@ def dtype_facts(dtype: str) -> ValueFacts:
 DEFINITIONS = (
     OpDef("elementwise",
           text="operands, which broadcast; expression: an Expression with as many outputs as the "
-               "node, whose truth values are 1 and 0 in the dtype of what is compared",
+               "node, in which truth values are 1 and 0 in the dtype of the compared numbers",
           shape=_elementwise_shape, evaluate=_elementwise, mixes=broadcasts_across_images,
           passes_values=True, discontinuous=_is_discontinuous, facts=_elementwise_facts,
           float_only=False, attribute_inputs=()),
     OpDef("mod",
-          text="a, b; of_dividend: whether the remainder has the sign of a, as in C, in place of "
-               "that of b",
+          text="a, b; of_dividend: whether the remainder has the sign of a, as in C, else that of "
+               "b, as in Python",
           shape=_mod_shape, **RESOLVED, passes_values=True, discontinuous=always, float_only=False,
           attribute_inputs=()),
     OpDef("cast", text="x; dtype",

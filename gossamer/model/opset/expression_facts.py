@@ -19,10 +19,10 @@ _TRUTHS = _COMPARISONS | {"and", "or", "not"}
 _KEEPING = frozenset({
     "where", "constant", "neg", "abs", "relu", "clip", "min", "max", "sign", "floor", "round",
     "to_float16", "to_bfloat16", "exp", "sigmoid", "tanh", "atan", "erf"})
-"""Functions that make NaN of NaN alone."""
+"""Functions whose result is NaN only where an argument is NaN."""
 _OF_FINITE = frozenset({"add", "sub", "mul", "fma", "leaky_relu", "prelu", "hard_sigmoid", "sin",
                         "cos", "tan"})
-"""Functions that make NaN of NaN and infinities alone."""
+"""Functions whose result is NaN only where an argument is NaN or infinite."""
 _MOST_LIMITS, _MOST_COMPARED = 8, 4
 """Limits on the time that the derivation of facts takes. The facts of results are derived case by
 case for at most _MOST_COMPARED values of an expression, and only for values that are compared with
@@ -51,8 +51,8 @@ def expression_facts(expression: Expression, operands: Sequence[ValueFacts], *,
 
 def may_be_nan(expression: Expression, operands: Sequence[ValueFacts],
                nan: Sequence[bool]) -> list[bool]:
-    """Return for each output of an expression of floats whether it may be NaN. nan: the same for
-    each operand."""
+    """Return for each output of an expression of floats whether it may be NaN. nan: whether each
+    operand may be NaN."""
     known = list(nan)
     values = _values(expression, operands, integer=False)
     for step in expression.steps:

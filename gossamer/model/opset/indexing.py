@@ -1,5 +1,5 @@
 """Definitions of ops that repeat, choose or replace elements at positions that do not depend on the
-data. resolve() turns these ops into ops that copy elements."""
+data. resolve() turns these ops into simpler ones, such as gathers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEEP_WHERE = Expression(2, (ExpressionStep("constant", (), (0.0,)),
 
 
 def _tile_shape(state: InferenceState, node: Node) -> None:
-    """Repeats a value along its dimensions.
+    """Repeat a value along its dimensions.
 
     A dimension of size 1 is inserted before each repeated dimension, expanded to the number of
     repeats, and merged with the repeated dimension.
@@ -27,7 +27,7 @@ def _tile_shape(state: InferenceState, node: Node) -> None:
     shape, repeats = state.shapes[node.inputs[0]], node.attributes["repeats"]
     if len(repeats) != len(shape) or min(repeats, default=1) < 0:
         raise state.error(node, f"repeats shape {list(shape)} by {list(repeats)}, expected "
-                                f"{len(shape)} numbers from 0 up")
+                                f"{len(shape)} numbers of 0 or more")
     spread: list[int] = []
     wide: list[int] = []
     for size, count in zip(shape, repeats, strict=True):
@@ -51,7 +51,7 @@ def _triangle_shape(state: InferenceState, node: Node) -> None:
     shape = state.shapes[node.inputs[0]]
     if len(shape) < 2:
         raise state.error(node, f"input has shape {list(shape)}, expected 2 dimensions or more")
-    # a diagonal outside of the matrix keeps all elements or none, however far outside it is
+    # a diagonal outside of the matrix keeps all elements or none, wherever it lies
     diagonal = max(-shape[-2], min(shape[-1], int((node.attributes.get("diagonal") or (0,))[0])))
     dtype = state.dtypes[node.inputs[0]]
     if dtype not in COMPUTED and node.inputs[0] not in state.known:
@@ -61,7 +61,7 @@ def _triangle_shape(state: InferenceState, node: Node) -> None:
     state.check_constant(node, shape[-2:], "float64")
     part = np.triu if node.attributes["upper"] else np.tril
     ones = np.ones(shape[-2:], dtype)
-    # NumPy counts the rows and columns of a matrix without elements, too
+    # of a matrix without elements, NumPy would still list all rows and columns, which may be many
     kept = state.know(state.new_name(node, "kept"), part(ones, diagonal) if ones.size else ones)
     state.emit(node, shape, op="elementwise", inputs=[kept, node.inputs[0]], dtype=dtype,
                expression=_KEEP_WHERE)
@@ -70,13 +70,12 @@ def _triangle_shape(state: InferenceState, node: Node) -> None:
 def _known_indices(state: InferenceState, node: Node) -> np.ndarray:
     """Return the indices that a node reads as its second input.
 
-    Raises UnsupportedError where the data decide the indices.
+    Raises UnsupportedError where the indices depend on the data.
     """
     name = node.inputs[1]
     if name not in state.known:
-        raise state.unsupported(node, f"takes indices from {name!r}, which the data decide; "
-                                      "gossamer computes it with indices that follow from shapes "
-                                      "and constants")
+        raise state.unsupported(node, f"takes indices from {name!r}, which depends on the data; "
+                                      "expected indices that follow from shapes and constants")
     return state.known[name].astype(np.int64)
 
 
@@ -103,8 +102,8 @@ def _positions_of_slices(state: InferenceState, node: Node, batch_dims: int
     count = batch_dims + (indices.shape[-1] if indices.ndim else len(shape) + 1)
     if count > len(shape) or indices.ndim <= batch_dims or (
             indices.shape[:batch_dims] != shape[:batch_dims]):
-        raise state.error(node, f"indices of shape {list(indices.shape)} do not fit "
-                                f"{list(shape)} with {batch_dims} dimensions of a batch")
+        raise state.error(node, f"indices of shape {list(indices.shape)} do not fit an input of "
+                                f"shape {list(shape)} with batch_dims {batch_dims}")
     state.check_size(node, indices.shape, "int64")
     positions = np.zeros(indices.shape[:-1], np.int64)
     for axis in range(count):
@@ -124,8 +123,8 @@ def _positions_of_elements(state: InferenceState, node: Node) -> np.ndarray:
     if indices.ndim != len(shape) or any(
             count > size for other, (count, size)
             in enumerate(zip(indices.shape, shape, strict=True)) if other != axis):
-        raise state.error(node, f"indices of shape {list(indices.shape)} do not fit {list(shape)} "
-                                f"along axis {axis}")
+        raise state.error(node, f"indices of shape {list(indices.shape)} do not fit an input of "
+                                f"shape {list(shape)} along axis {axis}")
     state.check_size(node, indices.shape, "int64")
     positions = np.zeros(indices.shape, np.int64)
     for other, size in enumerate(indices.shape):
@@ -180,10 +179,12 @@ def _replace(state: InferenceState, node: Node, positions: np.ndarray,
              leading: Sequence[int]) -> None:
     """Emit nodes that replace slices of the first input by those of the third.
 
-    positions: the indices of the replaced slices, in the flat order of the leading dimensions. Both
-    inputs are concatenated, and each slice of the result is gathered from the concatenation. Where
-    every slice is replaced, only the third input is read. Where `positions` has an index several
-    times, the last slice for this index is taken.
+    Both inputs are concatenated, and each slice of the result is gathered from the concatenation.
+    Where every slice is replaced, only the third input is read.
+
+    positions: the indices of the replaced slices, in the flat order of the leading dimensions.
+    Where an index occurs several times, its last slice is taken.
+    leading: sizes of the leading dimensions.
     """
     x, updates = node.inputs[0], node.inputs[2]
     shape, rest = state.shapes[x], state.shapes[x][len(leading):]
@@ -220,8 +221,8 @@ DEFINITIONS = tuple(
           float_only=False, attribute_inputs=inputs)
     for name, text, shape, inputs in (
         ("tile", "x; repeats", _tile_shape, ("repeats",)),
-        ("triangle", "x, matrices; upper, diagonal: number of the first or last that is kept, one "
-                     "in a tuple", _triangle_shape, ("diagonal",)),
+        ("triangle", "x: matrices; upper: whether the upper triangle is kept, diagonal: a tuple "
+                     "with its offset from the main diagonal", _triangle_shape, ("diagonal",)),
         ("gather_nd", "x, indices; batch_dims", _gather_nd_shape, ()),
         ("gather_elements", "x, indices; axis", _gather_elements_shape, ()),
         ("scatter_nd", "x, indices, updates; no attributes", _scatter_nd_shape, ()),

@@ -18,7 +18,7 @@ from gossamer.resampling import between
 _LONGEST_SUMS = {"float32": 4096, "int32": 512, "int64": 512}
 """The most elements of an axis along which cumulative sums are computed, by dtype. Sums of integers
 take memory for each pair of elements."""
-_ARRAYS = 8
+_ARRAYS_AT_ONCE = 8
 """Number of arrays, each as large as the weights, that interpolation() has in memory at once."""
 
 
@@ -51,12 +51,12 @@ def _sums_up_to_shape(state: InferenceState, node: Node) -> None:
                                       f"up to {longest}")
     state.check_constant(node, (length, length), dtype)
     ones = np.ones((length, length), dtype)
-    own = 1 if node.attributes["exclusive"] else 0
-    matrix = np.tril(ones, -own) if node.attributes["reverse"] else np.triu(ones, own)
+    offset = 1 if node.attributes["exclusive"] else 0
+    matrix = np.tril(ones, -offset) if node.attributes["reverse"] else np.triu(ones, offset)
     if dtype == "float32":
         _multiply(state, node, x, [(axis, matrix)])
         return
-    # terms get a further axis after `axis`, along which the results lie; sums run over `axis`
+    # terms get a new axis after `axis`: results lie along the new axis, and sums run over `axis`
     name = state.know(state.new_name(node, "matrix"),
                       matrix.reshape(length, length, *[1] * (len(shape) - axis - 1)))
     spread = (*shape[:axis + 1], 1, *shape[axis + 1:])
@@ -89,7 +89,7 @@ def _resize_linearly_shape(state: InferenceState, node: Node) -> None:
         if not size and not length:
             continue
         if not size or not length:
-            raise state.unsupported(node, f"resizes dimension {axis} of {size} to {length}")
+            raise state.unsupported(node, f"resizes dimension {axis} from {size} to {length}")
         scale = float(scales[index]) if scales else length / size
         state.check_constant(node, (size, length), "float64")
         state.check_size(node, weights_while_computed(length, scale, node.attributes), "float64")
@@ -160,10 +160,9 @@ def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any])
 
 
 def weights_while_computed(length: int, scale: float, rule: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return a shape by which callers check the memory that interpolation() needs: a float64 array
-    of this shape is as large as all arrays that interpolation() holds at once, apart from the
-    matrix that it returns."""
-    return (_ARRAYS, length, 2 * _reach(scale, rule)[1] + 2)
+    """Return the shape of a float64 array that is as large as all arrays that interpolation() holds
+    at once, apart from its result. Callers check whether an array of this shape is allowed."""
+    return (_ARRAYS_AT_ONCE, length, 2 * _reach(scale, rule)[1] + 2)
 
 
 def _reach(scale: float, rule: Mapping[str, Any]) -> tuple[float, int]:
@@ -183,18 +182,18 @@ def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
 
 DEFINITIONS = (
     OpDef("reshape_by",
-          text="x, values whose sizes are taken; sizes: for each dimension of the result pairs "
-               "(number of an input, its axis), whose sizes are multiplied",
+          text="x, values whose sizes are read; sizes: for each dimension of the result, pairs of "
+               "an input's index and its axis; the result has the product of their sizes",
           shape=_reshape_by_shape, **RESOLVED, passes_values=True, discontinuous=never,
           float_only=False, attribute_inputs=()),
     OpDef("sums_up_to",
-          text="x; axis, exclusive: whether an element is none of its sum, reverse: whether sums "
-               "go from the end",
+          text="x; axis, exclusive: whether each sum leaves out its own element, reverse: whether "
+               "sums begin at the end",
           shape=_sums_up_to_shape, **RESOLVED, passes_values=True, discontinuous=never,
           float_only=False, attribute_inputs=()),
     OpDef("resize_linearly",
-          text="x; scales, sizes, axes of both; mode, coordinates, antialias, cubic_coefficient, "
-               "exclude_outside: as interpolation() takes them",
+          text="x; scales, sizes, axes to which they belong; mode, coordinates, antialias, "
+               "cubic_coefficient, exclude_outside: as interpolation() takes them",
           shape=_resize_linearly_shape, **RESOLVED, passes_values=True, discontinuous=never,
           float_only=True, attribute_inputs=("scales", "sizes")),
 )

@@ -43,9 +43,9 @@ def batch_norm_constants(
 
 def affine_constants(arrays: list[np.ndarray], epsilon: float, rank: int
                      ) -> dict[str, np.ndarray]:
-    """Return mean, scale and shift of a batch norm by their roles, as AFFINE reads them.
+    """Return mean, scale and shift of a batch norm by their names in AFFINE.
 
-    They are float32, in a shape that broadcasts to x of this rank.
+    They are float32, in a shape that broadcasts to an x with `rank` dimensions.
     """
     values = batch_norm_constants(arrays, epsilon)
     return {role: value.astype(np.float32).reshape(-1, *[1] * (rank - 2))
@@ -93,7 +93,7 @@ def _layer_norm_shape(state: InferenceState, node: Node) -> None:
         raise state.error(node, f"normalises no axis of its input, which has shape {list(shape)}")
     sizes = tuple(shape[axis] for axis in axes)
     arrays = [state.known[name] for name in node.inputs[1:]]
-    of_axes = all(_broadcasts(array.shape, sizes) for array in arrays)
+    fit_axes = all(_broadcasts(array.shape, sizes) for array in arrays)
     are_last = axes == tuple(range(len(shape)))[-len(axes):]
     for role, array in zip(("scale", "bias"), arrays, strict=True):
         if not (_broadcasts(array.shape, sizes) or (
@@ -103,7 +103,7 @@ def _layer_norm_shape(state: InferenceState, node: Node) -> None:
     operands = [node.inputs[0]]
     for role, name, array, plain in zip(("scale", "bias"), node.inputs[1:], arrays, (1, 0),
                                         strict=True):
-        if not of_axes:
+        if not fit_axes:
             array = np.full(sizes, plain, np.float32)
         elif array.shape != sizes:
             extra = max(array.ndim - len(sizes), 0)  # leading axes, each of size 1
@@ -111,18 +111,18 @@ def _layer_norm_shape(state: InferenceState, node: Node) -> None:
         if array is not state.known[name]:
             name = state.know(state.new_name(node, role), np.ascontiguousarray(array))
         operands.append(name)
-    outputs = node.outputs if of_axes else [state.new_name(node, "normalised")]
+    outputs = node.outputs if fit_axes else [state.new_name(node, "normalised")]
     result = state.emit(node, shape, inputs=operands, outputs=outputs, axes=axes,
                         epsilon=node.attributes["epsilon"], centred=node.attributes["centred"])
-    if not of_axes:
-        # scale and bias differ along other axes
+    if not fit_axes:
+        # scale and bias vary along axes that are not normalised, so they are applied afterwards
         state.emit(node, shape, op="elementwise", inputs=[result, *node.inputs[1:]],
                    expression=_SCALED)
 
 
 def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Return whether a shape broadcasts to a target without a change of the target, but for
-    leading dimensions of 1."""
+    """Return whether broadcasting an array of a shape with one of the shape `target` gives the
+    shape `target`, apart from leading dimensions of 1."""
     return all(size in (1, wanted) for size, wanted in zip_longest(
         shape[::-1], target[::-1][:len(shape)], fillvalue=1))
 
@@ -139,13 +139,13 @@ DEFINITIONS = (
           float_only=True, attribute_inputs=()),
     OpDef("batch_norm_training",
           text="x, gamma, beta, mean, variance, all constants but x; epsilon, momentum; outputs: "
-               "x normalised by its own statistics, and momentum * mean + (1 - momentum) * that "
-               "of x, and the same of the variance",
+               "x normalised by its own statistics; momentum * mean + (1 - momentum) * the mean of "
+               "x; and momentum * variance + (1 - momentum) * the variance of x",
           shape=_training_shape, evaluate=not_evaluated, mixes=_training_mixes, passes_values=True,
           discontinuous=never, facts=nothing_known, float_only=True, attribute_inputs=()),
     OpDef("layer_norm",
-          text="x, scale, bias, the last two of them constants with the sizes of the axes; axes "
-               "(until resolve() also an int: all axes from this one on), epsilon, centred: "
+          text="x, scale, bias; scale and bias are constants with the sizes of the axes; axes "
+               "(before resolve() also an int for all axes from this one on), epsilon, centred: "
                "whether the mean is subtracted",
           shape=_layer_norm_shape, evaluate=not_evaluated, mixes=_layer_norm_mixes,
           passes_values=True, discontinuous=never, facts=nothing_known, float_only=True,

@@ -57,8 +57,8 @@ reference are left out on purpose, so that no file makes gossamer run loops, dec
 match patterns. ConvTranspose is left out because the reference is wrong for groups and for given
 shapes of the output, LogSoftmax because it is infinite where Softmax is 0 in float32."""
 _COMPUTED_SINCE = {"BatchNormalization": 15, "DequantizeLinear": 21}
-"""The opset since which the reference computes an op, and rightly, for ops that mean the same in
-older opsets."""
+"""The first opset at which the reference computes an op correctly. The op means the same in older
+opsets, so that nodes of these are computed at this opset."""
 _SHRINKING = frozenset(("Compress", "NonZero"))
 """Folded ops whose result has a shape that depends on the input's values. The input's shape sets an
 upper bound for this shape."""
@@ -69,10 +69,11 @@ _LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
 def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model with the types and shapes that ONNX's inference finds.
 
-    With ceil_mode the inference counts a last window that begins beyond the input, which no library
-    computes, and of a pool with both it takes pads in place of auto_pad. Here the inference sees
-    such a pool with pads that give the right size instead. For a Resize to a size of 0, as at a
-    batch of 0, it finds no shape; here it sees a constant instead.
+    The inference is wrong for some nodes, which are replaced in the model that it is given. For
+    pools with ceil_mode it counts a last window that begins beyond the input, which no library
+    computes; for pools with auto_pad and pads it ignores auto_pad. Such a pool gets pads that lead
+    to the right size. For a Resize to a size of 0, as at a batch of 0, it finds no shape; such a
+    Resize becomes a constant.
     """
     pools = [index for index, node in enumerate(model.graph.node) if _is_miscounted(node)]
     empty = [index for index, node in enumerate(model.graph.node) if _resizes_to_nothing(
@@ -108,14 +109,15 @@ def _elem_type(graph: onnx.GraphProto, name: str) -> int:
 
 
 def _is_miscounted(node: onnx.NodeProto) -> bool:
-    """Return whether the inference may give a pool another size than libraries do."""
+    """Return whether a node is a pool to whose output the inference may give a wrong size."""
     given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     return node.op_type in _POOLS and bool(given.get("ceil_mode") or (
         given.get("pads") and given.get("auto_pad", b"NOTSET") != b"NOTSET"))
 
 
 def _sizes(graph: onnx.GraphProto, name: str) -> list[int | None] | None:
-    """Return the heights, widths and so on of a value; None where their number is not known."""
+    """Return the sizes of a value's dimensions after the second, None for each that is not known;
+    None where their number is not known."""
     for info in (*graph.input, *graph.value_info):
         if info.name == name and info.type.tensor_type.HasField("shape"):
             return [dim.dim_value if dim.HasField("dim_value") else None
@@ -125,7 +127,8 @@ def _sizes(graph: onnx.GraphProto, name: str) -> list[int | None] | None:
 
 
 def _round_down(node: onnx.NodeProto, sizes: list[int | None]) -> None:
-    """Give a pool the pads with which its output's size is right where it is rounded down."""
+    """Replace auto_pad and ceil_mode of a pool by pads with which its output has the same size,
+    rounded down."""
     given: dict[str, Any] = {entry.name: helper.get_attribute_value(entry)
                              for entry in node.attribute}
     rank, auto_pad = len(sizes), given.pop("auto_pad", b"NOTSET").decode()
@@ -182,7 +185,7 @@ def _parsed(model: np.ndarray) -> onnx.ModelProto:
 def _part_shape(state: InferenceState, node: Node) -> None:
     """Take the shapes of outputs from ONNX's shape inference.
 
-    Raises UnsupportedError for a shape that the data decide.
+    Raises UnsupportedError for a shape that depends on the data.
     """
     model = _parsed(node.attributes["model"])
     for index, (info, name) in enumerate(zip(model.graph.input, node.inputs, strict=True)):
@@ -204,12 +207,12 @@ def _part_shape(state: InferenceState, node: Node) -> None:
             # only a strict inference says which shapes do not fit each other
             infer_shapes(model, strict_mode=True, data_prop=True)
     except Exception as error:
-        raise state.error(node, f"has no shapes: {first_line(error)}") from None
+        raise state.error(node, f"its shapes cannot be inferred: {first_line(error)}") from None
     shapes, dtypes = [], []
     for info, name in zip(result.graph.output, node.outputs, strict=True):
         tensor = info.type.tensor_type
         if not _has_shape(info):
-            raise state.unsupported(node, f"makes {name!r}, whose shape the data decides")
+            raise state.unsupported(node, f"makes {name!r}, whose shape depends on the data")
         shapes.append(tuple(dim.dim_value for dim in tensor.shape.dim))
         dtypes.append(_dtype_of(tensor))
     state.emit(node, (), several=shapes, dtype=dtypes[0], model=node.attributes["model"])
@@ -227,7 +230,7 @@ def _dtype_of(tensor: onnx.TypeProto.Tensor) -> str:
 
 
 def _part_mixes(images: Images, node: Node) -> str:
-    return "is computed by ONNX Runtime, of whose treatment of a batch nothing is known"
+    return "is computed by ONNX Runtime, which may mix the images of a batch"
 
 
 def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
@@ -241,7 +244,7 @@ def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
     from onnx.reference import ReferenceEvaluator
 
     plain, given = _for_reference(node, arrays, opset)
-    # of a node alone, the reference would take the newest opset
+    # a bare node would be computed at the newest opset
     function = onnx.helper.make_function(
         "gossamer", "node", list(given), list(plain.output), [plain],
         [onnx.helper.make_opsetid("", max(opset, _COMPUTED_SINCE.get(node.op_type, 0)))])
@@ -254,8 +257,8 @@ def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
 
 def _of_declared_types(node: onnx.NodeProto, results: list[np.ndarray],
                        arrays: Mapping[str, np.ndarray], opset: int) -> list[np.ndarray]:
-    """Return the results in the dtypes of the inputs whose types they have by the op's schema: the
-    reference sums int32 to int64, for instance."""
+    """Return the results in the dtypes that the op's schema demands: it gives some outputs the type
+    of an input, while the reference sums int32 to int64, for instance."""
     schema = onnx.defs.get_schema(node.op_type, opset, "")
     dtypes = {formal.type_str: arrays[name].dtype
               for formal, name in zip(schema.inputs, node.input, strict=False) if name}
@@ -267,10 +270,13 @@ def _of_declared_types(node: onnx.NodeProto, results: list[np.ndarray],
 
 def _for_reference(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
                    ) -> tuple[onnx.NodeProto, dict[str, np.ndarray]]:
-    """Return the node and its inputs in a form that the reference computes as ONNX Runtime does:
-    without empty lists of axes, with a matrix where the op treats all dimensions from its axis on
-    as one, with starts that lie within the dimensions that a Slice goes through backwards, and with
-    floats that 32-bit integers hold after their division by a scale."""
+    """Return the node and its inputs in a form that the reference computes as ONNX Runtime does.
+
+    Empty lists of axes are left out. A Softmax before opset 13, which treats all dimensions from
+    its axis on as one, gets a matrix. Starts of a backward Slice are moved into their dimension.
+    Floats of a QuantizeLinear are clipped, so that 32-bit integers hold them after the division by
+    the scale.
+    """
     plain, given = onnx.NodeProto(), dict(arrays)
     plain.CopyFrom(node)
     plain.domain = ""
@@ -286,7 +292,7 @@ def _for_reference(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset
         starts, steps = given[node.input[1]], given[node.input[4]]
         axes = given[node.input[3]] if node.input[3] else np.arange(starts.size)
         sizes = np.array(given[node.input[0]].shape)[axes]
-        # a second input of this name may be the first one, too
+        # under a new name, because the Slice may read one value as several inputs
         plain.input[1] = f"{node.input[1]}.within"
         given[plain.input[1]] = np.where(steps < 0, np.maximum(starts, -sizes), starts)
     elif node.op_type == "QuantizeLinear" and given[node.input[0]].dtype.kind == "f":
@@ -334,13 +340,13 @@ def _known_shape(state: InferenceState, node: Node) -> None:
     """Compute a node of an ONNX file at this batch size."""
     for name in node.inputs:
         if name not in state.known:
-            raise state.unsupported(node, f"depends on {name!r}, which the data decides")
+            raise state.unsupported(node, f"reads {name!r}, which depends on the data")
     try:
         proto = onnx.NodeProto.FromString(node.attributes["node"].tobytes())
     except DecodeError:
         raise state.error(node, "is damaged: it holds no node of ONNX") from None
     if proto.op_type not in FOLDED or proto.domain not in ("", "ai.onnx"):
-        raise state.unsupported(node, f"is no {proto.op_type} that follows from shapes")
+        raise state.unsupported(node, f"is a {proto.op_type}, which gossamer does not evaluate")
     arrays = {name: state.known[value] for name, value in zip(
         filter(None, proto.input), node.inputs, strict=True)}
     try:

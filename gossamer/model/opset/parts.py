@@ -1,4 +1,4 @@
-"""Definitions of the ops that put tensors together, or take parts of them."""
+"""Definitions of the ops that join, cut, pad or resize tensors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def _split_shape(state: InferenceState, node: Node) -> None:
         part = -(-length // count)
         sizes = [*[part] * (count - 1), length - part * (count - 1)]
     if len(sizes) != count or sum(sizes) != length or min(sizes) < 0:
-        raise state.error(node, f"cannot split {length} into {count} parts of {list(sizes)}")
+        raise state.error(node, f"cannot split {length} elements into {count} parts of "
+                                f"{list(sizes)}")
     shapes = [(*shape[:axis], size, *shape[axis + 1:]) for size in sizes]
     state.emit(node, shape, several=shapes, axis=axis, sizes=tuple(sizes))
 
@@ -124,7 +125,7 @@ def _gather_shape(state: InferenceState, node: Node) -> None:
 
 
 def _pad_shape(state: InferenceState, node: Node) -> None:
-    """Turn negative pads into a slice, and pads the slice by the other pads."""
+    """Turn negative pads into a slice, and pad the slice by the other pads."""
     shape = state.shapes[node.inputs[0]]
     rank, numbers = len(shape), node.attributes["pads"]
     axes = [state.axis(node, axis, rank) for axis in node.attributes.get("axes") or range(rank)]
@@ -160,8 +161,8 @@ def _pad_shape(state: InferenceState, node: Node) -> None:
 def _resize_shape(state: InferenceState, node: Node) -> None:
     """Emit a resize of the last two dimensions.
 
-    Other dimensions are resized one after another, between reshapes; what only copies elements of
-    other dimensions or dtypes becomes gathers.
+    In mode "nearest", which only copies elements, other dimensions and other dtypes are resized by
+    gathers. In mode "linear", other dimensions are resized one after another, between reshapes.
     """
     x = node.inputs[0]
     shape, a = state.shapes[x], node.attributes
@@ -214,7 +215,7 @@ def _resize_shape(state: InferenceState, node: Node) -> None:
                                       "gossamer interpolates float32")
     else:
         for axis in changed:
-            # the dimensions between the batch and the axis are channels, those behind it columns
+            # the dimensions between the batch and the axis become channels, those after it columns
             n, c, h, w = (shape[0] if axis else 1, math.prod(shape[1:axis]), shape[axis],
                           math.prod(shape[axis + 1:]))
             x = state.reshape(node, (n, c, h, w), x, [state.new_name(node, f"split{axis}")])
@@ -287,7 +288,7 @@ DEFINITIONS = (
     OpDef("concat", text="xs; axis",
           shape=_concat_shape, evaluate=_concat, mixes=works_across_images, passes_values=True,
           discontinuous=never, facts=_concat_facts, float_only=False, attribute_inputs=()),
-    OpDef("split", text="x; axis, sizes, None until resolve() for equal parts",
+    OpDef("split", text="x; axis, sizes (before resolve() also None, for equal parts)",
           shape=_split_shape, evaluate=_split, mixes=works_across_images, passes_values=True,
           discontinuous=never, facts=first_input, float_only=False, attribute_inputs=("sizes",)),
     OpDef("slice",
@@ -299,15 +300,15 @@ DEFINITIONS = (
           shape=_gather_shape, evaluate=_gather, mixes=_gather_mixes, passes_values=True,
           discontinuous=never, facts=first_input, float_only=False, attribute_inputs=()),
     OpDef("pad",
-          text='x; pads (low..., high...), mode "constant", "reflect" or "edge", value; axes of '
-               'the pads until resolve()',
+          text='x; pads (before each axis..., after each axis...), mode "constant", "reflect" or '
+               '"edge", value; before resolve() also axes, to which the pads belong',
           shape=_pad_shape, evaluate=not_evaluated, mixes=_pad_mixes, passes_values=True,
           discontinuous=never, facts=_pad_facts, float_only=False,
           attribute_inputs=("pads", "value", "axes")),
     OpDef("resize",
-          text='x; sizes, scales (of the spatial dimensions, as given or implied), mode "nearest" '
-               'or "linear", coordinates, nearest_mode; until resolve() either may be None, and '
-               'axes are those of both',
+          text='x; sizes and scales of the spatial dimensions, mode "nearest" or "linear", '
+               'coordinates, nearest_mode; before resolve() sizes or scales may be None, and axes '
+               'names their dimensions',
           shape=_resize_shape, evaluate=not_evaluated, mixes=keeps_images_separate,
           passes_values=True, discontinuous=never, facts=_resize_facts, float_only=False,
           attribute_inputs=("scales", "sizes")),

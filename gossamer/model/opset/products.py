@@ -110,7 +110,7 @@ def _gemm_shape(state: InferenceState, node: Node) -> None:
     *rows, inner = a[::-1] if trans_a else a
     depth, columns = b[::-1] if trans_b else b
     if inner != depth:
-        raise state.error(node, f"input gives {inner} values a row, expected {depth} (weight "
+        raise state.error(node, f"input has {inner} values in each row, expected {depth} (weight "
                                 f"{list(b)})")
     shape = (*rows, columns)
     state.emit(node, shape, trans_a=trans_a, trans_b=trans_b,
@@ -136,7 +136,7 @@ def _conv_mixes(images: Images, node: Node) -> str | None:
     if weight in images.axes:
         return "takes its weights from the batch"
     if images.axes.get(x) != 0:
-        return "takes the batch as something else than images"
+        return "takes the batch along an axis other than the first"
     return mixing_operands(images, node, [name for name in operands if name in images.axes])
 
 
@@ -166,7 +166,7 @@ def _matmul_mixes(images: Images, node: Node) -> str | None:
     (axis,) = (axis for axis in axes if axis is not None)
     other = shapes[0 if axes[0] is None else 1]
     if axis < -2 and -axis <= len(other) and other[axis] != 1:
-        return "treats the inputs of a batch by their place in it"
+        return "treats each input of a batch by its place in the batch"
     return None
 
 
@@ -206,8 +206,9 @@ def _conv_transpose2d_facts(static: StaticGraph, node: Node,
                             facts: Sequence[ValueFacts]) -> list[ValueFacts]:
     """Return the facts of a transposed convolution.
 
-    Each output sums only some of the products of its output channel. Each other product counts as a
-    product with an input of 0, so that the facts are derived for inputs that may also be 0.
+    Each element of the output is a sum of some of the products of its channel only. The facts are
+    derived for the sum of all products, in which inputs may also be 0, so that products may be
+    absent.
     """
     weight = static.constants.get(node.inputs[1])
     if weight is None:
@@ -263,26 +264,27 @@ def weighted_sums(values: ValueFacts, known: ValueFacts, weights: np.ndarray) ->
     if values.count is None or known.count is None or not np.isfinite(weights).all():
         return REAL
     low, high, step = map(Fraction, (values.low, values.high, values.step))
-    of_values, of_weights = common(low, step), common(Fraction(known.low), Fraction(known.step))
-    if not of_values or not of_weights:
+    # every value, and every weight, is an integer times one of these units
+    value_unit, weight_unit = common(low, step), common(Fraction(known.low), Fraction(known.step))
+    if not value_unit or not weight_unit:
         return point(0.0)
-    if max(-known.low, known.high) > of_weights * (1 << 24):
+    if max(-known.low, known.high) > weight_unit * (1 << 24):
         return REAL
-    whole = np.rint(weights.astype(np.float64) / float(of_weights)).astype(np.int64)
-    scale = of_values * of_weights
-    largest = int(np.abs(whole).sum(axis=1).max()) * max(abs(low), abs(high)) / of_values
+    whole = np.rint(weights.astype(np.float64) / float(weight_unit)).astype(np.int64)
+    scale = value_unit * weight_unit
+    largest = int(np.abs(whole).sum(axis=1).max()) * max(abs(low), abs(high)) / value_unit
     if not fits_multiples(unit(scale), largest * scale):
         return REAL
     positive, negative = np.maximum(whole, 0).sum(axis=1), np.minimum(whole, 0).sum(axis=1)
-    first, last = int(low / of_values), int(high / of_values)
+    first, last = int(low / value_unit), int(high / value_unit)
     lowest, highest = (positive * a + negative * b for a, b in ((first, last), (last, first)))
     steps = np.gcd.reduce(np.concatenate([
-        lowest - lowest[0], whole.ravel() * int(step / of_values)]))
+        lowest - lowest[0], whole.ravel() * int(step / value_unit)]))
     return grid(int(lowest.min()) * scale, int(highest.max()) * scale, int(steps) * scale)
 
 
 _WINDOW = "strides (2), pads (top, left, bottom, right), dilations (2), "
-_AUTO_PAD = 'auto_pad "SAME_UPPER" or "SAME_LOWER" in place of pads until resolve()'
+_AUTO_PAD = 'before resolve() also auto_pad, "SAME_UPPER" or "SAME_LOWER", in place of pads'
 _EPILOGUE = ("epilogue: an Expression whose input 0 is the result and whose further inputs are the "
              "epilogue operands, each a constant of one value a channel or a tensor of the "
              "output's shape")
@@ -298,17 +300,16 @@ DEFINITIONS = (
           shape=_conv_transpose2d_shape, evaluate=not_evaluated, mixes=_conv_mixes,
           passes_values=False, discontinuous=never, facts=_conv_transpose2d_facts, float_only=True,
           attribute_inputs=()),
-    # the attribute alpha of ONNX's Gemm is multiplied into b where b is constant, else into the
-    # epilogue; ONNX's beta is multiplied into c where c is constant, else the node that adds c
-    # multiplies c by beta
+    # ONNX's Gemm also has the factors alpha and beta, which its reader puts elsewhere: alpha into a
+    # constant b, or into the epilogue; beta into a constant c, or into the node that adds c
     OpDef("gemm",
-          text="a, b[, epilogue operands], matrices of which none need be constant (where b is, "
-               "and a is not transposed, a may have more dimensions, of which the last is summed "
+          text="a, b[, epilogue operands]: a and b are matrices, constant or not (where b is "
+               "constant and trans_a is False, a may have more dimensions; its last is summed "
                f"over); trans_a, trans_b, {_EPILOGUE}; channels lie along the last axis",
           shape=_gemm_shape, evaluate=not_evaluated, mixes=_gemm_mixes, passes_values=False,
           discontinuous=never, facts=_gemm_facts, float_only=True, attribute_inputs=()),
     OpDef("matmul",
-          text="a, b of any rank, which broadcast as NumPy's; no attributes",
+          text="a, b, of any rank, which broadcast as in numpy.matmul; no attributes",
           shape=_matmul_shape, evaluate=_matmul, mixes=_matmul_mixes, passes_values=False,
           discontinuous=never, facts=_matmul_facts, float_only=True, attribute_inputs=()),
 )

@@ -23,7 +23,7 @@ from gossamer.model.opset.definition import (
 from gossamer.ordering import first_places
 
 _OF_NOTHING = {"max": -math.inf, "mean": math.nan, "sum": 0.0}
-"""The result of each kind of reduction where there are no elements, such as over a batch of 0."""
+"""The result of each kind of reduction over no elements, such as over a batch of 0."""
 
 
 def _reduce_shape(state: InferenceState, node: Node) -> None:
@@ -94,7 +94,7 @@ def _top_k_shape(state: InferenceState, node: Node) -> None:
     shape, (count,) = state.shapes[x], node.attributes["count"]
     axis = state.axis(node, node.attributes["axis"], len(shape))
     if not 0 <= count <= shape[axis]:
-        raise state.error(node, f"takes {count} elements of {shape[axis]}")
+        raise state.error(node, f"takes {count} elements along an axis of {shape[axis]}")
     dtype = state.dtypes[x]
     small = dtype in ("int8", "int16", "uint8", "uint16", "bool") and x not in state.known
     if dtype not in _ORDERED and not small and x not in state.known:
@@ -130,21 +130,21 @@ _ORDERED = ("float32", "int32", "int64")
 
 DEFINITIONS = (
     OpDef("reduce",
-          text='x; kind "mean", "max" or "sum", axes (until resolve() also none: all, '
-               '"spatial": all but the first two, or an int: all from this one on), keepdims',
+          text='x; kind "mean", "max" or "sum", axes (before resolve() also None for all, '
+               '"spatial" for all but the first two, or an int for all from this one on), keepdims',
           shape=_reduce_shape, evaluate=_reduce, mixes=_reduce_mixes, passes_values=True,
           discontinuous=never, facts=_reduce_facts, float_only=True, attribute_inputs=("axes",)),
     OpDef("softmax",
-          text="x; axis, log; flatten: True until resolve() for one softmax over all axes from "
-               "`axis` on",
+          text="x; axis, log; before resolve() also flatten: whether one softmax is over all axes "
+               "from `axis` on",
           shape=_softmax_shape, evaluate=not_evaluated, mixes=works_across_images,
           passes_values=True, discontinuous=never, facts=_softmax_facts, float_only=True,
           attribute_inputs=()),
     OpDef("top_k",
-          text="x; count: how many elements are taken, in a tuple, axis, largest: whether in "
-               "descending order, nan_first: whether NaN precedes all numbers, by default as "
-               "`largest`, last: whether of equal elements the one with the highest index comes "
-               "first, by default False; outputs: the elements and their indices",
+          text="x; count: a tuple with the number of elements that are taken, axis, largest: "
+               "whether the order is descending, nan_first: whether NaN precedes all numbers "
+               "(default: `largest`), last: whether the highest index comes first among equal "
+               "elements (default: False); outputs: the elements and their indices",
           shape=_top_k_shape, evaluate=_top_k, mixes=works_across_images, passes_values=True,
           discontinuous=always, facts=_top_k_facts, float_only=False, attribute_inputs=("count",)),
 )

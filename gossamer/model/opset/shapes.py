@@ -1,5 +1,5 @@
-"""Definitions of the ops that change the shape of a tensor or the order of its axes, and of those
-that compute values from shapes, none of which depends on the data."""
+"""Definitions of ops that change the shape of a tensor or the order of its axes, and of ops that
+compute values from shapes, independently of the data."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _image_shape(state: InferenceState, node: Node) -> tuple[int, int, int, int]
     """
     shape = state.shapes[node.inputs[0]]
     if len(shape) != 4 or node.attributes["block"] < 1:
-        raise state.error(node, f"has input shape {list(shape)} and a block of "
+        raise state.error(node, f"has input shape {list(shape)} and block size "
                                 f"{node.attributes['block']}; expected 4 dimensions and 1 or more")
     n, c, h, w = shape
     return n, c, h, w
@@ -224,10 +224,10 @@ def _size_shape(state: InferenceState, node: Node) -> None:
 
 
 def _known_inputs(state: InferenceState, node: Node) -> list[np.ndarray]:
-    """Return the values of all inputs. Raises UnsupportedError where the data decide a value."""
+    """Return the values of all inputs. Raises UnsupportedError where one depends on the data."""
     for name in node.inputs:
         if name not in state.known:
-            raise state.unsupported(node, f"depends on {name!r}, which the data decides; expected "
+            raise state.unsupported(node, f"reads {name!r}, which depends on the data; expected "
                                           "a value that follows from the input's shape")
     return [state.known[name] for name in node.inputs]
 
@@ -251,16 +251,16 @@ DEFINITIONS = (
             float_only=False, attribute_inputs=inputs)
       for name, text, shape, inputs in (
           ("identity", "x; no attributes", _identity_shape, ()),
-          ("branch", "x of a branch of an If, condition, which follows from shapes; taken: the "
-                     "condition by which the branch was chosen", _branch_shape, ()),
+          ("branch", "x: a result of an If, condition: that of the If, known from shapes; taken: "
+                     "the condition by which the branch was chosen", _branch_shape, ()),
           ("flatten", "x; axis", _flatten_shape, ()),
           ("depth_to_space", 'x; block, mode "DCR" or "CRD"', _depth_to_space_shape, ()),
           ("space_to_depth", "x; block", _space_to_depth_shape, ()),
           ("squeeze", "x; axes, None for all of size 1", _squeeze_shape, ("axes",)),
           ("unsqueeze", "x; axes", _unsqueeze_shape, ("axes",)))],
     OpDef("reshape",
-          text="x; shape, in which until resolve() 0 is the input's size (allowzero: True makes "
-               "it 0) and -1 what remains",
+          text="x; shape; before resolve(), 0 in it stands for the input's size (for 0 where "
+               "allowzero is True), and -1 for the size that keeps the number of elements",
           shape=_reshape_shape, evaluate=_reshape, mixes=_reshape_mixes, passes_values=True,
           discontinuous=never, facts=first_input, float_only=False, attribute_inputs=("shape",)),
     OpDef("transpose", text="x; permutation",

@@ -1,5 +1,4 @@
-"""Recognises scaled signs, which are weights with one magnitude a in each channel (each weight is a
-or -a). Also recognises expressions that take the sign of a number that is never 0.
+"""Recognises expressions that take the sign of a number that is never 0.
 
 For example, a sum of an odd number of terms that are 1 or -1 is odd, so that it is not 0. A sum of
 integers never equals a threshold that lies between two integers.
@@ -29,11 +28,11 @@ _Interval = tuple[np.ndarray, np.ndarray]
 
 def is_never_zero(expression: Expression, values: ValueFacts, weight: np.ndarray,
                   operands: Sequence[np.ndarray | None], *, exact: bool) -> bool:
-    """Return whether an expression ends in the sign of a number that is not 0 for any sum of
-    products.
+    """Return whether an expression of sums of products ends in the sign of a number that is never
+    0, whatever the sums are.
 
-    Returns False also where the answer is not known, as for `values` other than (-1, 1) and (-1, 0,
-    1), or for a channel whose weights have several magnitudes.
+    Returns False also where the answer is not known. It is known only for `values` of -1 and 1, or
+    of -1, 0 and 1, and for weights that have one magnitude in each channel.
 
     values: facts of the values that the weights are multiplied by.
     weight: the weights (M, ...).
@@ -115,8 +114,8 @@ def _point(value: float) -> _Interval:
     return np.asarray(value, np.float64), np.asarray(value, np.float64)
 
 
-def _rising(function: str, x: _Interval, *constants: float) -> _Interval:
-    """Return the interval of the results of a function that never falls."""
+def _nondecreasing(function: str, x: _Interval, *constants: float) -> _Interval:
+    """Return the interval of the results of a monotonically nondecreasing function."""
     low, high = (FUNCTIONS[function].numpy(bound, *constants) for bound in x)
     return low, high
 
@@ -128,5 +127,5 @@ _FUNCTIONS: dict[str, Callable[..., _Interval]] = {
     "min": lambda x, y: (np.minimum(x[0], y[0]), np.minimum(x[1], y[1])),
     "max": lambda x, y: (np.maximum(x[0], y[0]), np.maximum(x[1], y[1])),
     "prelu": _prelu, "leaky_relu": lambda x, slope: _prelu(x, _point(slope)),
-    **{name: partial(_rising, name) for name in ("relu", "clip", "sign")}}
+    **{name: partial(_nondecreasing, name) for name in ("relu", "clip", "sign")}}
 """The interval of each function's results, for the intervals of its arguments and its constants."""

@@ -1,4 +1,4 @@
-"""Definition of the pooling op, and the sizes of windows of convolutions and pools."""
+"""Definition of the pooling op, and the pads and output sizes of convolutions and pools."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def image_shape(state: InferenceState, node: Node) -> tuple[int, int, int, int]:
 
 
 def _pads(node: Node, size: tuple[int, int], kernel: tuple[int, int]) -> tuple[int, ...]:
-    """Return concrete pads (top, left, bottom, right), with auto_pad worked out."""
+    """Return the pads (top, left, bottom, right) that `pads` or `auto_pad` stands for."""
     auto_pad = node.attributes.get("auto_pad")
     if auto_pad is None:
         return tuple(node.attributes["pads"])
@@ -104,8 +104,8 @@ def _pool_shape(state: InferenceState, node: Node) -> None:
     attributes = dict(node.attributes)
     attributes.pop("auto_pad", None)
     if math.prod(attributes["kernel"]) > MOST_TAPS:
-        raise state.error(node, f"kernel {list(attributes['kernel'])} has more than "
-                                      f"{MOST_TAPS} elements; gossamer pools up to that")
+        raise state.error(node, f"kernel {list(attributes['kernel'])} is too large; gossamer pools "
+                                f"up to {MOST_TAPS} elements")
     attributes["pads"], size = window(state, node, attributes["kernel"], attributes["ceil_mode"],
                                       least=0)
     state.emit(node, (n, c, *size), **attributes)
@@ -137,8 +137,8 @@ def _reaches_input(static: StaticGraph, node: Node, axis: int) -> bool:
 DEFINITIONS = (
     OpDef("pool",
           text='x; kind "max" or "average", kernel (2), strides (2), pads (top, left, bottom, '
-               'right), dilations (2), ceil_mode, count_include_pad; auto_pad "SAME_UPPER" or '
-               '"SAME_LOWER" in place of pads until resolve()',
+               'right), dilations (2), ceil_mode, count_include_pad; before resolve() also '
+               'auto_pad, "SAME_UPPER" or "SAME_LOWER", in place of pads',
           shape=_pool_shape, evaluate=not_evaluated, mixes=keeps_images_separate,
           passes_values=True, discontinuous=never, facts=_pool_facts, float_only=True,
           attribute_inputs=()),

@@ -2,9 +2,9 @@
 
 Exporters write a shuffle (ShuffleNet, Zhang et al., 2018) as a reshape of the channels to two
 dimensions, a transposition of these two dimensions, and a reshape back. A gather in its place can
-work in the layout of the layers around it. A choice of channels can move into the weights of the
-1x1 convolutions that read them, which then read all channels, with weights of 0 for the others: on
-a GPU these channels take less time than a kernel that copies.
+work in the layout of the layers around it. A gather that chooses channels for 1x1 convolutions can
+be left out: the convolutions then read all channels, with weights of 0 for the channels that were
+not chosen. On a GPU these channels take less time than a kernel that copies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gossamer.model.graph import Graph, Node, add_constant, names_of, new_name
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.passes.fusion import output_rows, readers
 
-_MOST_CHANNELS = 2
+_LARGEST_RATIO = 2
 """The most channels that a convolution may read, as a multiple of the number of chosen channels.
 With twice the chosen channels, the convolution reads as much as the gather and the convolution read
 together before."""
@@ -66,9 +66,8 @@ def _gather(graph: Graph, names: set[str], node: Node, output: str, source: str,
 
 def _shuffle(node: Node, producers: dict[str, Node], shapes: ShapesByBatch
              ) -> tuple[str, np.ndarray] | None:
-    """Return two things where the node and the two nodes before it shuffle channels: the value
-    before the shuffle, and for each channel after the shuffle its index before the shuffle. Returns
-    None for other nodes."""
+    """Return the value before a shuffle of channels, and for each shuffled channel its index before
+    the shuffle; None where a node is not the last of the three nodes of a shuffle."""
     turned = producers.get(node.inputs[0]) if node.op == "reshape" else None
     parted = producers.get(turned.inputs[0]) if turned and turned.op == "transpose" else None
     if turned is None or parted is None or parted.op != "reshape":
@@ -133,7 +132,7 @@ def choose_channels_by_weights(graph: Graph, shapes: ShapesByBatch) -> bool:
 
 def _order(graph: Graph, node: Node, shapes: ShapesByBatch) -> tuple[int, np.ndarray] | None:
     """Return the number of channels from which a gather chooses, and the chosen channels; None for
-    other nodes, and where a gather chooses few of the channels."""
+    other nodes, and where the gather chooses less than 1 / _LARGEST_RATIO of the channels."""
     if node.op != "gather" or node.attributes.get("axis", 0) not in (1, -3) or (
             shapes.rank(node.inputs[0]) != 4):
         return None
@@ -142,7 +141,7 @@ def _order(graph: Graph, node: Node, shapes: ShapesByBatch) -> tuple[int, np.nda
     if indices is None or indices.ndim != 1 or len(sizes) != 1:
         return None
     channels = sizes.pop()
-    if channels > _MOST_CHANNELS * indices.size or (
+    if channels > _LARGEST_RATIO * indices.size or (
             not ((-channels <= indices) & (indices < channels)).all()):
         return None
     return channels, indices % channels
@@ -200,10 +199,10 @@ def _nested(node: Node, wholes: Wholes) -> list[str]:
 
 
 def move_above_concatenations(graph: Graph) -> None:
-    """Where an element-wise node, such as a rounding to integers, reads the result of a
-    concatenation, replaces the node by a copy of it for each input of the concatenation. No other
-    node may read the concatenation or its inputs. The layers that make the inputs can then compute
-    the element-wise nodes in their epilogues."""
+    """Move an element-wise node that reads a concatenation, such as a rounding to integers, before
+    the concatenation: each input of the concatenation gets a copy of the node. The layers that make
+    the inputs can then compute the copies in their epilogues. No other node may read the
+    concatenation or its inputs."""
     makers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
     gone: set[int] = set()
@@ -226,7 +225,7 @@ def move_above_concatenations(graph: Graph) -> None:
 
 
 def _follower(join: Node, users: dict[str, list[Node]], makers: dict[str, Node]) -> Node | None:
-    """Return the element-wise node that is the only reader of a concatenation and read no other
+    """Return the element-wise node that is the only reader of a concatenation, and reads no other
     value. Returns None where there is no such node, where an input of the concatenation comes from
     an op outside of _COMPUTING, and where another node also reads an input."""
     following = users.get(join.outputs[0], [])

@@ -2,9 +2,9 @@
 
 The output of a filter of zeros is the same number at every pixel: the result of the layer's
 epilogue for 0. Depthwise convolutions, pools, means of images and reshapes to vectors may follow.
-The effect of the number goes into the biases of the layers that read the channel. Where a layer
-that reads the channel or an average pool counts zeros around the image, or where the rounding of
-sums may flip a sign, the channel is removed only if the number is 0.
+The effect of the number goes into the biases of the layers that read the channel. In two cases the
+channel is removed only if the number is 0: where a layer that reads it, or an average pool, counts
+zeros around the image, and where the rounding of sums may flip a sign.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class _Chain:
     """A layer, and the other layers that have to change when channels of the layer are removed.
 
     layer: the layer whose output channels may be removed.
-    between: the nodes that follow the layer, one after another, and keep its channels apart: a
-    reshape makes several neighbouring columns of each channel.
+    between: the nodes that follow the layer, one after another, and keep its channels apart. (A
+    reshape turns each channel into neighbouring columns.)
     readers: the layers that read the result of the last of these nodes, or of `layer` where there
     are none.
     """
@@ -83,8 +83,8 @@ def drop_dead_channels(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def less_work(notes: Iterable[str]) -> tuple[str, str] | None:
-    """Return how many channels were removed from a network, and how many times less work that is,
-    by the network's notes; None where they do not say so."""
+    """Return the number of removed channels and the factor by which the work shrank, both as the
+    network's notes state them; None where the notes state neither."""
     found = next(filter(None, map(_NOTE.fullmatch, notes)), None)
     return None if found is None else (found[1], found[2])
 
@@ -135,7 +135,7 @@ def _chain(graph: Graph, layer: Node, users: dict[str, list[Node]],
 
 
 def _keeps_channels(graph: Graph, node: Node, shapes: ShapesByBatch) -> bool:
-    """Whether a reader of images, or vectors of their pixels, keeps the channels apart."""
+    """Whether a node that reads images, or vectors of their pixels, keeps the channels apart."""
     if node.op == "reduce":
         return node.attributes["kind"] in ("mean", "max") and reduces_image(node, shapes)
     if node.op in _TO_VECTORS:
@@ -181,14 +181,14 @@ def _without_effect(graph: Graph, chain: _Chain,
     constants = _epilogue(graph, chain.layer, np.zeros(len(rows), np.float32))
     for node in chain.between:
         if node.op == "pool":
-            is_constant &= _window_reaches_image(node) & ((constants == 0) | _is_of_image(node))
+            is_constant &= _window_reaches_image(node) & ((constants == 0) | _ignores_pads(node))
         elif node.op == "conv2d":
-            is_constant &= (constants == 0) | (not (_is_padded(node) or _has_jump(node)))
+            is_constant &= (constants == 0) | (not (_is_padded(node) or _is_discontinuous(node)))
             sums = constants * graph.constants[node.inputs[1]].sum(axis=(1, 2, 3))
             constants = _epilogue(graph, node, sums.astype(np.float32))
     is_constant &= np.isfinite(constants)
-    if any(map(_is_padded, chain.readers)) or any(
-            _has_jump(node) or feeds_sign(node.outputs[0], users) for node in chain.readers):
+    if any(_is_padded(node) or _is_discontinuous(node) or feeds_sign(node.outputs[0], users)
+           for node in chain.readers):
         # a bias cannot replace these constants: where a window reaches into the padding, the sum
         # has zeros in their place; and a bias changes how sums are rounded, which can change the
         # results of epilogues that are not continuous
@@ -214,14 +214,15 @@ def _window_reaches_image(node: Node) -> bool:
         pad < size for pad, size in zip(a["pads"], 2 * tuple(a["kernel"]), strict=True)))
 
 
-def _is_of_image(node: Node) -> bool:
+def _ignores_pads(node: Node) -> bool:
     """Whether the results of a pool do not depend on the zeros around the image."""
     a = node.attributes
     return a["kind"] == "max" or not (
         a["count_include_pad"] and (_is_padded(node) or a["ceil_mode"]))
 
 
-def _has_jump(node: Node) -> bool:
+def _is_discontinuous(node: Node) -> bool:
+    """Whether a layer's epilogue is discontinuous."""
     expression: Expression = node.attributes["epilogue"]
     return any(step.function in DISCONTINUOUS for step in expression.steps)
 

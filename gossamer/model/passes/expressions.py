@@ -1,8 +1,9 @@
-"""Simplifies element-wise nodes: what they read expanded, and estimators of training.
+"""Simplifies element-wise nodes: drops expansions of operands, and straight-through estimators.
 
-Frameworks write the sign q of x as (q - x) + x, so that its gradient is the gradient of x, and
-exporters keep these sums, which equal q but for rounding. A value that a file expands, such as a
-bias, is broadcast by the node itself, which can then go into the epilogue of the layer before it.
+An operand that a file expands, such as a bias, needs no expansion: the node broadcasts it, and can
+then go into the epilogue of the layer before it. In training, frameworks write a quantised value q
+of x, such as its sign, as (q - x) + x, so that its gradient is the gradient of x (a
+straight-through estimator). Exporters keep these sums, which equal q except for rounding.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
         elif node.op == "constant_of_shape":
             repeated[name] = add_constant(graph, names, f"{name}.number", node.attributes["value"])
         elif node.op == "elementwise" and repeated.keys() & set(node.inputs):
-            # if each of two expansions alone would give the result its shape, the first is dropped,
-            # and the second has to stay
+            # operands are tried one after another: where only one of two expansions can be dropped,
+            # the second stays
             for operand in dict.fromkeys(node.inputs):
                 if operand not in repeated:
                     continue
@@ -48,8 +49,8 @@ def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
 
 def _value(graph: Graph, node: Node, repeated: Mapping[str, str]) -> np.ndarray | None:
     """Return the result of an element-wise node whose operands are float32 constants or expansions
-    of such constants. The result is computed from the constants before expansion. Returns None for
-    other nodes, and where no operand is an expansion."""
+    of such constants, computed without the expansions. Returns None for other nodes, and where no
+    operand is an expansion."""
     arrays = [graph.constants.get(repeated.get(name, name)) for name in node.inputs]
     known = [array for array in arrays if array is not None and array.dtype == np.float32]
     if len(known) < len(arrays) or not repeated.keys() & set(node.inputs):

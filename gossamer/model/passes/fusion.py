@@ -1,11 +1,13 @@
-"""Fuses what follows a convolution or matrix product into it: batch norms into its weights, and
-element-wise nodes, which are fused with each other before, into its epilogue.
+"""Fuses batch norms and element-wise nodes into the convolution or matrix product before them.
 
-A batch norm that is not folded becomes element-wise arithmetic. It is not folded where a sign
-depends on its result without a convolution or product in between: the rounding of the folded
-weights would flip bits. A batch norm is not folded either where the weights of each channel all
-have the same finite magnitude above 0, and folding would make such a magnitude 0 or infinite:
-algorithms on bits could not compute the layer any more.
+A batch norm is folded into the layer's weights. Chains of element-wise nodes are merged, and moved
+into the layer's epilogue.
+
+In two cases a batch norm is not folded, and becomes element-wise arithmetic instead. The first is
+that a sign depends on its result without a convolution or product in between: the rounding of the
+folded weights could flip the sign. The second is that the weights are scaled signs (in each channel
+all have the same finite magnitude above 0), and folding would make a magnitude 0 or infinite:
+algorithms on bits could no longer compute the layer.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ def fold_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
         # axis
         if layer.op == "gemm" and (shapes.rank(norm.inputs[0]) or 2) > 2:
             continue
-        if _ends_signs(graph, layer, norm):
+        if _loses_signs(graph, layer, norm):
             continue
         if not feeds_sign(norm.outputs[0], users):
             _fold(graph, names, layer, norm)
@@ -70,8 +72,8 @@ def fold_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def channel_count(layer: Node, weight: np.ndarray) -> int | None:
-    """Return the number of output channels (of columns for a gemm), or None for a weight that
-    resolve() will refuse."""
+    """Return the number of output channels of a layer (columns for a gemm), or None for a weight
+    that resolve() will refuse."""
     if weight.ndim != (2 if layer.op == "gemm" else 4):
         return None
     if layer.op == "conv2d":
@@ -106,9 +108,9 @@ def _foldable(graph: Graph, layer: Node, channels: int) -> bool:
     return epilogue is None or epilogue.is_identity or epilogue == apply("add")
 
 
-def _ends_signs(graph: Graph, layer: Node, norm: Node) -> bool:
-    """Return whether the weights of each channel all have the same magnitude, and a batch norm
-    folded into them would make such a magnitude 0 or infinite."""
+def _loses_signs(graph: Graph, layer: Node, norm: Node) -> bool:
+    """Return whether a layer's weights are scaled signs, and would no longer be if a batch norm
+    were folded into them."""
     rows = output_rows(graph, layer)
     if rows is None or not are_scaled_signs(rows):
         return False
@@ -161,9 +163,9 @@ def _fold(graph: Graph, names: set[str], layer: Node, norm: Node) -> None:
 
 
 def expand_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turn each batch norm that is left into the expression (x - mean) * scale + shift, computed
-    in this order, if shape inference has checked its channels. resolve() replaces all other batch
-    norms."""
+    """Turn the batch norms that were not folded into the expression (x - mean) * scale + shift,
+    computed in this order. Only batch norms whose number of channels shape inference has checked
+    are changed; resolve() replaces the others."""
     names = names_of(graph)
     for node in graph.nodes:
         if node.op != "batch_norm" or not shapes.shapes(node.outputs[0]):
@@ -191,10 +193,10 @@ class _Chain:
 
 
 def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Merge chains of element-wise nodes of the same shape.
+    """Merge chains of element-wise nodes whose results have the same shape.
 
-    Other nodes read only the last node of a chain, so that nothing is computed twice. No merged
-    expression is longer than MOST_STEPS.
+    Nodes outside of a chain read only its last node, so that nothing is computed twice. No merged
+    expression has more than MOST_STEPS steps.
 
     A node that rounds the result of a layer joins no chain whose result also depends on other
     layers or inputs. Such a chain may go into the epilogue of one of those other layers. The layer
@@ -223,8 +225,8 @@ def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _layers_of_values(graph: Graph, shapes: ShapesByBatch) -> dict[str, str]:
-    """Return the name of a layer's result for each value that element-wise nodes compute from
-    constants and this result alone. The layers are convolutions and products."""
+    """Return, for each value that element-wise nodes compute from one layer's result and constants
+    alone, the name of this result. The layers are convolutions and products."""
     layers: dict[str, str] = {}
     for node in graph.nodes:
         if node.op in ("conv2d", "gemm"):

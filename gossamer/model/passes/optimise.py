@@ -78,7 +78,7 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     drop_dead(graph)
     fuse_chains(graph, shapes)
     _rewrite(drop_straight_through, graph, shapes)
-    # nodes whose results are not read any more would count as readers, and prevent fusions into
+    # nodes whose results nothing reads would still count as readers, and prevent fusions into
     # epilogues
     drop_dead(graph)
     _rewrite(move_scales_into_weights, graph)
@@ -108,13 +108,13 @@ _NEEDED: dict[Callable[..., bool | None], Set[str]] = {
     # a flatten makes matrices only, no images
     keep_pixels: {"reshape", "squeeze", "unsqueeze"},
 }
-"""The ops and the functions of element-wise nodes of which a graph needs one before a pass can
-change it."""
+"""For each pass, the ops and the functions of element-wise nodes of which a graph has to have at
+least one for the pass to change it."""
 
 
 def _rewrite(rewriting: Callable[..., bool | None], graph: Graph, *shapes: ShapesByBatch) -> bool:
-    """Run a pass where a graph has what the pass needs; return whether it says that it changed the
-    graph."""
+    """Run a pass if the graph has one of the ops or functions that the pass needs. Returns whether
+    the pass reports that it changed the graph."""
     kinds = {node.op for node in graph.nodes} | {
         step.function for node in graph.nodes if node.op == "elementwise"
         for step in node.attributes["expression"].steps}
@@ -203,7 +203,7 @@ def inline_scalars(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def merge_equal(graph: Graph) -> None:
-    """Keep one of several nodes that compute the same result from the same inputs."""
+    """Merge nodes that compute the same result from the same inputs."""
     first: dict[object, Node] = {}
     names: dict[str, str] = {}
     fixed = {info.name for info in graph.outputs}
@@ -247,7 +247,7 @@ def matmul_to_gemm(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def fold_zero_pads(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turn zeros around an image into pads of the convolutions that read it."""
+    """Turn nodes that pad images with zeros into pads of the convolutions that read the images."""
     images: dict[str, tuple[str, Sequence[int]]] = {}
     for node in graph.nodes:
         if node.op == "pad" and (pads := _image_pads(node, shapes)) is not None:
@@ -261,7 +261,7 @@ def fold_zero_pads(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _image_pads(node: Node, shapes: ShapesByBatch) -> Sequence[int] | None:
-    """Return the pads of a node that only puts zeros round the height and width of images; None
+    """Return the pads (top, left, bottom, right) of a node that only puts zeros round images; None
     for another node. Pads that exporters compute from the image's size are known here, because this
     size does not depend on the batch."""
     concrete = shapes.with_attributes(node)

@@ -22,12 +22,10 @@ from gossamer.model.passes.fusion import MOST_STEPS, feeds_sign, output_rows, re
 
 @dataclass(frozen=True)
 class _Branch:
-    """A convolution with a bias.
+    """A convolution with a bias that computes one addend of a sum, or the total of several.
 
-    Its result is an addend of a sum, or the total of several addends.
-
-    addends: names of these addends.
-    layer: the largest of the graph's convolutions that compute these addends; None where the only
+    addends: names of the addends.
+    layer: the largest of the graph's convolutions that compute the addends; None where the only
     addend is the source itself.
     source: name of the value that is convolved.
     weight: (M, C / groups, R, S) in float64.
@@ -63,15 +61,15 @@ class _Branch:
         return self.pads[axis] + self.pads[axis + 2] - reach
 
 
-# NumPy need not warn of numbers that are too large: sums with such numbers stay as they are
+# sums whose merged weights overflow stay as they are, so that NumPy need not warn of them
 @np.errstate(all="ignore")
 def merge_parallel_convolutions(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Merge addends of a sum into one convolution if each addend is a convolution of one value or
-    this value itself, and if the merged convolution takes no more multiplications. The nodes that
-    nothing reads any more stay in the graph.
+    """Merge addends of a sum into one convolution if each addend is a convolution of the same
+    value, or this value itself, and if the merged convolution takes no more multiplications. Nodes
+    that nothing reads any more stay in the graph.
 
-    Weights are added in float64 and then rounded, as where batch norms are folded. Because of this
-    rounding a sum on which a sign depends is left as it is, and so are convolutions whose weights
+    Weights are added in float64 and then rounded, as folded batch norms are. Because of this
+    rounding, sums on which a sign depends stay as they are, and so do convolutions whose weights
     are integers or scaled signs.
     """
     users, names = readers(graph), names_of(graph)
@@ -103,12 +101,12 @@ def merge_parallel_convolutions(graph: Graph, shapes: ShapesByBatch) -> None:
 
 def _by_source(graph: Graph, shapes: ShapesByBatch, node: Node, total: WeightedSum,
                producers: dict[str, Node], users: dict[str, list[Node]]) -> list[list[_Branch]]:
-    """Return addends of a sum as branches, with one list for each value that several addends
-    convolve.
+    """Return addends of a sum as branches: one list for each value that several addends convolve.
 
-    If an addend is computed by a convolution and read by the sum alone, its branch is this
-    convolution. Otherwise its branch convolves the addend itself, with a window of one pixel.
-    node: computes the sum.
+    The branch of an addend is the convolution that computes it, if only the sum reads the addend.
+    Otherwise the branch convolves the addend itself, with a window of one pixel.
+
+    node: the node that computes the sum.
     """
     result = node.outputs[0]
     channels = shapes.shapes(result)[0][1]
@@ -142,7 +140,7 @@ def _branch(graph: Graph, source: str, name: str, layer: Node | None, factor: np
 
 
 def _filters(factor: np.ndarray, channels: int) -> np.ndarray:
-    """Return a factor as filters (C, 1, 1, 1) of one weight."""
+    """Return a factor as the weights (C, 1, 1, 1) of a depthwise 1x1 convolution."""
     return np.broadcast_to(factor, (channels, 1, 1))[..., None]
 
 
@@ -166,10 +164,8 @@ def _product(graph: Graph, layer: Node) -> WeightedSum | None:
 
 
 def _merged(branches: Iterable[_Branch]) -> list[_Branch]:
-    """Return the branches.
-
-    Two branches are merged if the merged branch takes no more multiplications than the two.
-    """
+    """Return the branches, after merging pairs of them wherever the merged branch takes no more
+    multiplications than the pair."""
     merged: list[_Branch] = []
     for branch in sorted(branches, key=lambda branch: branch.products, reverse=True):
         for index, larger in enumerate(merged):
@@ -183,8 +179,8 @@ def _merged(branches: Iterable[_Branch]) -> list[_Branch]:
 
 
 def _together(larger: _Branch, smaller: _Branch) -> _Branch | None:
-    """Return two branches of one value as one branch; None where their windows move differently
-    over the value, or where the one branch would take more multiplications than the two."""
+    """Return two branches of one value merged into one; None where their windows move differently
+    over the value, or where the merged branch would take more multiplications than the two."""
     both = larger, smaller
     if larger.strides != smaller.strides or any(
             larger.growth(axis) != smaller.growth(axis) for axis in range(2)):
@@ -221,8 +217,8 @@ def _add_weights(weight: np.ndarray, branch: _Branch, groups: int, pads: Sequenc
         first = (pads[axis] - branch.pads[axis]) // dilations[axis]
         step = max(1, branch.dilations[axis] // dilations[axis])
         window.append(slice(first, first + step * (size[axis] - 1) + 1, step))
-    # each group consists of several groups of the branch, which have outputs and inputs of their
-    # own
+    # each group of the convolution contains `within` groups of the branch, which share no inputs
+    # and outputs
     within = branch.groups // groups
     split = weight.reshape(groups, within, outputs // branch.groups, within, inputs,
                            *weight.shape[2:])
@@ -247,8 +243,8 @@ def _convolution(graph: Graph, names: set[str], branch: _Branch, layer: Node) ->
 
 def _addition(graph: Graph, names: set[str], node: Node, addends: Sequence[str],
               others: dict[str, np.ndarray]) -> Node:
-    """Return a node that takes the place of `node` and add up two kinds of values: `addends` as
-    they are, and `others` times their factors."""
+    """Return a node that takes the place of `node`, and adds the values `addends` and the values
+    `others` times their factors."""
     composer = Composer()
     values = [composer.operand(name) for name in addends]
     for name, factor in others.items():
@@ -300,8 +296,8 @@ class WeightedSum:
 
 def weighted_sums(graph: Graph, shapes: ShapesByBatch,
                   users: dict[str, list[Node]]) -> list[tuple[Node, WeightedSum]]:
-    """Return the element-wise nodes that compute weighted sums of images, each with its sum. A sum
-    that only one other sum of the same shape reads is a part of that sum."""
+    """Return the element-wise nodes that compute weighted sums of images, each with its sum. Where
+    only one other sum of the same shape reads a sum, the sum is merged into this other sum."""
     sums: dict[str, tuple[Node, WeightedSum]] = {}
     for node in graph.nodes:
         if node.op != "elementwise" or len(node.outputs) != 1:
@@ -323,8 +319,8 @@ def weighted_sums(graph: Graph, shapes: ShapesByBatch,
 
 
 def _operand(graph: Graph, name: str, channels: int) -> WeightedSum:
-    """Return an operand as a sum: a constant where it is one number, or one number for each
-    channel, else the value itself."""
+    """Return an operand as a weighted sum: a constant where it is a constant of one number, or of
+    one number for each channel; else the value itself, with the factor 1."""
     array = graph.constants.get(name)
     if array is None or (1,) * (4 - array.ndim) + array.shape not in (
             (1, 1, 1, 1), (1, channels, 1, 1)):
@@ -333,8 +329,8 @@ def _operand(graph: Graph, name: str, channels: int) -> WeightedSum:
 
 
 def evaluated(expression: Expression, operands: Sequence[WeightedSum]) -> WeightedSum | None:
-    """Return the first result of an expression whose operands are sums, as a sum too. Returns None
-    where the result of a step is no such sum."""
+    """Return the first result of an expression whose operands are weighted sums, as a weighted sum
+    too; None where the result of a step is no weighted sum."""
     values = list(operands)
     for step in expression.steps:
         value = _applied(step, [values[index] for index in step.arguments])

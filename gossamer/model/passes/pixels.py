@@ -1,9 +1,11 @@
-"""Moves matrices and rows of tokens back to images.
+"""Replaces operations on matrices and tokens by operations on images.
 
 Products whose results become images of one pixel, such as the gates of a squeeze-and-excite layer,
-become 1x1 convolutions: a layer becomes the same nodes whichever way a file writes it. Where a
-network turns images into rows of tokens or back, the images are transposed instead of the rows:
-an image that lies in NHWC already has the memory order of the rows, and nothing is copied.
+become 1x1 convolutions (keep_pixels). Such a layer then has the same nodes whether a file writes it
+with matrices or with images. Where a network turns an image into tokens, a matrix with a row for
+each pixel, or tokens into an image, the image is transposed in place of the tokens
+(transpose_images_for_tokens): an image that lies in NHWC already has the memory order of the
+tokens, so that nothing is copied.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ _SWAPPED = (0, 2, 1)
 
 
 def keep_pixels(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Where a file turns images of one pixel into matrices and later back into images, leaves out
-    both changes: means of images keep their dimensions, and products with constant matrices become
-    convolutions. No value between these images may have other readers. Returns whether the graph
-    was changed."""
+    """Leave out the reshapes of a file that turns images of one pixel into matrices and later back
+    into images: means of images keep their dimensions, and products with constant matrices become
+    convolutions. The values between the images must have no other readers. Returns whether the
+    graph was changed."""
     producers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
     replaced: set[int] = set()
@@ -93,7 +95,7 @@ def reduces_image(layer: Node, shapes: ShapesByBatch) -> bool:
 
 
 def _may_be_convolution(graph: Graph, layer: Node) -> bool:
-    """Return whether a product has constant weights, and constants alone in its epilogue."""
+    """Return whether a product has constant weights, and only constants as epilogue operands."""
     if layer.attributes["trans_a"] or any(name not in graph.constants for name in layer.inputs[1:]):
         return False
     weight = graph.constants[layer.inputs[1]]
@@ -119,10 +121,10 @@ def _make_convolution(graph: Graph, names: set[str], layer: Node) -> None:
 
 
 def transpose_images_for_tokens(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Replace a reshape of an image to (N, C, H * W) and a transposition to (N, H * W, C) by a
-    transposition to (N, H, W, C) and a reshape to (N, H * W, C). Replaces the nodes from tokens
-    back to an image likewise. Returns whether the graph was changed; nodes that no output needs any
-    more stay in the graph."""
+    """Replace a reshape of an image to (N, C, H * W) and a transposition to tokens (N, H * W, C) by
+    a transposition to (N, H, W, C) and a reshape to tokens. Replace the nodes from tokens back to
+    an image likewise. Returns whether the graph was changed; nodes that no output needs any more
+    stay in the graph."""
     producers = {name: node for node in graph.nodes for name in node.outputs}
     names = names_of(graph)
     nodes: list[Node] = []

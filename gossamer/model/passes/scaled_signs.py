@@ -1,5 +1,7 @@
-"""Turns layers into products of signs: the weights of a channel all have the same magnitude (they
-are a or -a), and the inputs are -1, 0 or 1."""
+"""Rewrites layers as products of scaled signs with -1, 0 and 1.
+
+Weights are scaled signs where all weights of a channel are a or -a for one number a of the channel.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ _SELECTING = frozenset({"reshape", "flatten", "squeeze", "unsqueeze", "transpose
 
 
 def round_scaled_signs(graph: Graph) -> None:
-    """Round weights whose magnitudes are nearly equal in each channel, so that the weights of a
-    channel are a or -a for one number a.
+    """Round weights whose magnitudes are nearly equal in each channel, so that they become scaled
+    signs.
 
     In training with the straight-through estimator, (a * sign(w) - w) + w stands for a * sign(w).
     If it was computed before the file was written, the file holds the rounded results, whose
@@ -54,16 +56,16 @@ def _are_nearly_scaled_signs(weight: np.ndarray) -> bool:
     for part in (rows[:1], rows):
         magnitudes = np.abs(part)
         low, high = magnitudes.min(axis=1), magnitudes.max(axis=1)
-        near = low >= high * np.float32(1 - _LARGEST_DIFFERENCE)
-        if not (near & (low > 0) & (high < np.inf)).all():
+        is_near = low >= high * np.float32(1 - _LARGEST_DIFFERENCE)
+        if not (is_near & (low > 0) & (high < np.inf)).all():
             return False
     return bool((low < high).any())
 
 
 def move_scales_into_weights(graph: Graph) -> None:
-    """Replace the values -a, 0 and a, which a quantiser gives to convolutions and products of
-    scaled signs, by -1, 0 and 1, and multiplies the weights of these layers by a. Other readers get
-    the values as they are."""
+    """Replace the values -a, 0 and a of a quantiser by -1, 0 and 1 where convolutions and products
+    with scaled signs read them, and multiply the weights of these layers by a. Other readers still
+    read -a, 0 and a."""
     users, names = readers(graph), names_of(graph)
     # the number a, by the name of each value that keeps its elements -a, 0 and a
     scales: dict[str, float] = {}
@@ -130,10 +132,9 @@ def _selects(node: Node, scale: float) -> bool:
 
 def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, name: str,
              scale: float) -> list[Node] | None:
-    """Return the layers of scaled signs that a value reaches through one of its readers. The
-    reader may be a layer of scaled signs, or a node that only selects values. The list also has the
-    pad nodes between the value and the layers. Returns None where the value reaches another
-    node."""
+    """Return the layers with scaled signs that a value reaches through one of its readers, and the
+    pad nodes before these layers. The reader is such a layer, or a node that only selects values.
+    Returns None where the value reaches any other node."""
     found = []
     pending = [(reader, name)]
     while pending:
@@ -158,15 +159,15 @@ def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, na
 
 
 def _stay_scaled_signs(rows: np.ndarray, scale: float) -> bool:
-    """Return whether the weights of each channel all have the same magnitude, both before and
-    after they are multiplied by a scale."""
+    """Return whether weights are scaled signs, both before and after their multiplication by a
+    scale."""
     scaled = rows.reshape(len(rows), -1)[:, :1] * np.float64(scale)
     with np.errstate(over="ignore"):
         return are_scaled_signs(rows) and are_scaled_signs(scaled.astype(np.float32))
 
 
 def _multiply(graph: Graph, names: set[str], layer: Node, scale: float) -> None:
-    """Multiplies the weights of a layer by a scale, or divides the value of a padding by the
+    """Multiply the weights of a layer by a scale; for a pad node, divide its value by the
     scale."""
     if layer.op == "pad":
         layer.attributes["value"] = float(np.sign(layer.attributes.get("value") or 0))

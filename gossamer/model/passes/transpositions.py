@@ -241,8 +241,8 @@ def _all_products(nodes: list[Node]) -> bool:
 
 
 def _are_single(node: Node, swapped: str, shapes: ShapesByBatch) -> bool:
-    """Return whether all inputs except the transposed input are known to be single numbers with no
-    more dimensions than the transposed input has. swapped: name of the transposed input."""
+    """Return whether all inputs other than the transposed one are known to be single numbers, with
+    at most as many dimensions as the transposed one. swapped: name of the transposed input."""
     rank = shapes.rank(swapped) or 0
     others = [shapes.shapes(name) for name in node.inputs if name != swapped]
     return all(known and all(len(shape) <= rank and set(shape) <= {1} for shape in known)

@@ -1,5 +1,4 @@
-"""Recognises files that are no networks which gossamer reads, and says what turns them into
-ones."""
+"""Recognises files that gossamer does not read, and says how to get a network that it reads."""
 
 from __future__ import annotations
 
@@ -21,9 +20,10 @@ class Kind:
 
     what: the kind, as messages name it.
     advice: the command or the function that helps.
-    content: what the first bytes of such files match; "" where bytes say nothing.
-    suffixes: ends of names that say the kind where bytes do not.
-    member: for packed files and folders, what the name of one of their members matches.
+    content: regular expression that the first bytes of such files match; "" where no bytes tell
+    the kind.
+    suffixes: ends of the names of such files.
+    member: regular expression that the name of a member of such a packed file or folder matches.
     """
 
     what: str
@@ -96,14 +96,14 @@ KINDS = (
 
 
 def by_name(path: Path) -> str | None:
-    """Return what a file or a folder is by its name, and what helps; None where the name says
-    nothing."""
+    """Return what a file or a folder is by its name, with advice; None where the name does not tell
+    the kind."""
     return _first(lambda kind: bool(kind.suffixes) and path.name.lower().endswith(kind.suffixes))
 
 
 def by_content(content: Path | bytes) -> str | None:
-    """Return what a file, a folder or the bytes of a file are, and what helps; None where the
-    content says nothing."""
+    """Return what a file, a folder or the bytes of a file are, with advice; None where the content
+    does not tell the kind."""
     try:
         if isinstance(content, Path) and content.is_dir():
             return _of(b"", [each.name for each in content.iterdir()])

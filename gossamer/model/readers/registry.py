@@ -1,4 +1,4 @@
-"""READERS: the table of the kinds of model files, with readers that make graphs of the files."""
+"""READERS: the table of the kinds of model files and their readers."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Reader:
     kind: name of the kind with its article, for messages: "an ONNX file".
     suffixes: ends of the names of such files, in small letters.
     read: function that takes the path of the file and the paths of the further files, in their
-    order, and returns the graph. The function imports the reader's module only when it is called,
-    so that a kind of file that is never read costs nothing. The function raises InputError,
-    ModelError and UnsupportedError, which name the file.
+    order, and returns the graph. It imports the reader's module when it is called, so that only
+    readers in use are imported. It raises InputError, ModelError and UnsupportedError, which name
+    the file.
     further: the other files that a model consists of.
     read_onnx: function that takes the path and returns the file's content as an ONNX model with all
-    its weights, so that a program can change weights and write all else unchanged; None for kinds
-    of files that are not ONNX.
+    its weights, for programs that change weights and write the model again; None for kinds of files
+    that are not ONNX.
     """
 
     kind: str
@@ -49,12 +49,12 @@ class Reader:
     read: Callable[..., Graph]
     further: tuple[FurtherFile, ...] = ()
     chooses_outputs: bool = False
-    """Whether `read` takes the names of the wanted outputs as `outputs` (None for all), so that
-    nodes which only other outputs need are not even read."""
+    """Whether `read` takes the names of the wanted outputs as `outputs` (None for all), and leaves
+    nodes unread that only other outputs need."""
     read_onnx: Callable[[Path], onnx.ModelProto] | None = None
     check: Callable[[Path], object] | None = None
-    """Checks the first file alone, and raises the errors of `read`: a file that is wrong is named
-    before another one is asked for."""
+    """Reads the first file alone, and raises the errors that `read` would raise for it. It is
+    called where a further file is missing, so that an error in the first file is reported first."""
 
     @property
     def description(self) -> str:

@@ -113,7 +113,7 @@ def test_groups_have_an_order(data: st.DataObject) -> None:
     (model([node("Conv", "x w", "y")], {"x": ("N", 2, 5, 5, 5)}, {"y": 5},
            {"w": weights(2, 2, 3, 3, 3)}), "has 3 spatial dimensions; gossamer computes 1 or 2"),
     (model([node("Conv", "x w", "y")], {"x": ("N", 2, 5, 5), "w": (2, 2, 3, 3)}, {"y": 4}),
-     "the weight comes from 'w', which the data decides; expected a constant"),
+     "the weight comes from 'w', which depends on the data; expected a constant"),
     (model([node("Add", "x x", "y")], {"x": LINE}, {"y": 2},
            types=dict.fromkeys("xy", TensorProto.UINT32)),
      "computes with uint32; gossamer computes elements in float32, int32, int64, int8, uint8, "

@@ -87,7 +87,7 @@ def test_quantised_constants_are_constants(tmp_path: Path) -> None:
      r"quantises to \[3.0, 4.0\] bits, expected one number from 1 to 32"),
     ({"scale": 1, "zero": 0, "bits": 0}, None, {}, UnsupportedError, "expected one number"),
     ({"scale": 1, "zero": 0}, ["x", "scale", "zero", "x"], {}, UnsupportedError,
-     "the number of bits comes from 'x', which the data decides"),
+     "the number of bits comes from 'x', which depends on the data"),
     ({"scale": 1}, None, {}, ModelError, "has 2 inputs, expected 4: x, its scale"),
     ({"scale": 1, "zero": 0, "bits": 3}, None, {"axis": 1}, UnsupportedError, "attribute 'axis'"),
 ])

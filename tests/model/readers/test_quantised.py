@@ -469,7 +469,7 @@ def test_a_sum_of_one_channel_that_is_too_large_is_left_to_onnxruntime(tmp_path:
 @pytest.mark.parametrize(("changes", "text"), [
     ({"ws": np.float32(0)}, "its scale is [0.0], expected finite numbers above 0"),
     ({"ys": np.float32(np.nan)}, "its scale is [nan]"),
-    ({"xs": scales(3)}, "has 3 scales or zero points of one value"),
+    ({"xs": scales(3)}, "has 3 scales or zero points for one value"),
     ({"wz": np.zeros(3, np.int8)}, "its zero point has shape [3], expected that of the scale"),
     ({"ws": scales(3), "wz": np.zeros(3, np.int8)}, "scale has 3 values, expected one or 4"),
     ({"b": np.zeros(5, np.int32)}, "bias 'b' has shape [5], expected [4]"),

@@ -260,7 +260,7 @@ def test_values_that_are_no_numbers_are_found(op: str, attributes: dict[str, int
 @pytest.mark.parametrize(("op", "kind", "text"), [
     ("Add", TensorProto.UINT32, "Add 'layer': computes with uint32; gossamer computes elements in"),
     ("MatMul", TensorProto.INT32, "MatMul 'layer': computes with int32"),
-    ("Reshape", TensorProto.INT64, "Reshape 'layer': depends for its shape on 'b', which the data"),
+    ("Reshape", TensorProto.INT64, "Reshape 'layer': has a shape that depends on the data in 'b'"),
 ])
 def test_what_no_call_can_compute_is_refused_by_compile(op: str, kind: int, text: str) -> None:
     proto = model([helper.make_node(op, ["a", "b"], ["y"], "layer")], {"a": (2, 2), "b": (2, 2)},

@@ -62,7 +62,7 @@ def test_weights_must_fit() -> None:
 def test_other_nodes_have_no_onnx_form(node: Node) -> None:
     graph = tiny().graph
     graph.nodes.append(node)
-    with pytest.raises(UnsupportedError, match=f"no ONNX form of {node.source}"):
+    with pytest.raises(UnsupportedError, match=f"no ONNX nodes for {node.source}"):
         to_onnx(graph)
 
 

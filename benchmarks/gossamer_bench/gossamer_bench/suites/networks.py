@@ -54,7 +54,8 @@ def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
 
     def restricted(contender: str, policy: Policy) -> list[Alternative]:
         return [own(plan, x, contender, described)
-                for plan in plans_of(graph, batch, setting, policy, between_layers)]
+                for plan in plans_of(graph, batch, setting, policy,
+                                     between_layers=between_layers)]
 
     def forced(contender: str, name: str) -> list[Alternative]:
         return restricted(contender, Policy(only=name))

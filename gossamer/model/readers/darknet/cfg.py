@@ -59,7 +59,7 @@ class Section:
             return default
         text = self._required(key)
         if not re.fullmatch(r"[+-]?\d{1,15}", text) or not least <= int(text) <= _LARGEST:
-            raise self.error(f"{key} is {text!r}, expected a whole number from {least} up", key)
+            raise self.error(f"{key} is {text!r}, expected a whole number of {least} or more", key)
         return int(text)
 
     def flag(self, key: str) -> bool:
@@ -128,12 +128,13 @@ class Section:
 def read_sections(path: Path) -> list[Section]:
     """Return the sections of a .cfg file in order, [net] first.
 
-    Raises InputError where the file cannot be read, and ModelError for a line that is no part of a
-    .cfg file.
+    Raises InputError where the file cannot be read, ModelError where it is no .cfg file or a line
+    is neither a section nor an option, and UnsupportedError for a section that gossamer does not
+    compute.
     """
     data = whole(path)
-    if (kind := by_content(data)) is not None:
-        raise ModelError(f"{path}: {kind}")
+    if (other_kind := by_content(data)) is not None:
+        raise ModelError(f"{path}: {other_kind}")
     if b"\0" in data:
         raise ModelError(f"{path}: is no text, expected sections like [net]")
     sections: list[Section] = []
@@ -161,8 +162,8 @@ def read_sections(path: Path) -> list[Section]:
 
 
 def unknown_keys(sections: Sequence[Section]) -> list[str]:
-    """Return a list of one warning, which names the options that Darknet does not have; an empty
-    list where the sections have no such options."""
+    """Return one warning, in a list, that names all options of the sections that Darknet does not
+    have; an empty list where there are none."""
     unknown = [f"{key!r} of [{section.kind}] (line {option.line})"
                + _do_you_mean(key, KEYS[section.kind]) for section in sections
                for key, option in section.options.items()

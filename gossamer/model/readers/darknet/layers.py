@@ -81,10 +81,10 @@ def connected(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def maxpool(network: DarknetNetwork, section: Section) -> Layer:
-    """Append a max pool or, for [local_avgpool], an average pool, whose means leave padding out.
+    """Append a max pool or, for [local_avgpool], an average pool whose means leave padding out.
 
-    The padding of both sides together is size - 1 by default. The smaller half of it lies above
-    and to the left of the picture.
+    The padding, by default size - 1, is divided between both sides of the picture. The smaller half
+    lies above and to the left.
     """
     section.refuse("antialiasing", "maxpool_depth")
     x = network.image_before(section)
@@ -251,8 +251,8 @@ def shortcut(network: DarknetNetwork, section: Section) -> Layer:
 
     The sum has the channels and the picture size of the layer before this section. A layer with
     fewer channels is added to the first channels only. Of a layer with more channels, only the
-    first channels are added. Where another layer has a larger picture, every n-th pixel of every
-    n-th row of this picture is added.
+    first channels are added. Of a layer with a larger picture, every n-th pixel of every n-th row
+    is added.
     """
     if section.text("weights_type", "none") != "none":
         raise section.unsupported(f"weights_type={section.text('weights_type')} is not computed, "
@@ -356,8 +356,8 @@ def _of_size(network: DarknetNetwork, section: Section, layer: Layer, total: Lay
     step = layer.height // total.height
     if step < 2 or (total.height * step, total.width * step) != layer.image:
         raise section.unsupported(f"adds a layer of {layer.height}x{layer.width} to one of "
-                                  f"{total.height}x{total.width}; the first must be the same or a "
-                                  "multiple", "from")
+                                  f"{total.height}x{total.width}; expected the same size or a "
+                                  "multiple of it", "from")
     value = network.build.add("slice", [layer.value], starts=(0, 0), ends=layer.image,
                               axes=(2, 3), steps=(step, step),
                               **network.names(section, f"pixels_{position}"))

@@ -1,5 +1,5 @@
-"""DarknetNetwork: builds the graph of a .cfg file layer by layer, and records the result of each
-layer."""
+"""DarknetNetwork: builds the graph of a .cfg file layer by layer. WeightsFile: reads the numbers of
+a .weights file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gossamer.model.metadata import DetectionHead
 from gossamer.model.readers.darknet.cfg import Section
 from gossamer.model.readers.other_kinds import by_content
 
-_LARGEST = 2**40
+_MOST_NUMBERS = 2**40
 """The most numbers that a layer may ask for: more than any real file has."""
 _MOST_MISSING = 2**24
 """The most numbers of one layer that are replaced by zeros after the end of the file. With zeros
@@ -149,7 +149,7 @@ class DarknetNetwork:
         return self.build.elementwise(expression, *operands, **self.names(section, part))
 
     def channels(self, section: Section, layer: Layer, start: int, end: int, part: str) -> Layer:
-        """Return some channels of a layer."""
+        """Return the channels from `start` to `end` (exclusive) of a layer."""
         if (start, end) == (0, layer.channels):
             return layer
         value = self.build.add("slice", [layer.value], starts=(start,), ends=(end,), axes=(1,),
@@ -158,8 +158,8 @@ class DarknetNetwork:
 
     def _usable(self, section: Section, layer: Layer, number: int) -> Layer:
         if layer.is_head:
-            raise section.unsupported(f"reads layer {number}, which detects: the network's outputs "
-                                      "end before it")
+            raise section.unsupported(f"reads layer {number}, a detecting layer; gossamer computes "
+                                      "detecting layers only as the end of a network")
         return layer
 
 
@@ -186,8 +186,8 @@ class WeightsFile:
         header, ends within a number, or is text.
         """
         data = whole(path)
-        if (kind := by_content(data)) is not None:
-            raise ModelError(f"{path}: {kind}")
+        if (other_kind := by_content(data)) is not None:
+            raise ModelError(f"{path}: {other_kind}")
         if data and set(data[:_HEADER_START]) <= set(string.printable.encode()):
             raise ModelError(f"{path}: is text, not a .weights file; was a pointer (Git LFS) or a "
                              "web page downloaded in its place?")
@@ -213,7 +213,7 @@ class WeightsFile:
         ends before the last of them.
         """
         count = math.prod(shape)
-        if count > _LARGEST:
+        if count > _MOST_NUMBERS:
             raise section.error(f"has {count} weights, which no .weights file holds; its sizes are "
                                 "wrong")
         start, self._taken = self._taken, self._taken + count

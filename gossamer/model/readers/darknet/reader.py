@@ -1,6 +1,7 @@
 """Reads Darknet's .cfg and .weights files into graphs.
 
-Detecting layers end the graph, and say how boxes are decoded.
+Detecting layers are no part of the graph: their inputs are its outputs, and their options say how
+boxes are decoded.
 """
 
 from __future__ import annotations
@@ -112,14 +113,14 @@ def _names(graph: Graph, path: Path, classes: int) -> tuple[str, ...]:
     lines = path.read_bytes().decode("utf-8-sig", errors="replace").rstrip().splitlines()
     lines = without_blanks([line.strip() for line in lines], classes)
     if len(lines) != classes:
-        graph.warnings.append(f"{path}: has {len(lines)} names, one a line, and the network "
-                              f"{classes} classes; they are not used")
+        graph.warnings.append(f"{path}: has {len(lines)} names, one a line, and the network has "
+                              f"{classes} classes; the names are not used")
         return ()
     return tuple(lines)
 
 
 def _yolo(network: DarknetNetwork, section: Section) -> Layer:
-    """Note the input of a [yolo] layer as an output of the network."""
+    """Make the input of a [yolo] layer an output of the network."""
     x = network.image_before(section)
     count = section.integer("num", 1)
     mask = section.integers("mask") or list(range(count))
@@ -133,8 +134,8 @@ def _yolo(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def _region(network: DarknetNetwork, section: Section) -> Layer:
-    """Note the input of a [region] layer as an output of the network. The anchors of the file are
-    in units of cells."""
+    """Make the input of a [region] layer an output of the network. The anchors of the file are in
+    units of cells."""
     x = network.image_before(section)
     section.refuse("background")
     if "tree" in section.options:

@@ -1,5 +1,5 @@
-"""Reads the constants of ONNX files: turns tensors into arrays, and computes nodes whose inputs are
-constants."""
+"""Reads the constants of ONNX files: turns tensors into arrays, loads external data, and computes
+nodes whose inputs are constants."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def load_external_data(model: onnx.ModelProto, path: Path) -> None:
             raise ValueError(f"tensor {quoted(tensor.name)} has shape {quoted(list(tensor.dims))}")
         size = -(-math.prod(tensor.dims) * _item_bits(tensor) // 8)
         if info.length and info.length != size:
-            raise ValueError(f"tensor {quoted(tensor.name)} takes {size} bytes, {info.length} are "
-                             "set aside for it")
+            raise ValueError(f"tensor {quoted(tensor.name)} takes {size} bytes, but the model "
+                             f"states {info.length} for it")
         total += size
         file = path.parent / info.location
         if file.is_file():
@@ -205,10 +205,10 @@ class ConstantFolder:
     gossamer.io.limits.
 
     reads: for each value, how many nodes of the file read it.
-    exact: takes the float64 results, which are float32 among the constants, and has the float64
-    values of earlier constants; None where float64 becomes float32.
-    too_large: results that are not computed because they exceed the limit, or because they depend
-    on a result that exceeds the limit. Each has the limit, in bytes, that would allow the result.
+    exact: the float64 values of constants, which are float32 in the graph; fold() adds those of its
+    results. None where float64 becomes float32.
+    too_large: by name, the results that are not computed because they exceed the limit, or because
+    they depend on a result that exceeds it, each with the limit in bytes that would allow it.
     """
 
     def __init__(self, opset: int, reads: Mapping[str, int],
@@ -249,9 +249,9 @@ class ConstantFolder:
         if node.op_type not in FOLDED or node.domain not in ("", "ai.onnx"):
             return None
         if any(name not in constants for name in inputs):
-            of_large = [self.too_large[name] for name in inputs if name in self.too_large]
-            if of_large and all(name in constants or name in self.too_large for name in inputs):
-                self.too_large.update(dict.fromkeys(node.output, max(of_large)))
+            needed = [self.too_large[name] for name in inputs if name in self.too_large]
+            if needed and all(name in constants or name in self.too_large for name in inputs):
+                self.too_large.update(dict.fromkeys(node.output, max(needed)))
             return None
         if not inputs and node.op_type != "Constant":
             return None
@@ -261,8 +261,8 @@ class ConstantFolder:
             size = most_bytes(node, arrays, self._opset)
             if size > self._bytes_left:
                 if math.isfinite(size):
-                    needed = self._limit - self._bytes_left + int(size)
-                    self.too_large.update(dict.fromkeys(node.output, needed))
+                    limit = self._limit - self._bytes_left + int(size)
+                    self.too_large.update(dict.fromkeys(node.output, limit))
                 return None
             results = computed(node, arrays, self._opset)
         except Exception:
@@ -271,10 +271,8 @@ class ConstantFolder:
         return results
 
     def fold_last(self, graph: Graph) -> bool:
-        """Compute the last node of a graph, which is element-wise and reads constants.
-
-        Returns whether the node was computed: its result may be too large.
-        """
+        """Compute the last node of a graph, which is element-wise and reads constants. Returns
+        False where its result would be too large, or its inputs do not broadcast."""
         node = graph.nodes[-1]
         arrays = [graph.constants[name].astype(np.float32) for name in node.inputs]
         try:

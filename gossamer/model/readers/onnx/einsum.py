@@ -19,8 +19,8 @@ Term = str
 def _einsum(node: OnnxNode) -> None:
     """Convert Einsum.
 
-    Its inputs are multiplied one after another; the sum over a dimension is taken as soon as
-    neither the result nor a later input has the dimension.
+    Its inputs are multiplied one after another. A dimension is summed over as soon as neither the
+    result nor a later input has it.
     """
     values = [node.required(index) for index in range(len(node.inputs))]
     shapes = [node.integers.probe.shape(value) for value in values]
@@ -41,8 +41,9 @@ def _einsum(node: OnnxNode) -> None:
 def _parsed(node: OnnxNode, shapes: Sequence[Shape | None]) -> tuple[list[Term], Term]:
     """Return the dimensions of each input, and of the result.
 
-    Raises UnsupportedError for an equation that gossamer does not compute. shapes: those of the
-    inputs, where they are known.
+    shapes: the shapes of the inputs, None where a shape is not known.
+    Raises ModelError for an equation that does not fit the node, and UnsupportedError for one that
+    gossamer does not compute.
     """
     equation = node.attribute("equation")
     if not equation:
@@ -55,24 +56,24 @@ def _parsed(node: OnnxNode, shapes: Sequence[Shape | None]) -> tuple[list[Term],
         result = "..." * ("..." in left) + "".join(
             sorted(letter for letter in set(letters) if letters.count(letter) == 1))
     if len(terms) != len(node.inputs):
-        raise node.error(f"equation {equation!r} has {len(terms)} inputs, the node "
+        raise node.error(f"equation {equation!r} has {len(terms)} inputs, the node has "
                          f"{len(node.inputs)}")
     if "..." in left:
         terms, result = _spelled_out(node, terms, result, shapes)
     for term in (*terms, result):
         if any(not letter.isalpha() for letter in term) or len(set(term)) < len(term):
             raise node.unsupported(f"equation {equation!r} has the term {term!r}; gossamer "
-                                   "computes terms of different letters")
+                                   "computes terms in which each letter occurs once")
     if not set(result) <= set("".join(terms)):
-        raise node.error(f"equation {equation!r} has a result with letters of no input")
+        raise node.error(f"equation {equation!r} has letters in its result that no input has")
     return terms, result
 
 
 def _spelled_out(node: OnnxNode, terms: Sequence[Term], result: Term,
                  shapes: Sequence[Shape | None]) -> tuple[list[Term], Term]:
-    """Return terms with letters in the place of ellipses, which stand for the last of the same
-    dimensions in all terms. Raises UnsupportedError where the number of dimensions is not known, or
-    the result has none of them."""
+    """Return terms with letters in the place of ellipses. Where ellipses stand for different
+    numbers of dimensions, the last dimensions are the common ones. Raises UnsupportedError where
+    the number of dimensions is not known, or the result has no ellipsis."""
     counts = []
     for term, shape in zip(terms, shapes, strict=True):
         if shape is None and "..." in term:
@@ -82,7 +83,7 @@ def _spelled_out(node: OnnxNode, terms: Sequence[Term], result: Term,
     free = "".join(letter for letter in string.ascii_letters if letter not in "".join(terms))
     most = max(counts)
     if min(counts) < 0 or most > len(free) or (most and "..." not in result):
-        raise node.unsupported(f"has terms {', '.join(terms)} -> {result} for shapes "
+        raise node.unsupported(f"has terms {', '.join(terms)} -> {result}, which do not fit shapes "
                                f"{' and '.join(str(list(shape or ())) for shape in shapes)}")
     return ([term.replace("...", free[most - count:most])
              for term, count in zip(terms, counts, strict=True)],
@@ -91,8 +92,8 @@ def _spelled_out(node: OnnxNode, terms: Sequence[Term], result: Term,
 
 def _broadcast(node: OnnxNode, probe: Probe, values: Sequence[str], terms: Sequence[Term],
                shapes: Sequence[Shape | None]) -> list[Term]:
-    """Return for each input the letters of dimensions that are broadcast: they have size 1 in
-    this input at all sizes of the network, and another size in another input."""
+    """Return for each input the letters of its dimensions that are broadcast: they have size 1 in
+    this input, whatever the sizes of the network's inputs, and another size in another input."""
     sizes = [dict(zip(term, shape or (), strict=False))
              for term, shape in zip(terms, shapes, strict=True)]
     others: list[dict[str, int]] | None = None
@@ -125,8 +126,8 @@ class _Product:
     """The product of two values of an Einsum.
 
     index: number of the second value, for names.
-    later: dimensions of the Einsum's result or of later values, over which the product does not
-    sum.
+    later: dimensions of the Einsum's result and of later values; the product does not sum over
+    them.
     """
 
     def __init__(self, node: OnnxNode, index: int, later: Iterable[str]) -> None:

@@ -12,15 +12,14 @@ from gossamer.model.readers.onnx.node import RANGES, Centred, OnnxNode, Scaled
 
 def quantisation(node: OnnxNode, indices: tuple[int, int], value: str,
                  axis: int | None = None) -> tuple[np.ndarray, np.ndarray, str]:
-    """Return three things: the scale and the zero point of a quantised value, as float32 arrays
-    that broadcast to the value, and the dtype of the zero point. The dtype is "" where there is no
-    zero point.
+    """Return the scale and the zero point of a quantised value, as float32 arrays that broadcast to
+    the value, and the dtype of the zero point, which is "" where there is none.
 
     indices: indices of the inputs that hold scale and zero point.
-    value: the name of a value of the same shape.
+    value: the name of the quantised value, or of another value of its shape.
     axis: the axis along which scales and zero points may lie; None where each must be one number.
-    Raises ModelError where scale or zero point is malformed, and UnsupportedError where the data
-    decide the scale or the zero point.
+    Raises ModelError where scale or zero point is malformed, and UnsupportedError where one of them
+    depends on the data.
     """
     scale = node.constant(indices[0], "the scale")
     if scale.dtype.kind != "f" or not (np.isfinite(scale).all() and (scale > 0).all()):
@@ -43,8 +42,8 @@ def quantisation(node: OnnxNode, indices: tuple[int, int], value: str,
             continue
         rank = node.integers.rank(value)
         if axis is None or array.ndim != 1 or rank is None:
-            raise node.unsupported(f"has {array.size} scales or zero points of one value; gossamer "
-                                   "computes one for all of it, or of an axis of known place")
+            raise node.unsupported(f"has {array.size} scales or zero points for one value; "
+                                   "expected one, or one for each index of a known axis")
         if not -rank <= axis < rank:
             raise node.error(f"has no axis {axis}: its input has {rank} dimensions")
         shapes.append((-1, *[1] * (rank - 1 - axis % rank)))
@@ -61,9 +60,8 @@ def constant(node: OnnxNode, array: np.ndarray, role: str) -> float | str:
 
 def centre(node: OnnxNode, index: int, zero_point: np.ndarray | str,
            role: str) -> Centred:
-    """Return the integers of an input after subtraction of a zero point.
-
-    Adds nodes that subtract the zero point where no known value is the difference.
+    """Return the integers of an input less a zero point, and add nodes that subtract the zero point
+    where no known value is the difference.
 
     zero_point: as for Centred.
     role: the end of new names.
@@ -84,15 +82,15 @@ def centre(node: OnnxNode, index: int, zero_point: np.ndarray | str,
     if known is None:
         value = c.operand(node.emit("cast", [name], f"{role}.number", dtype="float32"))
     else:
-        value = _plus(node, c.operand(known.name), known.zero_point, role, "add")
-    difference = _plus(node, value, zero_point, role, "sub")
+        value = _shifted(node, c.operand(known.name), known.zero_point, role, "add")
+    difference = _shifted(node, value, zero_point, role, "sub")
     if difference == c.operand(c.operands[0]):
         return Centred(c.operands[0], zero_point, dtype)
     return Centred(node.emit_expression(difference, role), zero_point, dtype)
 
 
-def _plus(node: OnnxNode, value: Value, zero_point: np.ndarray | str, role: str,
-          function: str) -> Value:
+def _shifted(node: OnnxNode, value: Value, zero_point: np.ndarray | str, role: str,
+             function: str) -> Value:
     """Return a value plus or minus a zero point. function: "add" or "sub"."""
     if isinstance(zero_point, str):
         known = node.integers.centred.get(zero_point)
@@ -104,9 +102,9 @@ def _plus(node: OnnxNode, value: Value, zero_point: np.ndarray | str, role: str,
 
 
 def give(node: OnnxNode, centred: Centred, output: str) -> None:
-    """Add nodes that make the integers of the file, and notes that `centred` stands for them."""
+    """Add nodes that make the integers of the file, and note that `centred` stands for them."""
     value = Composer().operand(centred.name)
-    number = _plus(node, value, centred.zero_point, "given", "add")
+    number = _shifted(node, value, centred.zero_point, "given", "add")
     name = centred.name if number == value else node.emit_expression(number, "number")
     node.emit("cast", [name], [output], dtype=centred.dtype)
     node.integers.centred[output] = centred
@@ -138,15 +136,15 @@ def requantise(node: OnnxNode, value: Value, zero_point: np.ndarray,
 
 
 def with_scale(node: OnnxNode, scaled: Scaled, output: str) -> None:
-    """Add the node that multiplies integers by their scale, and notes that its output is these
-    integers with this scale."""
+    """Add the node that multiplies integers by their scale, and note that its output is these
+    integers times this scale."""
     value = Composer().operand(scaled.integers.name)
     node.emit_expression(value * constant(node, scaled.scale, "scale"), [output])
     node.integers.scaled[output] = scaled
 
 
 def renamed(scaled: Scaled, name: str) -> Scaled:
-    """Return a copy of a scaled value that names its integers `name`, and has no array."""
+    """Return a copy of a scaled value whose integers are the run-time value `name`."""
     return Scaled(replace(scaled.integers, name=name), scaled.scale)
 
 

@@ -18,9 +18,9 @@ from gossamer.model.compose import Composer, Value
 from gossamer.model.readers.onnx.node import Converter, OnnxNode
 
 
-def _spatial_rank(node: OnnxNode, rank: int) -> bool:
-    """Return whether a window op is 1-D, so that it becomes a 2-D op. Raises UnsupportedError for
-    ranks other than 1 and 2."""
+def _is_1d(node: OnnxNode, rank: int) -> bool:
+    """Return whether a window op has one spatial dimension, so that it has to become a 2-D op.
+    Raises UnsupportedError for a number `rank` of spatial dimensions other than 1 and 2."""
     if rank not in (1, 2):
         raise node.unsupported(f"has {rank} spatial dimensions; gossamer computes 1 or 2")
     return rank == 1
@@ -42,7 +42,7 @@ def _window(node: OnnxNode, rank: int) -> dict[str, Any]:
         raise node.error(f"strides {list(attributes['strides'])} and dilations "
                          f"{list(attributes['dilations'])} must be at least 1")
     if any(pad < 0 for pad in attributes["pads"]):
-        raise node.unsupported(f"attribute pads is {list(pads)}, gossamer computes pads from 0 up")
+        raise node.unsupported(f"attribute pads is {list(pads)}, expected numbers of 0 or more")
     if rank == 1:
         attributes["strides"] = (1, *attributes["strides"])
         attributes["dilations"] = (1, *attributes["dilations"])
@@ -53,8 +53,8 @@ def _window(node: OnnxNode, rank: int) -> dict[str, Any]:
 
 
 def _emit_2d(node: OnnxNode, is_1d: bool, op: str, inputs: list[str], **attributes: Any) -> None:
-    """Emit a 2-D op; for a 1-D op of the file, a dimension of 1 is inserted before it and removed
-    after it."""
+    """Emit a 2-D op. For a 1-D op of the file, insert a dimension of 1 before the op, and remove it
+    after the op."""
     if not is_1d:
         node.emit(op, inputs, **attributes)
         return
@@ -69,13 +69,13 @@ def _emit_2d(node: OnnxNode, is_1d: bool, op: str, inputs: list[str], **attribut
 def _weight(node: OnnxNode) -> tuple[np.ndarray, bool]:
     """Return the weight of a convolution, and whether the convolution is 1-D."""
     weight = node.constant(1, "the weight")
-    is_1d = _spatial_rank(node, weight.ndim - 2)
+    is_1d = _is_1d(node, weight.ndim - 2)
     _check_kernel(node, weight)
     return weight, is_1d
 
 
 def _check_kernel(node: OnnxNode, weight: np.ndarray) -> None:
-    """Raise ModelError where a convolution states another window than its weight has."""
+    """Raise ModelError where a convolution states a kernel_shape that its weight does not have."""
     kernel = node.attribute("kernel_shape", weight.shape[2:])
     if tuple(kernel) != weight.shape[2:]:
         raise node.error(f"kernel_shape is {list(kernel)} but the weight is {list(weight.shape)}")
@@ -138,7 +138,7 @@ def _pool(node: OnnxNode, kind: str) -> None:
     kernel = node.attribute("kernel_shape")
     if not kernel:
         raise node.error("attribute kernel_shape is missing")
-    is_1d = _spatial_rank(node, len(kernel))
+    is_1d = _is_1d(node, len(kernel))
     window = _window(node, len(kernel))
     node.attribute("storage_order")
     count = bool(node.attribute("count_include_pad", 0)) if kind == "average" else False
@@ -152,9 +152,9 @@ def _global_pool(node: OnnxNode, kind: str) -> None:
 
 
 def _axes(node: OnnxNode) -> tuple[list[str], dict[str, Any], bool]:
-    """Return three things: the inputs of a reduction; the axes as attributes where the axes are no
-    input; and whether the reduction is the identity because it has no axes. Axes are an attribute
-    before opset 18 (ReduceSum: 13), and an input since; an empty list of axes is as no list."""
+    """Return the inputs of a reduction, its axes as attributes where they are no input, and whether
+    the reduction is the identity because it has no axes. Axes are an attribute before opset 18 (13
+    for ReduceSum), and an input since. An empty list of axes means the same as no list."""
     inputs, attributes = [node.required(0)], {"axes": node.attribute("axes") or None}
     without_axes_is_identity = bool(node.attribute("noop_with_empty_axes", 0))
     if node.input(1):
@@ -195,8 +195,8 @@ def _reduce(node: OnnxNode, kind: str, before: str = "", after: str = "") -> Non
 def _log_sum_exp(node: OnnxNode) -> None:
     """Convert ReduceLogSumExp.
 
-    The greatest element is subtracted before the exponential, which then cannot overflow, and is
-    added again at the end.
+    The greatest element, if finite, is subtracted before the exponential, which then cannot
+    overflow, and is added again at the end.
     """
     inputs, attributes, is_identity = _axes(node)
     if is_identity:
@@ -311,9 +311,9 @@ def _standardised(node: OnnxNode, x: str, axes: int | str) -> Value:
 
 
 def _emitted_as_one(node: OnnxNode, *, centred: bool) -> bool:
-    """Emit a layer norm or RMS norm as one node and return True. Emits nothing and returns False
-    where the data decide the scale or the bias, or where axis 0 is normalised, since the scale is
-    then broadcast along the batch."""
+    """Emit a layer norm or RMS norm as one node and return True. Return False, and emit nothing,
+    where the scale or the bias depends on the data, and where axis 0 is normalised, since the scale
+    would then be broadcast along the batch."""
     x, scale, axis = node.required(0), node.optional_constant(1), node.attribute("axis", -1)
     if axis == 0 or scale is None or (node.input(2) and node.optional_constant(2) is None):
         return False
@@ -353,15 +353,14 @@ def _rms_norm(node: OnnxNode) -> None:
 
 
 def _scaled(node: OnnxNode, x: str, outputs: str | None) -> str:
-    """Emit x times a scale plus a bias.
+    """Emit x times a scale plus a bias, the node's inputs 1 and 2, with a number for each channel.
 
-    Scale and bias have a number for each channel, and are the node's inputs 1 and 2. The new node
-    is a batch norm with a mean of 0 and a variance of 1, which takes x of any rank.
+    The new node is a batch norm with a mean of 0 and a variance of 1, which takes x of any rank.
     """
     scale, bias = node.constant(1, "scale"), node.constant(2, "bias")
     if scale.ndim != 1 or scale.shape != bias.shape:
         raise node.error(f"scale has shape {list(scale.shape)} and bias {list(bias.shape)}, "
-                         "expected one value a channel each")
+                         "expected one value for each channel")
     mean = node.add_constant(np.zeros_like(scale), "mean_0")
     variance = node.add_constant(np.ones_like(scale), "variance_1")
     return node.emit("batch_norm", [x, *node.inputs[1:3], mean, variance], outputs, epsilon=0.0)
@@ -379,18 +378,18 @@ def _group_norm(node: OnnxNode) -> None:
     x, groups = node.required(0), node.attribute("num_groups")
     if not groups or groups < 1:
         raise node.error("attribute num_groups is missing or less than 1")
-    of_groups = node.opset < 21
-    if not of_groups and (channels := node.constant(1, "scale").size) % groups:
+    is_per_group = node.opset < 21
+    if not is_per_group and (channels := node.constant(1, "scale").size) % groups:
         raise node.error(f"num_groups is {groups}, which does not divide the {channels} channels "
                          "of its scale")
     grouped = node.emit("reshape", [x], "grouped", shape=(0, groups, -1))
     value = _standardised(node, grouped, "spatial")
     result = node.emit_expression(value, "standardised")
-    if of_groups:
+    if is_per_group:
         result = _scaled(node, result, "scaled")
     shape = node.emit("shape", [x], "shape", start=0, end=None)
-    result = node.emit("reshape", [result, shape], None if of_groups else "ungrouped")
-    if not of_groups:
+    result = node.emit("reshape", [result, shape], None if is_per_group else "ungrouped")
+    if not is_per_group:
         _scaled(node, result, None)
 
 

@@ -56,8 +56,8 @@ def _blocks(node: OnnxNode) -> None:
 
 
 def _squeeze(node: OnnxNode) -> None:
-    """Convert Squeeze and Unsqueeze, whose axes are an attribute before opset 13. A Squeeze with
-    an empty attribute removes all dimensions of size 1, as one without the attribute."""
+    """Convert Squeeze and Unsqueeze, whose axes are an attribute before opset 13. A Squeeze without
+    the attribute, or with an empty one, removes all dimensions of size 1."""
     inputs = [node.required(0), *([node.input(1)] if node.input(1) else [])]
     axes = node.attribute("axes")
     if node.op == "Squeeze":
@@ -149,7 +149,7 @@ def _constant_of_shape(node: OnnxNode) -> None:
 
 
 def _range(node: OnnxNode) -> None:
-    # read, so that it counts as known; it names the type of ONNX's sums, and ours are float32
+    # accepted, but ignored: it names the type of ONNX's sums, and gossamer's sums are float32
     node.attribute("stash_type")
     node.emit("range", [node.required(i) for i in range(3)])
 
@@ -209,10 +209,12 @@ def _cum_sum(node: OnnxNode) -> None:
               reverse=bool(node.attribute("reverse", 0)))
 
 
-def _same(op: str, inputs: int, **attributes: tuple[str, Any]) -> Converter:
-    """Return the converter of an op that differs from gossamer's in names alone.
+def _renamed(op: str, inputs: int, **attributes: tuple[str, Any]) -> Converter:
+    """Return the converter of an operator that differs from gossamer's op in names only.
 
-    attributes: for each attribute of gossamer's op its name in ONNX, and its default.
+    op: name of gossamer's op.
+    inputs: number of inputs.
+    attributes: for each attribute of gossamer's op, the attribute's name and default in ONNX.
     """
     def convert(node: OnnxNode) -> None:
         node.emit(op, [node.required(index) for index in range(inputs)], **{
@@ -223,16 +225,16 @@ def _same(op: str, inputs: int, **attributes: tuple[str, Any]) -> Converter:
 
 LAYOUT: dict[str, Converter] = {
     "Concat": _concat, "Split": _split, "Slice": _slice, "Reshape": _reshape,
-    "Transpose": _same("transpose", 1, permutation=("perm", None)),
+    "Transpose": _renamed("transpose", 1, permutation=("perm", None)),
     "DepthToSpace": _blocks, "SpaceToDepth": _blocks,
-    "Flatten": _same("flatten", 1, axis=("axis", 1)), "Squeeze": _squeeze, "Unsqueeze": _squeeze,
-    "Expand": _same("expand", 2), "Pad": _pad, "Resize": _resize, "Upsample": _resize,
-    "Identity": _same("identity", 1), "Dropout": _dropout, "Shape": _shape,
-    "Size": _same("size", 1), "ConstantOfShape": _constant_of_shape, "Range": _range,
-    "Gather": _same("gather", 2, axis=("axis", 0)),
-    "GatherND": _same("gather_nd", 2, batch_dims=("batch_dims", 0)),
-    "GatherElements": _same("gather_elements", 2, axis=("axis", 0)),
+    "Flatten": _renamed("flatten", 1, axis=("axis", 1)), "Squeeze": _squeeze, "Unsqueeze": _squeeze,
+    "Expand": _renamed("expand", 2), "Pad": _pad, "Resize": _resize, "Upsample": _resize,
+    "Identity": _renamed("identity", 1), "Dropout": _dropout, "Shape": _shape,
+    "Size": _renamed("size", 1), "ConstantOfShape": _constant_of_shape, "Range": _range,
+    "Gather": _renamed("gather", 2, axis=("axis", 0)),
+    "GatherND": _renamed("gather_nd", 2, batch_dims=("batch_dims", 0)),
+    "GatherElements": _renamed("gather_elements", 2, axis=("axis", 0)),
     "ScatterND": _scatter_nd, "ScatterElements": _scatter_elements, "Scatter": _scatter_elements,
-    "Tile": _same("tile", 2), "Trilu": _trilu, "ArgMax": _arg_first, "ArgMin": _arg_first,
+    "Tile": _renamed("tile", 2), "Trilu": _trilu, "ArgMax": _arg_first, "ArgMin": _arg_first,
     "TopK": _top_k, "CumSum": _cum_sum,
 }

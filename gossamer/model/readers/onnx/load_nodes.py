@@ -1,5 +1,8 @@
-"""Reads the nodes of an ONNX file in three loops: fold the constants, convert each other node or
-give the reason why gossamer does not compute it, and join the nodes with reasons to parts."""
+"""Reads the nodes of an ONNX file in three steps.
+
+The first computes nodes of constants. The second converts each other node, or finds the reason why
+gossamer does not compute it. The third joins the nodes with a reason into parts for ONNX Runtime.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,14 @@ that have the same definition in this opset are read."""
 
 _QUANTISED = ("QLinear", "QAttention", "MatMulIntegerToFloat", "DynamicQuantize")
 """Beginnings of the names of operators that only quantised networks have."""
-_CHOOSING = frozenset(("NonMaxSuppression", "TopK", "EfficientNMS_TRT", "BatchedNMS_TRT",
+_BOX_CHOICES = frozenset(("NonMaxSuppression", "TopK", "EfficientNMS_TRT", "BatchedNMS_TRT",
                        "BatchedNMSDynamic_TRT"))
 """Operators by which exported detectors choose among their boxes."""
 
 
 _CONVERTERS: dict[str, Converter] = {**ELEMENTWISE, **LAYERS, **LAYOUT, **EINSUM, **QUANTISED}
-"""The converters of ONNX's own operators; those of quantised values replace others."""
+"""The converters of ONNX's own operators; where QUANTISED has an operator too, its converter is
+taken."""
 
 
 def load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo], opset: int,
@@ -47,7 +51,7 @@ def load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo]
     """Add the nodes of a file to its graph, which has the constants, inputs and outputs.
 
     inputs: all inputs of the network.
-    keeps_float64: whether ONNX Runtime computes what is float64 in the file.
+    keeps_float64: whether ONNX Runtime computes the file's float64 values.
     exact: the float64 values of constants where float64 is kept.
     Raises ModelError for a malformed node or an output that no node makes, and UnsupportedError
     where neither gossamer nor ONNX Runtime computes a node.
@@ -68,7 +72,7 @@ def load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo]
 class _Loader:
     """The state of a file's nodes while they are read.
 
-    parts: collects what is left to ONNX Runtime; None where ONNX Runtime is not installed.
+    parts: collects the nodes that are left to ONNX Runtime; None where it is not installed.
     """
 
     def __init__(self, model: onnx.ModelProto, graph: Graph, nodes: Sequence[onnx.NodeProto],
@@ -77,7 +81,7 @@ class _Loader:
         self._model = model
         self._graph = graph
         self._opset = opset
-        self._keeps = keeps_float64
+        self._keeps_float64 = keeps_float64
         self._exact = exact
         self._used = Counter(name for node in nodes for name in reads(node))
         self._used.update(info.name for info in graph.outputs)
@@ -87,7 +91,7 @@ class _Loader:
         self.parts = (Parts(graph, self._types, keeps_float64) if onnx_model.has_runtime()
                       else None)
         self._integers = Integers(Probe(graph) if self.parts is None else self.parts.probe)
-        # by each output of an If whose condition follows from shapes
+        # for each output of an If whose condition follows from shapes: the If, and its condition
         self._guarded: dict[str, tuple[OnnxNode, bool]] = {}
         if self.parts is not None:
             for value in model.graph.input:
@@ -97,8 +101,9 @@ class _Loader:
     def fold(self, nodes: Iterable[onnx.NodeProto]) -> list[OnnxNode]:
         """Compute the nodes whose inputs are constants, and return the others.
 
-        The nodes of its branch replace an If whose condition is a constant. Raises ModelError for a
-        node that is malformed, reads what nothing provides or makes a name that is taken.
+        An If whose condition is a constant is replaced by the nodes of the branch that it takes.
+        Raises ModelError for a node that is malformed, reads a value that nothing provides or makes
+        a name that is taken.
         """
         left = []
         for proto in nodes:
@@ -112,10 +117,10 @@ class _Loader:
         return left
 
     def convert(self, nodes: Iterable[OnnxNode]) -> list[Outcome]:
-        """Add to the graph what gossamer computes of the nodes.
+        """Add the nodes that gossamer computes to the graph, and return the outcome of each node.
 
-        The nodes of its branch replace an If whose condition follows from shapes. Raises
-        UnsupportedError where neither gossamer nor ONNX Runtime computes a node.
+        An If whose condition follows from shapes is replaced by the nodes of the branch that it
+        takes. Raises UnsupportedError where neither gossamer nor ONNX Runtime computes a node.
         """
         outcomes = []
         waiting = deque(nodes)
@@ -163,10 +168,8 @@ class _Loader:
         return node
 
     def _branch(self, node: OnnxNode, truth: bool) -> list[onnx.NodeProto] | None:
-        """Return the nodes that replace an If; None where its branch does not fit into the graph.
-
-        The constants of the branch are added to the graph. truth: the condition.
-        """
+        """Return the nodes that replace an If, and add the constants of its branch to the graph.
+        Returns None where the branch does not fit into the graph. truth: the condition."""
         self._available.difference_update(node.outputs)
         found = _branch(node.proto, truth, self._available, self._graph.file)
         if found is None:
@@ -174,7 +177,7 @@ class _Loader:
             return None
         nodes, initializers = found
         self._types.add(nodes, initializers)
-        add_constants(initializers, self._graph, self._keeps, self._exact)
+        add_constants(initializers, self._graph, self._keeps_float64, self._exact)
         self._available.update(tensor.name for tensor in initializers)
         self._used.update(name for each in nodes for name in reads(each))
         return nodes
@@ -246,7 +249,8 @@ class _Loader:
         self._integers.probe.add(self._graph.nodes[begin:])
 
     def _unknown(self, nodes: Sequence[OnnxNode]) -> UnsupportedError:
-        """Return the error for a node that nothing computes. nodes: it and those after it."""
+        """Return the error for a node that nothing computes. nodes: this node, and the nodes after
+        it."""
         first, *others = nodes
         names = [f"{node.source} of domain {quoted(node.proto.domain or 'ai.onnx')}"
                  for node in (first, *(each for each in others if self._is_unknown(each)))]
@@ -260,10 +264,8 @@ class _Loader:
 
 
 def _as_cast(node: onnx.NodeProto, types: FileTypes) -> onnx.NodeProto:
-    """Return a CastLike as a Cast, where the type in the file is known.
-
-    Values of float16 are float32 in the graph.
-    """
+    """Return a CastLike to float16 or bfloat16 as a Cast, and any other node as it is. In the graph
+    these types are float32, so that the CastLike would not round."""
     kind = types.elem_type(node.input[1]) if (
         node.op_type == "CastLike" and len(node.input) == 2) else 0
     if kind not in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
@@ -277,10 +279,8 @@ def _as_cast(node: onnx.NodeProto, types: FileTypes) -> onnx.NodeProto:
 
 
 def _known(node: OnnxNode) -> None:
-    """Convert a node whose results follow from shapes and constants.
-
-    No algorithm computes its op.
-    """
+    """Convert a node whose results follow from shapes and constants. ONNX's reference computes it
+    when shapes are inferred, so that its op needs no algorithm."""
     for attribute in node.proto.attribute:
         node.attribute(attribute.name)
     node.emit("onnx_known", [name for name in node.inputs if name],
@@ -314,7 +314,7 @@ def _advice(proto: onnx.GraphProto) -> str:
     if any(op.startswith(_QUANTISED) for op in used):
         return f"take the float32 model that it was quantised from{extra}"
     hint = (" (a detector without its own choice of boxes, which `gossamer detect` makes)"
-            if used & _CHOOSING else "")
+            if used & _BOX_CHOICES else "")
     return f"export the model without them{hint}{extra}"
 
 
@@ -341,17 +341,16 @@ def _branch(node: onnx.NodeProto, truth: bool, taken: set[str], file: str
 
 
 def _guard(node: Node, condition: OnnxNode, truth: bool) -> None:
-    """Turn an identity after a branch into a check of the If's condition.
-
-    The check fails at shapes for which the condition is not `truth`.
-    """
+    """Turn an identity after a branch into a check of the If's condition, which fails at shapes for
+    which the condition is not `truth`."""
     node.op, node.source = "branch", condition.source
     node.inputs.append(condition.inputs[0])
     node.attributes["taken"] = truth
 
 
 def _exact_outputs(graph: Graph, exact: Mapping[str, np.ndarray]) -> None:
-    """Make outputs that are float64 constants float64. Nodes read them in float32."""
+    """Replace outputs that are float64 constants in the file by their float64 values. Nodes go on
+    reading them in float32."""
     for info in graph.outputs:
         if info.dtype == "float64" and info.name in exact and info.name in graph.constants:
             number = unused_name(names_of(graph), f"{info.name}.as_number")

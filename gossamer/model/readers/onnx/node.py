@@ -1,11 +1,11 @@
-"""OnnxNode: gives a converter a node of an ONNX file, and adds to the graph the nodes that replace
-this node. Integers: the quantised values of the file, while it is read.
+"""OnnxNode: a node of an ONNX file, for which a converter adds nodes to the graph. Integers: the
+quantised values of the file, while it is read.
 
 A quantised value holds integers q of few bits that stand for the numbers (q - zero point) * scale.
-In gossamer's graph the value is q - zero point in float32. Floats hold these integers exactly,
-images are padded with zeros, since 0 stands for the zero point, and integers are rounded by
-element-wise arithmetic in the epilogue of the layer before. Where a node reads the integers q of
-the file, they are computed from the float32 value.
+In gossamer's graph the value is q - zero point in float32. Float32 holds these integers exactly.
+Images can be padded with zeros, since 0 stands for the zero point. The rounding to integers is
+element-wise arithmetic, which goes into the epilogue of the layer before. Where a node reads the
+integers q of the file, they are computed from the float32 value.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Centred:
 
     name: the float32 value or constant in gossamer's graph.
     zero_point: the subtracted zero point, as an array that broadcasts to the value, or the name of
-    a scalar that the data decide.
+    a scalar that depends on the data.
     dtype: the dtype of the integers in the file.
     """
 
@@ -114,11 +114,12 @@ class Scaled:
 
 
 Requantise = Callable[["OnnxNode", np.ndarray, np.ndarray, str], Centred]
-"""A function that is called for a QuantizeLinear of a float value. The function adds the node that
-rounds the value to integers, and returns the integers. Its arguments are the QuantizeLinear, the
-scale and the zero point (one number each), and the dtype of the integers. ONNX Runtime fuses a
-layer, the nodes that dequantise its inputs and the node that quantises its result into one operator
-on integers; the function rounds as this operator does."""
+"""A function that adds the node that rounds a layer's float result to integers for a
+QuantizeLinear, and returns the integers. Its arguments are the QuantizeLinear, the scale and the
+zero point (one number each), and the dtype of the integers.
+
+ONNX Runtime fuses a layer, the nodes that dequantise its inputs and the node that quantises its
+result into one operator on integers. The function rounds as this operator does."""
 
 
 class Integers:
@@ -139,18 +140,15 @@ class Integers:
         self.probe = probe
 
     def forget(self, names: Iterable[str]) -> None:
-        """Drop all that was noted about some values.
-
-        The reader calls this method when it finds that gossamer does not compute the node that
-        makes these values.
-        """
+        """Drop all that was noted about some values, since gossamer turned out not to compute the
+        node that makes them."""
         for name in names:
             self.centred.pop(name, None)
             self.scaled.pop(name, None)
             self.layers.pop(name, None)
 
     def have_any(self, names: Iterable[str]) -> bool:
-        """Return whether one of some values is quantised."""
+        """Return whether any of the values is quantised."""
         return any(name in self.centred or name in self.scaled for name in names)
 
     def rank(self, name: str) -> int | None:
@@ -184,13 +182,13 @@ class Integers:
 
 
 class OnnxNode:
-    """Gives a converter the inputs and attributes of an ONNX node, and appends the nodes that take
-    the place of the ONNX node to a graph.
+    """A node of an ONNX file, as a converter reads it and replaces it by nodes of a graph.
 
-    finish() raises UnsupportedError for an attribute that the converter did not ask for.
+    After the conversion, finish() raises UnsupportedError for an attribute that the converter did
+    not ask for.
 
     opset: version of ONNX's operators that the file uses.
-    used: how often each value is read by a node or is an output of the graph.
+    used: for each value, the number of nodes that read it, plus 1 for an output of the graph.
     too_large: constants that are not computed because of the limit on their size; see
     ConstantFolder.
     integers: the quantised values of the file.
@@ -234,7 +232,7 @@ class OnnxNode:
             types = {name: int(entry.type)  # type: ignore[call-overload]
                      for name, entry in schema.attributes.items()}
         if len({attribute.name for attribute in proto.attribute}) < len(proto.attribute):
-            raise self.error("has two attributes of one name")
+            raise self.error("has two attributes with the same name")
         for attribute in proto.attribute:
             kind = types.get(attribute.name, attribute.type)
             held = {field.name for field, _ in attribute.ListFields()}
@@ -291,8 +289,8 @@ class OnnxNode:
     def constant(self, index: int, what: str) -> np.ndarray:
         """Return the value of an input that must be a constant.
 
-        what: name of the input's role in messages. Raises UnsupportedError where the data decide
-        the value.
+        what: name of the input's role in messages.
+        Raises UnsupportedError where the value depends on the data.
         """
         name = self.required(index)
         if name in self._too_large:
@@ -302,8 +300,8 @@ class OnnxNode:
                 f"together they take up to {bytes_text(needed)}, expected at most "
                 f"{bytes_text(most_value_bytes(0))}; where that is meant, set {raised(needed)}")
         if name not in self.graph.constants:
-            raise self.unsupported(f"{what} comes from {quoted(name)}, which the data decides; "
-                                   "expected a constant")
+            raise self.unsupported(f"{what} comes from {quoted(name)}, which depends on the "
+                                   "data; expected a constant")
         return self.graph.constants[name]
 
     def optional_constant(self, index: int) -> np.ndarray | None:
@@ -340,11 +338,10 @@ class OnnxNode:
 
     def emit(self, op: str, inputs: Sequence[str], outputs: Sequence[str] | str | None = None,
              **attributes: Any) -> str:
-        """Append a node to the graph and return its first output.
+        """Append a node to the graph, with attributes in place of constant parameters, and return
+        its first output.
 
-        Parameters that are constants become attributes.
-
-        outputs: names of the outputs; a string is the end of a new name; None takes the outputs
+        outputs: names of the outputs; or a string, the end of a new name; or None for the outputs
         of the file's node.
         """
         if isinstance(outputs, str):

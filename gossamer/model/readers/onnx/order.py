@@ -1,4 +1,5 @@
-"""The order in which nodes of an ONNX graph are computed, and groups of nodes computed together."""
+"""The order in which nodes of an ONNX graph are computed, and groups of nodes that are computed
+together."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from gossamer.errors import ModelError, quoted
 from gossamer.onnx_model import subgraphs
 
 SCOPES = "pkg.torch.onnx.name_scopes"
-"""The metadata of a node in which PyTorch keeps its modules."""
+"""The key of a node's metadata that lists the modules from which PyTorch exported the node."""
 _QUOTED = re.compile(r"'([^']*)'")
 
 
@@ -40,18 +41,18 @@ def in_order(graph: onnx.GraphProto, outputs: Iterable[str], file: str) -> list[
     ordered = stable_order(before, needed)
     if len(ordered) < len(needed):
         first = graph.node[min(needed.difference(ordered))]
-        raise ModelError(f"{file}: {source(first)}: needs its own result, or that of nodes that "
-                         "need their own: the nodes form a cycle; export the model again")
+        raise ModelError(f"{file}: {source(first)}: is in a cycle of nodes, or depends on one; "
+                         "export the model again")
     return [graph.node[index] for index in ordered]
 
 
 def stable_order(before: Sequence[Collection[int]], needed: Iterable[int]) -> list[int]:
-    """Return numbers of nodes in an order in which they can be computed; of nodes that can be
-    computed next, the smallest number comes first. Nodes of a cycle, and nodes that depend on a
+    """Return the indices of nodes in an order in which the nodes can be computed. Where several can
+    be computed next, the smallest index comes first. Nodes of a cycle, and nodes that depend on a
     cycle, are left out.
 
-    before: for each node, the numbers of the nodes whose results it reads.
-    needed: the numbers of the nodes that are ordered.
+    before: for each node, the indices of the nodes whose results it reads.
+    needed: the indices of the nodes that are ordered.
     """
     missing = {index: len(before[index]) for index in needed}
     readers: dict[int, list[int]] = {index: [] for index in missing}
@@ -72,8 +73,8 @@ def stable_order(before: Sequence[Collection[int]], needed: Iterable[int]) -> li
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the values that a node reads, and the values from outside that graphs in its
-    attributes read."""
+    """Yield the values that a node reads, including values of the graph around it that graphs in
+    its attributes read."""
     yield from filter(None, node.input)
     for graph in subgraphs(node):
         inner = {info.name for info in graph.input}
@@ -111,7 +112,7 @@ def source(node: onnx.NodeProto) -> str:
 
 
 class Clusters:
-    """Groups of steps; each group can be computed as one step.
+    """Groups of steps that can each be computed as one step.
 
     A step is the computation of one node: it reads some values and makes others. Steps are added in
     an order in which they can be computed. A group is connected, and no path leads from a group
@@ -154,26 +155,28 @@ class Clusters:
         return sorted(self._members.values())
 
     def independent(self, groups: Sequence[Collection[int]]) -> list[list[int]]:
-        """Return the numbers of the groups that can be computed together in one step: as many of
-        them as no path leads from one to another.
+        """Return lists of groups, as indices, that can be computed together in one step, because no
+        path leads from one to another: groups of one list have equally many groups before them on
+        the longest path.
 
         groups: some of the groups; steps of other groups are computed alone.
         """
+        # the first step of a group stands for the group
         first_step = list(range(len(self._reads)))
         for group in groups:
             for step in group:
                 first_step[step] = min(group)
         before: list[set[int]] = [set() for _ in first_step]
-        for step, of in enumerate(first_step):
-            before[of].update({first_step[maker] for maker in self._before(step)} - {of})
-        number = {min(group): index for index, group in enumerate(groups)}
+        for step, first in enumerate(first_step):
+            before[first].update({first_step[maker] for maker in self._before(step)} - {first})
+        indices = {min(group): index for index, group in enumerate(groups)}
         depth: dict[int, int] = {}
         found: dict[int, list[int]] = {}
-        for of in stable_order(before, set(first_step)):
-            depth[of] = max((depth[other] for other in before[of]), default=0)
-            if of in number:
-                found.setdefault(depth[of], []).append(number[of])
-                depth[of] += 1
+        for first in stable_order(before, set(first_step)):
+            depth[first] = max((depth[other] for other in before[first]), default=0)
+            if first in indices:
+                found.setdefault(depth[first], []).append(indices[first])
+                depth[first] += 1
         return [sorted(together) for together in found.values()]
 
     def maker(self, name: str) -> int | None:

@@ -27,10 +27,10 @@ from gossamer.onnx_model import MOST_PARAMETERS, subgraphs
 _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
 """The domains whose operators ONNX Runtime knows."""
 _CAST_OPSET = 17
-"""The opset of the nodes that are added to a file without nodes of ONNX's own domain. Each
-supported version of ONNX Runtime knows it; the onnx package's newest may be too new for one."""
-_FLOAT64 = ("which is float64; give a precision, such as fp32, to have it computed in float32")
-"""The end of a message's reason, which begins with the name of a float64 value."""
+"""The opset of nodes that are added to a file without nodes of ONNX's own domain. All supported
+versions of ONNX Runtime know it; they may not know the newest opset of the onnx package."""
+_FLOAT64 = "which is float64; give a precision, such as fp32, to have it computed in float32"
+"""The end of a reason; before it comes the name of a float64 value."""
 _REFUSED = frozenset(("EPContext", "ImageDecoder"))
 """Operators that no file may ask for: EPContext names another file, ImageDecoder decodes
 pictures."""
@@ -40,8 +40,9 @@ pictures."""
 class Outcome:
     """What became of a node of the file.
 
+    proto: the node.
     nodes: the nodes of gossamer's graph that take its place.
-    reason: why it is left to ONNX Runtime instead; "" where it is not.
+    reason: why the node is left to ONNX Runtime instead; "" where it is not.
     """
 
     proto: onnx.NodeProto
@@ -53,18 +54,19 @@ class Parts:
     """Nodes of a file that are left to ONNX Runtime.
 
     Connected nodes form one part where possible, and so do nodes that do not depend on each other.
-    A value whose shape the data decide stays within one part, with all its readers; so does a
-    float64 value where `keeps_float64` is set.
+    A value whose shape depends on the data cannot leave its part, so that all its readers belong to
+    the part too; nor can a float64 value where `keeps_float64` is set.
     """
 
     def __init__(self, graph: Graph, types: FileTypes, keeps_float64: bool = False) -> None:
         self._graph = graph
         self._types = types
-        self._keeps = keeps_float64
+        self._keeps_float64 = keeps_float64
         self.probe = Probe(graph)
         self._clusters = Clusters()
         self._outcomes: Sequence[Outcome] = ()
-        self._inner: dict[str, onnx.TypeProto] = {}
+        # types of the values that cannot leave their part, because only ONNX Runtime takes them
+        self._confined: dict[str, onnx.TypeProto] = {}
         self._functions = {(function.domain, function.name)
                            for function in types.model.functions}
 
@@ -72,10 +74,10 @@ class Parts:
         """Return the reason why a node has to be left to ONNX Runtime because of the values that
         it reads or make; "" where there is no such reason."""
         for name in reads(node):
-            if name in self._inner:
-                is_float64 = self._inner[name].tensor_type.elem_type == TensorProto.DOUBLE
+            if name in self._confined:
+                is_float64 = self._confined[name].tensor_type.elem_type == TensorProto.DOUBLE
                 return f"reads {quoted(name)}, " + (
-                    _FLOAT64 if is_float64 and self._keeps
+                    _FLOAT64 if is_float64 and self._keeps_float64
                     else "whose shape or type gossamer does not know")
         for name in (*reads(node), *filter(None, node.output)):
             if self._is_kept(name):
@@ -83,8 +85,9 @@ class Parts:
         return ""
 
     def is_known(self, node: onnx.NodeProto) -> bool:
-        """Return whether the results of a node follow from shapes and constants, and none is a
-        float64 output of the network: these results are float32."""
+        """Return whether the results of a node follow from shapes and constants, so that gossamer
+        can compute them without an algorithm. False where a result is a float64 output of the
+        network, since it would become float32."""
         outputs = {info.name for info in self._graph.outputs}
         return node.op_type in FOLDED and node.domain in ("", "ai.onnx") and all(
             self.probe.known(name) is not None for name in filter(None, node.input)) and not any(
@@ -104,11 +107,11 @@ class Parts:
 
     def _is_kept(self, name: str) -> bool:
         """Return whether a value is float64 and stays float64."""
-        return self._keeps and self._types.elem_type(name) == TensorProto.DOUBLE
+        return self._keeps_float64 and self._types.elem_type(name) == TensorProto.DOUBLE
 
     def takes(self, node: onnx.NodeProto) -> bool:
-        """Return whether ONNX Runtime knows the domains of a node and of the nodes within it, and
-        none of these nodes is in _REFUSED."""
+        """Return whether a node may be left to ONNX Runtime: it knows the domains of the node and
+        of the nodes within it, and none of them is in _REFUSED."""
         if node.op_type in _REFUSED or (
                 node.domain not in _DOMAINS and (node.domain, node.op_type) not in self._functions):
             return False
@@ -119,8 +122,8 @@ class Parts:
         kinds: dict[str, onnx.TypeProto] = {}
         known: dict[str, np.ndarray] = {}
         for name in reads(node):
-            if name in self._inner:
-                kinds[name] = self._inner[name]
+            if name in self._confined:
+                kinds[name] = self._confined[name]
             elif (shape := self.probe.shape(name)) is not None:
                 kinds[name] = helper.make_tensor_type_proto(self._elem_type(name), shape)
             if (value := self.probe.known(name)) is not None:
@@ -130,20 +133,22 @@ class Parts:
             kind = outputs.get(name, onnx.TypeProto())
             shape = known_shape(kind)
             if shape is None or kind.tensor_type.elem_type not in TYPES or self._is_kept(name):
-                self._inner[name] = kind
+                self._confined[name] = kind
             else:
                 self.probe.add_value(name, shape, TYPES[kind.tensor_type.elem_type])
 
     def add_input(self, info: onnx.ValueInfoProto) -> None:
         """Add an input of the network that is no tensor of numbers."""
-        self._inner[info.name] = info.type
+        self._confined[info.name] = info.type
 
     def join(self, outcomes: Sequence[Outcome], inputs: Sequence[ValueInfo]) -> None:
-        """Join the nodes that are left to ONNX Runtime to parts, and add the parts to the graph.
+        """Join the nodes that are left to ONNX Runtime into parts, and add the parts to the graph.
 
-        Nodes that depend on values which cannot leave their part become the graph's tail. outcomes:
-        those of all nodes, in order. inputs: all inputs of the network. Raises UnsupportedError for
-        a node in the tail that ONNX Runtime does not know.
+        Nodes that depend on values which cannot leave their part become the graph's tail.
+
+        outcomes: the outcomes of all nodes, in order.
+        inputs: all inputs of the network.
+        Raises UnsupportedError for a node in the tail that ONNX Runtime does not know.
         """
         is_any_left = any(outcome.reason for outcome in outcomes)
         if not is_any_left and len(inputs) == len(self._graph.inputs):
@@ -174,9 +179,8 @@ class Parts:
         """Return the steps that become the tail.
 
         A step is in the tail if it depends on another step of the tail, or on an input that is no
-        tensor of numbers. A step that makes a value which cannot leave its part is in the tail,
-        too, if the value is an output of the network, or if a step of the tail or outside of the
-        part reads the value.
+        tensor of numbers. A step that makes a value which cannot leave its part is also in the tail
+        if the value is an output of the network, or is read outside of the part or in the tail.
         """
         outputs = {info.name for info in self._graph.outputs}
         readers: dict[str, list[int]] = {}
@@ -184,7 +188,7 @@ class Parts:
             for name in reads(outcome.proto):
                 readers.setdefault(name, []).append(step)
         waiting: list[int] = []
-        for name in self._inner:
+        for name in self._confined:
             maker = self._clusters.maker(name)
             if maker is None:
                 waiting += readers.get(name, ())
@@ -202,7 +206,7 @@ class Parts:
                 waiting += readers.get(name, ())
             for name in reads(self._outcomes[step].proto):
                 maker = self._clusters.maker(name)
-                if name in self._inner and maker is not None:
+                if name in self._confined and maker is not None:
                     waiting.append(maker)
         return found
 
@@ -228,13 +232,13 @@ class Parts:
             node = self._outcomes[step].proto
             if not self.takes(node):
                 raise UnsupportedError(
-                    f"{graph.file}: {source(node)}: reads what only ONNX Runtime computes, which "
-                    f"does not know domain {quoted(node.domain)}")
+                    f"{graph.file}: {source(node)}: reads a value that only ONNX Runtime computes, "
+                    f"and ONNX Runtime does not know domain {quoted(node.domain)}")
             members.append((node, self._outcomes[step].reason
-                            or "depends on values whose shape or type the data decide"))
+                            or "reads values whose shape or type depends on the data"))
         made = {name for node, _ in members for name in node.output if name}
         outputs = [info for info in graph.outputs
-                   if info.name in made or info.name in self._inner]
+                   if info.name in made or info.name in self._confined]
         needed = {name for node in graph.nodes for name in node.inputs}
         needed.update(info.name for info in graph.outputs if info not in outputs)
         as_in_file = {info.name for info in graph.inputs if info.name not in needed} | made
@@ -258,10 +262,8 @@ class Parts:
         return tail
 
     def _typed(self, info: ValueInfo, as_in_file: Container[str]) -> ValueInfo:
-        """Return an input or output of the network.
-
-        The value has the file's dtype where only the tail reads or makes it.
-        """
+        """Return an input or output of the network, with the file's dtype where the tail reads or
+        makes it as in the file. as_in_file: the names of these values."""
         kind = self._types.elem_type(info.name)
         if info.name not in as_in_file or kind not in TYPES:
             return info
@@ -293,8 +295,8 @@ class Parts:
                crossing: Sequence[str], names: set[str],
                as_in_file: Container[str] = ()) -> tuple[np.ndarray, list[str]]:
         """Return the bytes of a model that consists of some nodes and has the outputs `crossing`,
-        and the names of the model's inputs. as_in_file: inputs and outputs that have their type in
-        the file, not their type in gossamer's graph."""
+        and the names of the model's inputs. as_in_file: inputs and outputs that keep the type of
+        the file; all others have their type in gossamer's graph."""
         graph = helper.make_graph([], name, [], [])
         made = {value for node, _ in members for value in node.output if value}
         taken = made.union(*(reads(node) for node, _ in members))
@@ -331,8 +333,8 @@ class Parts:
         """Add to the model of a part a value that the part's nodes read from outside. A small
         constant is copied from the file; any other value becomes an input. Returns the names of the
         inputs."""
-        if value in self._inner:
-            graph.input.append(onnx.ValueInfoProto(name=value, type=self._inner[value]))
+        if value in self._confined:
+            graph.input.append(onnx.ValueInfoProto(name=value, type=self._confined[value]))
             return [value]
         kind = self._elem_type(value)
         constant = self._graph.constants.get(value)

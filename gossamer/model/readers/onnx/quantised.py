@@ -1,6 +1,5 @@
-"""Converters of ONNX's operators on quantised values, and of layers of floats between
-DequantizeLinear and QuantizeLinear. The quantiser of ONNX Runtime writes further operators, of the
-domain com.microsoft.
+"""Converters of ONNX's operators on quantised values, of layers of floats between DequantizeLinear
+and QuantizeLinear, and of the quantised operators of ONNX Runtime's domain com.microsoft.
 
 Sums are computed from integers, without rounding. All arithmetic on these sums is in float32, in
 the order of ONNX Runtime, so that the results are the same integers as in ONNX Runtime.
@@ -44,9 +43,7 @@ def _quantise(node: OnnxNode) -> None:
     """Convert QuantizeLinear: clip(round(x / scale) + zero point)."""
     # `saturate` changes only floats of 8 bits, and x is divided in float32 whatever `precision` is
     node.allow("saturate", "precision")
-    if node.attribute("block_size", 0):
-        raise node.unsupported("has scales of blocks; gossamer computes one scale, or one a "
-                               "channel")
+    _refuse_blocks(node)
     x = node.required(0)
     scale, zero, dtype = quantisation(node, (1, 2), x, node.attribute("axis", 1))
     wanted = node.attribute("output_dtype", 0)
@@ -72,11 +69,9 @@ def _quantise(node: OnnxNode) -> None:
 
 def _dequantise(node: OnnxNode) -> None:
     """Convert DequantizeLinear: (q - zero point) * scale."""
-    if node.attribute("block_size", 0):
-        raise node.unsupported("has scales of blocks; gossamer computes one scale, or one a "
-                               "channel")
+    _refuse_blocks(node)
     if TYPES.get(node.attribute("output_dtype", 0) or TensorProto.FLOAT) != "float32":
-        raise node.error("gives another type than floats")
+        raise node.error("its output_dtype is no type of floats")
     q = node.required(0)
     scale, zero, dtype = quantisation(node, (1, 2), q, node.attribute("axis", 1))
     given = node.dtype(q)
@@ -84,6 +79,12 @@ def _dequantise(node: OnnxNode) -> None:
         raise node.error(f"its zero point is {dtype} and its input {given}, expected the same type")
     centred = centre(node, 0, zero, "centred")
     with_scale(node, Scaled(centred, scale), node.outputs[0])
+
+
+def _refuse_blocks(node: OnnxNode) -> None:
+    if node.attribute("block_size", 0):
+        raise node.unsupported("has a scale for each block; gossamer computes one scale, or one "
+                               "for each channel")
 
 
 def _quantise_dynamically(node: OnnxNode) -> None:
@@ -126,17 +127,15 @@ def _cast(node: OnnxNode) -> None:
 
 
 def _selecting(node: OnnxNode, converter: Converter) -> None:
-    """Convert an op whose outputs hold values of its input.
-
-    Where the input is quantised, the op takes the integers less their zero point.
-    """
+    """Convert an op whose outputs hold values of its input. Where the input is quantised with one
+    scale and one zero point, the op selects from the integers less the zero point."""
     source, outputs = node.input(0), list(node.outputs)
     centred, scaled = node.integers.centred.get(source), node.integers.scaled.get(source)
     known = scaled.integers if scaled is not None else centred
-    is_one = known is not None and known.name and (
+    is_uniform = known is not None and known.name and (
         isinstance(known.zero_point, str) or known.zero_point.size == 1) and (
         scaled is None or scaled.scale.size == 1)
-    if known is None or not is_one:
+    if known is None or not is_uniform:
         converter(node)
         return
     node.inputs[0] = known.name
@@ -162,13 +161,11 @@ def _max_pool(node: OnnxNode) -> None:
 
 
 def _reduce_min(node: OnnxNode) -> None:
-    """Convert ReduceMin of floats: the maximum of the negated numbers is negated.
-
-    Some integers have no negative.
-    """
+    """Convert ReduceMin, which negates the maximum of the negated numbers. Integers are refused,
+    since not all of them have a negative."""
     dtype = node.dtype(node.required(0))
     if dtype not in (None, "float32", "bool"):
-        raise node.unsupported(f"computes with {dtype}; gossamer computes it in float32")
+        raise node.unsupported(f"computes with {dtype}; gossamer computes this op in float32 only")
     LAYERS["ReduceMin"](node)
 
 
@@ -231,27 +228,27 @@ def _averaging(node: OnnxNode, converter: Converter) -> None:
 def sum_of_scaled(node: OnnxNode, a: Scaled, b: Scaled, scale: np.ndarray, zero: np.ndarray,
                   dtype: str) -> Centred:
     """Return the integers of the sum of two values that are integers times a scale, and add the
-    node that computes these integers. `scale`, `zero` and `dtype` are the scale, zero point and
-    dtype of the sum. The node rounds as ONNX Runtime does, which adds all zero points as one
-    number. The zero points of a and b are arrays."""
-    of_a, of_b = a.scale / scale, b.scale / scale
+    node that computes these integers. The node rounds as ONNX Runtime does, which adds all zero
+    points as one number.
+
+    a, b: the values; their zero points must be arrays.
+    scale, zero, dtype: the scale, zero point and dtype of the sum.
+    """
+    a_ratio, b_ratio = a.scale / scale, b.scale / scale
     a_zero, b_zero = (np.asarray(each.integers.zero_point) for each in (a, b))
-    zeros = of_a.astype(np.float64) * a_zero + of_b * b_zero
+    zeros = a_ratio.astype(np.float64) * a_zero + b_ratio * b_zero
     c = Composer()
     x, y = c.operand(a.integers.name), c.operand(b.integers.name)
     value = c.value(constant(node, zero - zeros.astype(np.float32), "rest"))
-    for each, origin, ratio, role in ((y, b_zero, of_b, "b"), (x, a_zero, of_a, "a")):
+    for each, origin, ratio, role in ((y, b_zero, b_ratio, "b"), (x, a_zero, a_ratio, "a")):
         value = (each + constant(node, origin, role)).apply(
             "fma", constant(node, ratio, f"of_{role}"), value)
     return requantise(node, value, zero, dtype, is_shifted=True)
 
 
 def _add(node: OnnxNode) -> None:
-    """Convert Add.
-
-    Where both operands are integers times a scale, also notes the function that rounds their sum to
-    integers for a QuantizeLinear.
-    """
+    """Convert Add. Where both operands are integers times a scale, also note the function that
+    rounds their sum to integers for a QuantizeLinear."""
     ELEMENTWISE["Add"](node)
     a, b = (node.integers.scaled.get(node.input(index)) for index in (0, 1))
     if a is not None and b is not None and all(
@@ -264,9 +261,8 @@ def _add(node: OnnxNode) -> None:
 
 def _input(node: OnnxNode, first: int,
            role: str) -> tuple[Centred, np.ndarray, np.ndarray]:
-    """Return three things: the integers of an input after subtraction of their zero point, the
-    scale, and the zero point. The integers are input `first` of the node; the next two inputs are
-    the scale and the zero point."""
+    """Return the integers of an input less their zero point, the scale, and the zero point. The
+    integers are input `first` of the node; the next two inputs are the scale and the zero point."""
     scale, zero, _ = quantisation(node, (first + 1, first + 2), node.required(first))
     return centre(node, first, zero, role), scale, zero
 
@@ -306,14 +302,14 @@ def _function(node: OnnxNode, function: str) -> None:
     give(node, requantise(node, value, zero, dtype), node.outputs[0])
 
 
-def _average(node: OnnxNode, of: str) -> None:
-    """Convert QLinearAveragePool and QLinearGlobalAveragePool."""
+def _average(node: OnnxNode, op: str) -> None:
+    """Convert QLinearAveragePool and QLinearGlobalAveragePool. op: the operator on floats."""
     node.only("channels_last", 0)
     x, x_scale, _ = _input(node, 0, "x")
     scale, zero, dtype = _output(node, 3)
     (output,), inputs = node.outputs, node.inputs
     node.inputs, node.outputs = [x.name], [f"{output}.average"]
-    LAYERS[of](node)
+    LAYERS[op](node)
     node.inputs, node.outputs = inputs, [output]
     value = Composer().operand(f"{output}.average") * constant(node, x_scale / scale, "scale")
     give(node, requantise(node, value, zero, dtype), output)
@@ -338,10 +334,7 @@ def _qlinear_concat(node: OnnxNode) -> None:
 
 
 def _qgemm(node: OnnxNode) -> None:
-    """Convert QGemm.
-
-    Its result is integers where the node has a scale of the output, else floats.
-    """
+    """Convert QGemm, whose result is integers where the node states a scale for it, else floats."""
     a, a_scale, _ = _input(node, 0, "a")
     node.only("transA", 0)
     matrix, transposed = node.constant(3, "the second matrix"), bool(node.attribute("transB", 0))
@@ -364,7 +357,8 @@ QUANTISED: dict[str, Converter] = {
     "DynamicQuantizeLinear": _quantise_dynamically, **PRODUCTS, "MaxPool": _max_pool,
     "ReduceMin": _reduce_min,
 }
-"""Converters of operators on quantised values, and of operators that have integers of their own."""
+"""Converters of operators on quantised values, and of operators that compute integers differently
+from floats."""
 
 KEEPING: dict[str, Converter] = {
     **PRODUCTS_OF_FLOATS, "Cast": _cast, "Concat": _concat, "Add": _add,
@@ -374,7 +368,7 @@ KEEPING: dict[str, Converter] = {
     **{op: partial(_averaging, converter=LAYERS[op]) for op in (
         "AveragePool", "GlobalAveragePool")},
 }
-"""Converters of operators that read floats as well, where they read quantised values."""
+"""Converters of operators on floats for nodes that read quantised values."""
 
 MICROSOFT: dict[str, Converter] = {
     "QuantizeLinear": QUANTISED["QuantizeLinear"],
@@ -383,8 +377,8 @@ MICROSOFT: dict[str, Converter] = {
     "QLinearMul": partial(_arithmetic, function="mul"),
     "QLinearSigmoid": partial(_function, function="sigmoid"),
     "QLinearLeakyRelu": partial(_function, function="leaky_relu"),
-    "QLinearAveragePool": partial(_average, of="AveragePool"),
-    "QLinearGlobalAveragePool": partial(_average, of="GlobalAveragePool"),
+    "QLinearAveragePool": partial(_average, op="AveragePool"),
+    "QLinearGlobalAveragePool": partial(_average, op="GlobalAveragePool"),
     "QLinearConcat": _qlinear_concat, "QGemm": _qgemm,
 }
-"""The converters by the name of the op."""
+"""Converters of the operators of the domain com.microsoft, by name."""

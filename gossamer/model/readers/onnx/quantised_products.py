@@ -1,7 +1,7 @@
-"""Converters of ONNX's convolutions and matrix products on quantised values, and of those of floats
-between DequantizeLinear and QuantizeLinear.
+"""Converters of ONNX's convolutions and matrix products on quantised values, and of convolutions
+and products of floats between DequantizeLinear and QuantizeLinear.
 
-Sums of products of integers are exact in float32: where one might be too large, it is computed in
+Sums of products of integers are exact in float32: a sum that might be too large is computed in
 slices of channels.
 """
 
@@ -52,15 +52,15 @@ def _per_channel(array: np.ndarray, rank: int) -> np.ndarray:
 
 
 def _sums_of_window(node: OnnxNode, x: Centred, weight: np.ndarray) -> list[str]:
-    """Add a convolution of integers without its bias, in slices of channels.
+    """Add a convolution of integers without its bias, in slices of channels. Returns the names of
+    the slices' results, whose sum is the convolution.
 
-    Returns the names of the slices' results, whose sum is the convolution. weight: integers (M,
-    C/groups, ...).
+    weight: integers (M, C/groups, ...).
     """
     attributes = convolution_attributes(node, weight)
     parts = slices(node, weight, x.bounds)
     if len(parts) > 1 and attributes["groups"] > 1:
-        raise node.unsupported("adds products in groups up to a sum that float32 does not hold")
+        raise node.unsupported("has groups, whose sums float32 may not hold exactly")
     is_1d = weight.ndim == 3
 
     def sums_of(sliced: str, part: slice, role: str) -> str:
@@ -116,8 +116,8 @@ def _give_scaled(node: OnnxNode, sums: Sequence[str], scale: np.ndarray,
 
     scale: one number for each channel.
     bias: the name of the constant that is added, or "".
-    shaped: gives an array of one number, or one number a channel, a shape that broadcasts to the
-    result.
+    shaped: function that gives an array of one number, or of one number for each channel, a shape
+    that broadcasts to the result.
     """
     numbers = node.graph.constants[bias] if bias else None
     if numbers is not None and not numbers.any():
@@ -250,10 +250,10 @@ def bias_of_integers(node: OnnxNode, index: int, channels: int, rank: int) -> np
 
 
 def product(node: OnnxNode, a: Centred, b: Centred | np.ndarray) -> list[str]:
-    """Add a matrix product of integers, in slices of the summed axis.
+    """Add a matrix product of integers, in slices of the summed axis. Returns the names of the
+    slices' results, whose sum is the product.
 
-    Returns the names of the slices' results, whose sum is the product. b: a constant matrix, or a
-    value that the data decide.
+    b: a constant matrix, or a value that depends on the data.
     """
     if isinstance(b, Centred):
         shape = node.integers.probe.shape(node.required(0))
@@ -262,7 +262,7 @@ def product(node: OnnxNode, a: Centred, b: Centred | np.ndarray) -> list[str]:
         return [node.emit("matmul", [a.name, b.name], "sums")]
     if b.ndim != 2:
         raise node.unsupported(f"multiplies by a constant of {b.ndim} dimensions; gossamer "
-                               "computes a matrix")
+                               "multiplies quantised values by matrices only")
 
     def sums_of(sliced: str, part: slice, role: str) -> str:
         return node.emit("matmul", [sliced, node.add_constant(b[part], f"{role}.weight")], role)
@@ -284,12 +284,10 @@ def _qlinear_matmul(node: OnnxNode) -> None:
     give(node, requantise(node, value, y_zero, dtype), node.outputs[0])
 
 
-def _zero_point(node: OnnxNode, index: int,
-                of_columns: bool) -> np.ndarray | str:
-    """Return the zero point of one factor of a product of integers.
-
-    The result is an array of one number or, where `of_columns` is set, possibly of one number for
-    each column. Where the data decide the zero point, the result is the zero point's name.
+def _zero_point(node: OnnxNode, index: int, *, per_column: bool = False) -> np.ndarray | str:
+    """Return the zero point of one factor of a product of integers: an array of one number or,
+    where `per_column` is set, possibly of one number for each column. Returns the zero point's name
+    where it depends on the data.
     """
     name = node.input(index)
     if not name:
@@ -299,15 +297,15 @@ def _zero_point(node: OnnxNode, index: int,
     zero = node.constant(index, "the zero point").astype(np.float32)
     if zero.size == 1:
         return zero.reshape(())
-    if not of_columns or zero.ndim != 1:
+    if not per_column or zero.ndim != 1:
         raise node.unsupported("has several zero points for its rows; gossamer computes one")
     return zero
 
 
 def _matmul_integer(node: OnnxNode) -> None:
     """Convert MatMulInteger, whose result is int32."""
-    a = centre(node, 0, _zero_point(node, 2, False), "a")
-    b_zero, constant_b = _zero_point(node, 3, True), node.optional_constant(1)
+    a = centre(node, 0, _zero_point(node, 2), "a")
+    b_zero, constant_b = _zero_point(node, 3, per_column=True), node.optional_constant(1)
     b = constant_b.astype(np.float32) - b_zero if (
         constant_b is not None and isinstance(b_zero, np.ndarray)) else (
         centre(node, 1, b_zero, "b"))
@@ -316,11 +314,12 @@ def _matmul_integer(node: OnnxNode) -> None:
 
 def _conv_integer(node: OnnxNode) -> None:
     """Convert ConvInteger, whose result is int32."""
-    weight, zero = node.constant(1, "the weight"), _zero_point(node, 3, True)
+    weight, zero = node.constant(1, "the weight"), _zero_point(node, 3, per_column=True)
     if weight.ndim not in (3, 4) or isinstance(zero, str):
-        raise node.unsupported("has other weights than constants of 1 or 2 spatial dimensions")
+        raise node.unsupported("needs constant weights of 1 or 2 spatial dimensions, with constant "
+                               "zero points")
     _check_rows(node, NO_ZERO, zero, weight.shape[0])
-    x = centre(node, 0, _zero_point(node, 2, False), "x")
+    x = centre(node, 0, _zero_point(node, 2), "x")
     rows = zero.reshape(-1, *[1] * (weight.ndim - 1)) if zero.size > 1 else zero
     _give_sums(node, _sums_of_window(node, x, weight.astype(np.float32) - rows))
 
@@ -333,14 +332,14 @@ def _give_sums(node: OnnxNode, sums: list[str]) -> None:
 
 def slices(node: OnnxNode, weight: np.ndarray, bounds: tuple[float, float]
            ) -> list[tuple[int, int]]:
-    """Return slices of the input channels, such that float32 holds the sum of each slice, and each
-    partial sum in any order, for all inputs within bounds. There are as few slices as possible.
-    Where possible, all slices but the last have the same number of channels, which is a multiple of
-    a number that kernels prefer.
+    """Return slices (begin, end) of the input channels, as few as possible, such that float32 holds
+    the sum of each slice, and each partial sum in any order, for all inputs within bounds. Where
+    possible, all slices but the last have the same number of channels, a multiple of one of
+    _MULTIPLES.
 
     weight: integers (rows, channels, ...), a row for each output channel.
     bounds: the least and the greatest input; zeros of a padding may occur as well.
-    Raises UnsupportedError where the products of one channel have too large a sum.
+    Raises UnsupportedError where the sum of the products of one channel alone is too large.
     """
     low, high = min(bounds[0], 0.0), max(bounds[1], 0.0)
     rows, channels = weight.shape[:2]
@@ -351,8 +350,7 @@ def slices(node: OnnxNode, weight: np.ndarray, bounds: tuple[float, float]
     if not reached.size or reached.sum(axis=2).max() <= _LARGEST:
         return [(0, channels)]
     if reached.max() > _LARGEST:
-        raise node.unsupported("adds products up to a sum that float32 does not hold, of one input "
-                               "channel alone")
+        raise node.unsupported("has sums for one input channel that float32 may not hold exactly")
     found = _greedy(reached)
     for multiple in _MULTIPLES:
         size = -(-channels // (len(found) * multiple)) * multiple
@@ -404,8 +402,8 @@ def total(sums: Sequence[str]) -> Value:
     values = [c.operand(name) for name in sums]
     if len(values) <= 2:
         return functools.reduce(operator.add, values)
-    unit, share = c.constant(_UNIT), c.constant(1 / _UNIT)
-    multiples = [(value * share).apply("round") for value in values]
+    unit, inverse = c.constant(_UNIT), c.constant(1 / _UNIT)
+    multiples = [(value * inverse).apply("round") for value in values]
     rests = [value - multiple * unit for value, multiple in zip(values, multiples, strict=True)]
     return functools.reduce(operator.add, multiples) * unit + functools.reduce(operator.add, rests)
 
@@ -427,15 +425,15 @@ def check_depth(node: OnnxNode, depth: int | None, first: float, second: float) 
     """Raise UnsupportedError where a sum of `depth` products of two run-time values may exceed the
     integers that float32 holds exactly. first, second: the largest magnitudes of the factors."""
     if depth is None or depth * first * second > _LARGEST:
-        raise node.unsupported("adds products of two values that the data decide up to a sum that "
-                               "float32 does not hold")
+        raise node.unsupported("multiplies two values that depend on the data, and float32 may not "
+                               "hold the sums exactly")
 
 
 PRODUCTS: dict[str, Converter] = {
     "QLinearConv": _qlinear_conv, "QLinearMatMul": _qlinear_matmul,
     "MatMulInteger": _matmul_integer, "ConvInteger": _conv_integer,
 }
+"""Converters of products of integers, by the name of the op."""
 PRODUCTS_OF_FLOATS: dict[str, Converter] = {
     "Conv": _conv, "Gemm": _matrix_product, "MatMul": _matrix_product}
-"""The converters by the name of the op: of products of integers, and of products of floats that may
-be integers times a scale."""
+"""Converters of products of floats that may be integers times a scale, by the name of the op."""

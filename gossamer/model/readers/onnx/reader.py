@@ -1,4 +1,4 @@
-"""Reads ONNX files into graphs; refuses files with which libraries would be busy without end."""
+"""Reads ONNX files into graphs, and refuses files that libraries would not finish reading."""
 
 from __future__ import annotations
 
@@ -52,12 +52,11 @@ _EXPECTED = "expected an ONNX model; is it truncated, or another kind of file?"
 _NAMES_OF_EXPORTERS = ("", "main", "main_graph", "torch_jit", "torch-jit-export")
 """Names that exporters give to every graph."""
 MOST_EXPANDED = 2**14
-"""The most nodes that a file may gain when the nodes of its functions take the places of their
-calls. ONNX Runtime expands so many nodes within 5 s on one core, and twice as many take more than
-twice as long."""
+"""The most nodes that a file may gain when its calls of functions are replaced by the functions'
+nodes. ONNX Runtime expands as many within 5 s on one core; twice as many take it more than twice as
+long."""
 MOST_NESTED = 100
-"""The most functions that may call one another in a row, as they call each other recursively in
-the onnx package."""
+"""The deepest nesting of calls of functions, which the onnx package follows recursively."""
 _Key = tuple[str, str, str]
 """Domain, name and overload of a function."""
 
@@ -162,10 +161,7 @@ def _parsed(data: bytes, file: str) -> onnx.ModelProto:
 
 
 def _checked(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
-    """Return the model.
-
-    Raises ModelError where the model holds no network, or a name is no text.
-    """
+    """Return the model, or raise ModelError where it holds no network or a name is no text."""
     if not model.ir_version or not model.graph.output:
         raise ModelError(f"{file}: holds no network; {_EXPECTED}")
     if (damaged := next(_damaged_texts(model.graph), None)) is not None:
@@ -260,7 +256,7 @@ def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str, keeps: bool
         return (ValueInfo(value.name, shape, "float32", labels, InputFormat("float16"))
                 if what == "input" else ValueInfo(value.name, shape, "float32", labels,
                                                   returned_dtype="float16"))
-    # what an untyped output is follows from its node
+    # the dtype of an untyped output follows from the node that makes it
     dtype = "" if what == "output" and is_untyped(value) else TYPES[kind]
     return ValueInfo(value.name, shape, dtype, labels)
 
@@ -286,12 +282,12 @@ def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
 
 
 def check_expansion(model: onnx.ModelProto, file: str) -> None:
-    """Raise ModelError where the functions of a file expand to too many nodes, or call themselves,
-    or where an equation of Einsum would not end the shape inference of the onnx package."""
+    """Raise ModelError where the functions of a file expand to too many nodes or call themselves,
+    or where the shape inference of the onnx package would not end for an equation of Einsum."""
     functions = {(each.domain, each.name, getattr(each, "overload", "")):
                  list(nodes_within(each.node)) for each in model.functions}
     nodes = list(nodes_within(model.graph.node))
-    added = _Expansion(functions, file).number(nodes, ()) - len(nodes)
+    added = _Expansion(functions, file).count(nodes, ()) - len(nodes)
     if added > MOST_EXPANDED:
         raise ModelError(f"{file}: the calls of its functions expand to {quoted(added)} nodes, the "
                          f"limit is {MOST_EXPANDED}; where that is meant, expand them with "
@@ -307,9 +303,9 @@ class _Expansion:
     def __init__(self, functions: Mapping[_Key, Iterable[onnx.NodeProto]], file: str) -> None:
         self._functions = functions
         self._file = file
-        self._numbers: dict[_Key, int] = {}
+        self._counts: dict[_Key, int] = {}
 
-    def number(self, nodes: Iterable[onnx.NodeProto], callers: tuple[_Key, ...]) -> int:
+    def count(self, nodes: Iterable[onnx.NodeProto], callers: tuple[_Key, ...]) -> int:
         """Return the number of nodes.
 
         callers: the functions whose nodes these are, outermost first. Raises ModelError for
@@ -326,16 +322,16 @@ class _Expansion:
                         f"is called by more than {MOST_NESTED} functions in a row, the limit")
                 raise ModelError(f"{self._file}: the function {quoted(key[1])} {what}; export the "
                                  "model without functions")
-            if key not in self._numbers:
-                self._numbers[key] = self.number(self._functions[key], (*callers, key))
-            total += self._numbers[key]
+            if key not in self._counts:
+                self._counts[key] = self.count(self._functions[key], (*callers, key))
+            total += self._counts[key]
         return total
 
 
 def _check_equations(nodes: Iterable[onnx.NodeProto], functions: Mapping[_Key, object],
                      defaults: Iterable[onnx.AttributeProto], file: str) -> None:
-    """Raise ModelError where a term of an equation has more dots than one "...". Texts that
-    functions get may be equations."""
+    """Raise ModelError where a term of an equation has more dots than one "...". All texts that
+    functions are called with are checked, since a function may use them as equations."""
     texts = [(source(node), attribute) for node in nodes for attribute in node.attribute
              if _key(node) in functions
              or (node.op_type == "Einsum" and attribute.name == "equation")]

@@ -1,7 +1,7 @@
-"""What is known of a file's values while it is read.
+"""The types and shapes of a file's values, as far as they are known while the file is read.
 
-FileTypes has their types in the file, by ONNX's own inference; Probe has their shapes and dtypes in
-gossamer's graph at one size.
+FileTypes has their types in the file, which ONNX's own inference finds. Probe has their shapes and
+dtypes in gossamer's graph at one size of the network's inputs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TYPES: dict[int, str] = {
 _OPEN_SIZE = 256
 """The size that a probe takes for a dimension that the file leaves open."""
 OTHER_SIZES = {"batch": 2, "open_size": 192}
-"""The sizes of open dimensions in a second probe, which shows what does not depend on them."""
+"""The sizes of open dimensions in a second probe, which shows what depends on these sizes."""
 
 
 class FileTypes:
@@ -72,18 +72,18 @@ class FileTypes:
         self.__dict__.pop("_inferred", None)
 
     def elem_type(self, name: str) -> int:
-        """Return ONNX's type of a tensor's elements in the file; 0 where the type is not known, or
-        where the number of the type in the file is none of ONNX's."""
+        """Return ONNX's number for the type of a tensor's elements in the file; 0 where the type is
+        not known, or where ONNX has no type of this number."""
         kind = self._inferred.get(name)
         number = kind.tensor_type.elem_type if kind is not None else 0
         return number if number in TensorProto.DataType.values() else 0
 
     def value_info(self, name: str) -> onnx.ValueInfoProto:
-        """Return a value with its type in the file, where the type is known. The shape of a node's
-        result is left out: ONNX Runtime infers it better."""
+        """Return the declaration of a value, with its type in the file where the type is known. The
+        shape of a node's result is left out: ONNX Runtime infers it better."""
         info = onnx.ValueInfoProto(name=name, type=self._inferred.get(name))
         if is_untyped(info):
-            # ONNX Runtime takes values without a type, but no tensors of an undefined type
+            # ONNX Runtime takes values without a type, and refuses tensors of an undefined type
             info.ClearField("type")
         elif info.type.HasField("tensor_type") and all(
                 name != given.name for given in self.model.graph.input):
@@ -138,14 +138,14 @@ class FileTypes:
 
 
 def is_untyped(value: onnx.ValueInfoProto) -> bool:
-    """Return whether the file does not say what a value is, or of what its elements are."""
+    """Return whether the file states no type for a value, or no type for a tensor's elements."""
     return value.type.WhichOneof("value") in (None, "tensor_type") and (
         not value.type.tensor_type.elem_type)
 
 
 def is_of_numbers(value: onnx.ValueInfoProto, keeps: bool) -> bool:
-    """Return whether a value is a tensor of numbers that gossamer computes with, as values without
-    a type are supposed to be. keeps: whether float64 is left to ONNX Runtime."""
+    """Return whether a value is a tensor of numbers that gossamer computes with. A value without a
+    type is assumed to be one. keeps: whether float64 is left to ONNX Runtime."""
     kind = value.type.tensor_type.elem_type or TensorProto.FLOAT
     return is_untyped(value) or (value.type.HasField("tensor_type") and kind in TYPES and not (
         keeps and kind == TensorProto.DOUBLE))
@@ -184,12 +184,12 @@ def type_text(kind: onnx.TypeProto) -> str:
 
 
 class Probe:
-    """The known shapes and dtypes of a graph's values at one batch size.
+    """The shapes and dtypes of a graph's values at one size of its open dimensions.
 
-    The batch size is the file's fixed batch size where the file has one, else `batch`. A value is
-    not known where its node does not fit the sizes that were taken for open dimensions.
+    Values are not known where a node does not fit this size.
 
-    open_size: the size that is taken for open dimensions other than the batch.
+    batch: the batch size, unless the file has a fixed batch size.
+    open_size: the size of open dimensions other than the batch.
     is_only_size: whether the file fixes all dimensions, the batch included.
     """
 
@@ -200,7 +200,7 @@ class Probe:
         self._state = InferenceState(at_size(graph, open_size), graph.batch_or(batch))
 
     def add(self, nodes: list[Node]) -> None:
-        """Add nodes of the graph.
+        """Infer the shapes and dtypes of the results of nodes.
 
         Raises UnsupportedError for a node that gossamer computes at no size.
         """
@@ -219,7 +219,7 @@ class Probe:
                 continue
 
     def add_value(self, name: str, shape: Shape, dtype: str) -> None:
-        """Add a value that the data decide."""
+        """Add a value that depends on the data."""
         self._state.shapes[name], self._state.dtypes[name] = shape, dtype
 
     def shape(self, name: str) -> Shape | None:
