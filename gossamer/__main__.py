@@ -1,4 +1,4 @@
-"""Runs the command line by `python -m gossamer`."""
+"""The command line as `python -m gossamer`."""
 
 from gossamer.cli.console import main
 

@@ -1,5 +1,4 @@
-"""Computes the error of a result against its float64 reference, and states the largest accepted
-errors."""
+"""The error of a result compared with its float64 reference, and the largest accepted errors."""
 
 from __future__ import annotations
 
@@ -8,18 +7,17 @@ import math
 import numpy as np
 
 LARGEST_ERROR = {"fp32": 1e-5, "tf32": 2e-3, "fp16": 2e-3}
-"""The largest accepted normalised error of each precision: tf32 multiplies significands of 11 bits,
-and fp16 stores results with significands of 11 bits. Results that are integers or bits must equal
-the reference."""
+"""The largest accepted normalised error of each precision. Significands have 11 bits in the
+products of tf32, and in the stored results of fp16. Integers and bits must equal the reference."""
 
 
 def normalised_error(y: np.ndarray, expected: np.ndarray, images: int | None = None) -> float:
-    """Return the relative error of the worst image: |y - expected| / |expected| in 2-norms.
+    """Return the largest relative error of an image: |y - expected| / |expected| in 2-norms.
 
-    The error of an image is |y| where the expected image is zero. The result is infinite where y
-    and expected differ in a number that is not finite.
+    The error of an image is |y| where the expected image is zero. The result is infinite where
+    either has a NaN or infinity that the other does not have at the same place.
 
-    images: number of images, which lie one after another; by default each row is an image, and an
+    images: number of images, which lie one after another. By default each row is an image, and an
     array of one dimension is one image.
     Raises ValueError where the shapes differ.
     """

@@ -1,5 +1,6 @@
-"""Reports what gossamer does while it works, through the logger `gossamer` and on standard error.
-The environment variable GOSSAMER_DEBUG sets the level; each level includes the lower levels.
+"""The report of what gossamer does, by the logger `gossamer` and on standard error.
+
+The environment variable GOSSAMER_DEBUG sets the level; each level includes the lower ones.
 
 1: Errors come with their traceback.
 2: Every layer that runs is listed with its time, GFLOP/s and GB/s. Layers are launched one after
@@ -24,8 +25,8 @@ logger.addHandler(logging.NullHandler())
 
 
 def level() -> int:
-    """Return the level that the environment sets; a value that is not a number counts as 1. Where
-    the logger accepts messages of level DEBUG, the level is at least 2."""
+    """Return the level that the environment sets; a value that is not a number means 1. Where the
+    logger accepts messages of level DEBUG, the level is at least 2."""
     text = os.environ.get("GOSSAMER_DEBUG", "").strip()
     try:
         level = max(0, min(int(text), LEVELS[-1])) if text else 0

@@ -1,8 +1,8 @@
-"""The errors and warnings that gossamer raises, and functions that shorten their messages.
+"""The errors and warnings that gossamer raises, and functions that make their messages.
 
-Each message but that of a CompileError is one line that says what is wrong, where, and what to do.
-Names and values come from files that anybody may have written, so the length of such a line is
-bounded. A CompileError has the whole build log.
+A message is one line that says what is wrong, where, and what to do. Its length is bounded, since
+names and values in it come from files that anybody may have written. Only a CompileError has the
+whole log of a build.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ MOST_CHARACTERS = 500
 MOST_QUOTED = 80
 """The most characters of a name or value that a message quotes."""
 _MOST_FILES = 10_000
-"""The most files of a folder among which a similar name is looked for."""
+"""The most files of a folder whose names are compared with that of a missing file."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _PARTS = reprlib.Repr()
-"""Writes values as text, but only parts of long or deeply nested values."""
+"""Writes values as text, of long or deeply nested values only parts."""
 _PARTS.maxlist = _PARTS.maxtuple = _PARTS.maxdict = _PARTS.maxset = MOST_QUOTED // 2
 _PARTS.maxstring = _PARTS.maxlong = _PARTS.maxother = MOST_QUOTED
 _PARTS.maxlevel = 4
 _URL = re.compile(r"\b(https?|ftp|s3|gs|hf):/(?!/)")
-"""Matches the beginning of an address from which pathlib has removed a slash."""
+"""Matches the beginning of a URL from which pathlib has removed a slash."""
 
 
 def one_line(text: str) -> str:
@@ -123,7 +123,7 @@ def closest(name: str, names: Iterable[str], most: int = 5, cutoff: float = 0.4)
 
 
 def did_you_mean(name: object, names: Iterable[str]) -> str:
-    """Return the question whether another name is meant, as the end of a message.
+    """Return the end of a message that asks whether a similar name is meant.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def did_you_mean(name: object, names: Iterable[str]) -> str:
 
 
 def similar_file(path: str | Path) -> str:
-    """Return the question whether a file beside a missing one is meant.
+    """Return the end of a message that asks whether a file with a similar name is meant.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def similar_file(path: str | Path) -> str:
 
 
 def with_known_names(function: _Function) -> _Function:
-    """Return a function whose TypeError names the argument meant.
+    """Return a function whose error for an unknown argument names a similar one.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def with_known_names(function: _Function) -> _Function:
     Returns
     -------
     callable
-        The function, which asks whether a similar name is meant where an argument is unknown.
+        The function with this TypeError.
     """
     import inspect
 
@@ -240,7 +240,7 @@ def installing(extra: str) -> str:
     Returns
     -------
     str
-        The command, and where to call it: no package index has gossamer.
+        The command, and the folder to call it in, since no package index has gossamer.
     """
     return f"pip install '.[{extra}]' in gossamer's checkout"
 
@@ -328,15 +328,12 @@ class TrainingError(GossamerError):
 
 
 class GossamerWarning(UserWarning):
-    """A warning about a condition that does not stop the work.
-
-    Such conditions are NaN weights, a cache that cannot be written, or layers that ran on another
-    device than requested.
-    """
+    """A condition that does not stop the work, such as NaN weights, a cache that cannot be written,
+    or layers that run on another device than requested."""
 
 
 class ConvergenceWarning(GossamerWarning):
-    """A warning that training used up its epochs while it still improved.
+    """Training used up its epochs while it still improved.
 
     The warning is scikit-learn's ConvergenceWarning as well where a program has imported
     scikit-learn.

@@ -1,7 +1,7 @@
-"""Expressions represent element-wise arithmetic as data, with an evaluation in NumPy and one in C.
+"""Element-wise arithmetic as data, which is evaluated in NumPy and written as C.
 
-A fused chain of element-wise ops and the epilogue of a convolution are both an Expression, so
-every function below is defined once for the host, the reference and the kernels.
+A chain of element-wise ops and the epilogue of a convolution are both an Expression, so that each
+function is defined once for the host, the reference and the kernels.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Function:
-    """A scalar function of `arity` arguments and of constants that are known at compile time.
+    """A scalar function of arguments, and of constants that are known when a kernel is compiled.
 
+    arity: number of arguments.
     numpy: function of (*arguments, *constants) that keeps the dtype of its arguments.
     c: format string of the C expression, with {0}, {1}... for the arguments and {c0}, {c1}... for
     the constants.
-    flops: floating-point operations that are counted for one evaluation.
+    flops: floating-point operations for which one evaluation counts.
     """
 
     arity: int
@@ -30,7 +31,7 @@ class Function:
 
     @property
     def constants(self) -> int:
-        """The number of constants, found by their names in the C expression."""
+        """The number of constants, by their names in the C expression."""
         return sum(f"{{c{index}}}" in self.c for index in range(9))
 
 
@@ -58,8 +59,8 @@ def _erf(x: np.ndarray) -> np.ndarray:
 
 
 def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return a / b. A quotient of integers is rounded towards 0, and is the dividend where the
-    divisor is 0, as in kernels."""
+    """Return a / b. As in kernels, a quotient of integers is rounded towards 0, and division by 0
+    gives the dividend."""
     if np.result_type(a, b).kind == "f":
         return np.divide(a, b)
     divisor = np.where(b == 0, 1, b).astype(np.result_type(b))
@@ -69,8 +70,8 @@ def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return x to the power y. Of integers, a power below 0 is rounded towards 0; that of 0 is
-    0."""
+    """Return x to the power y. For integers and y < 0 it is rounded towards 0, and is 0 for x = 0.
+    """
     if np.result_type(x, y).kind == "f":
         return np.power(x, y)
     odd_or_even = np.power(x, y % 2)
@@ -151,7 +152,8 @@ FUNCTIONS: dict[str, Function] = {
 
 DISCONTINUOUS = frozenset({"sign", "less", "less_equal", "greater", "greater_equal", "equal", "and",
                            "or", "not", "floor", "fmod", "round", "to_float16", "to_bfloat16"})
-"""Functions whose result jumps where an argument is rounded to the other side of a limit."""
+"""Functions whose result jumps at some limits, so that the rounding of an argument may change it
+much."""
 
 
 @dataclass(frozen=True)
@@ -208,8 +210,7 @@ class Expression:
         return not self.steps and self.outputs == (0,)
 
     def evaluate(self, *values: np.ndarray) -> list[np.ndarray]:
-        """Return the outputs, in the arrays' dtype, for arrays that broadcast against each
-        other."""
+        """Return the outputs for input arrays that broadcast against each other, in their dtype."""
         results: list[Any] = list(values)
         last_use = {argument: index for index, step in enumerate(self.steps)
                     for argument in step.arguments}
@@ -229,8 +230,13 @@ class Expression:
     def c_statements(
         self, variables: Sequence[str], literal: Callable[[float], str], prefix: str
     ) -> tuple[list[str], list[str]]:
-        """Return one assignment `VALUE <prefix>i = ...;` for each step and the names of the
-        outputs. VALUE is the kernels' macro for the arithmetic type."""
+        """Return an assignment `VALUE <prefix>i = ...;` for each step, and the outputs' names.
+
+        VALUE is the kernels' macro for the type of the arithmetic.
+
+        variables: names of the inputs.
+        literal: function that writes a constant in C.
+        """
         names = list(variables)
         lines = []
         for index, step in enumerate(self.steps):
@@ -255,8 +261,11 @@ class Expression:
             for step in self.steps), tuple(map(moved, self.outputs)))
 
     def then(self, other: Expression) -> Expression:
-        """Return this expression followed by `other`. Input 0 of `other` is the single output of
-        this expression; its further inputs come after the inputs of this expression."""
+        """Return this expression followed by another.
+
+        Input 0 of `other` is the only output of this expression. The other inputs of `other` follow
+        this expression's inputs.
+        """
         extra = other.inputs - 1
         renumbered = {old: old if old < self.inputs else old + extra
                  for old in range(self.inputs + len(self.steps))}

@@ -1,9 +1,8 @@
-"""ValueFacts: facts that hold for all values of a tensor, such as: each value is -1 or 1.
+"""ValueFacts: facts that hold for all values of a tensor, such as that each is -1 or 1.
 
-The arithmetic of facts follows float32. The facts of a result hold for every order in which the
-terms of a sum are added, and with fused multiply-adds. The facts do not hold for algorithms that
-compute a sum by a transform, such as Winograd's: the results of these algorithms are off by up to
-their tolerance.
+The facts of a result hold in float32 arithmetic, for every order in which the terms of a sum are
+added, and with fused multiply-adds. They do not hold for algorithms that compute sums by a
+transform, such as Winograd's, whose results may differ by as much as their tolerance.
 """
 
 from __future__ import annotations
@@ -20,12 +19,11 @@ Exact = Fraction | float
 
 _LARGEST = Fraction(float(np.finfo(np.float32).max))
 _SMALLEST = Fraction(1, 2**126)
-"""The largest number of float32, and its smallest positive number that no device rounds to 0."""
+"""The largest number of float32, and the smallest positive one that no device rounds to 0."""
 
 _SAMPLES = (64, 4096)
 """Numbers of values at the start of an array that are tested for a grid before the whole array is.
-In most arrays the first 64 values already have more than two different values and lie on no grid;
-then no further values are tested."""
+In most arrays the first 64 values already lie on no grid, and no others are tested."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +32,11 @@ class ValueFacts:
     NaN. -0.0 counts as 0.
 
     low, high: the bounds, which are included; each may be infinite.
-    step: 0.0 where any real number from low to high may occur. Otherwise every value, and also a
-    finite high, is exactly low + k * step for some k = 0, 1, 2, ...
+    step: 0.0 where any real number from low to high may occur. Otherwise every value, and `high` if
+    it is finite, is exactly low + k * step for some k = 0, 1, 2, ...: the values lie on a grid.
     A single value has low = high and step 0.0.
-    nan: whether NaN may occur, too, as far as it was asked; the methods below do not say it of
-    their results. gossamer.model.facts.stating_nan() finds it out.
+    nan: whether NaN is known to be possible, by gossamer.model.facts.stating_nan(). The methods
+    below do not set it in their results.
 
     Raises ValueError where the values on the grid are not all exact in float32.
     """
@@ -96,7 +94,7 @@ class ValueFacts:
         return self.step > 0 and self.count is not None and self.count <= 1 << 16
 
     def holds(self, array: np.ndarray) -> bool:
-        """Return whether all values of an array that are not NaN are as the facts say."""
+        """Return whether the facts hold for all values of an array that are not NaN."""
         values = np.asarray(array, np.float64)
         values = values[~np.isnan(values)]
         if not ((values >= self.low) & (values <= self.high)).all():
@@ -106,8 +104,8 @@ class ValueFacts:
                                     == 0 for value in np.unique(finite).tolist())
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Return random values in float32; all values that may occur are equally likely. Raises
-        ValueError where infinitely many values may occur."""
+        """Return random float32 values, each possible value with the same probability. Raises
+        ValueError where infinitely many values are possible."""
         if self.count is None:
             raise ValueError(f"cannot draw from {self}: expected finitely many values")
         return (self.low + self.step * rng.integers(0, self.count, shape)).astype(np.float32)
@@ -124,9 +122,10 @@ class ValueFacts:
         return grid(Fraction(low), _exact(high), step)
 
     def parted(self, limits: Sequence[float]) -> list[ValueFacts]:
-        """Return the facts of each part of the values: the values below the first limit, the first
-        limit itself, the values between the first and the second limit, and so on. Parts without
-        values are left out.
+        """Return the facts of the values in each part of the range that limits make.
+
+        The parts are the values below the first limit, the first limit itself, the values between
+        the first and the second limit, and so on. Parts without values are left out.
 
         limits: finite numbers in rising order.
         """
@@ -141,8 +140,10 @@ class ValueFacts:
         return [part for part in parts if part is not None]
 
     def _inside(self, lower: float, upper: float) -> ValueFacts | None:
-        """Return the facts of the values above `lower` and below `upper`; None where no value lies
-        between them. A limit that is infinite excludes nothing: infinite values are kept, too."""
+        """Return the facts of the values above `lower` and below `upper`; None without values.
+
+        An infinite limit excludes nothing, not even infinite values.
+        """
         low, high = self.low, self.high
         if not self.step:
             if math.isfinite(lower) and lower >= low:
@@ -236,12 +237,12 @@ class ValueFacts:
                                for x in (self.low, self.high)])
 
     def same_sign(self) -> ValueFacts:
-        """Return the facts of f(x) for these values x, where only this is known of the function f:
-        f(x) never has the opposite sign of x."""
+        """Return the facts of f(x) for these values x and a function f, of which only this is
+        known: f(x) never has the opposite sign of x."""
         return ValueFacts(0.0 if self.low >= 0 else -math.inf, 0.0 if self.high <= 0 else math.inf)
 
     def sum_of(self, count: int) -> ValueFacts:
-        """Return the facts of sums of `count` values, added in any order; REAL where a partial sum
+        """Return the facts of sums of `count` values, added in any order; REAL where partial sums
         may be rounded."""
         if count == 1:
             return self
@@ -259,8 +260,7 @@ class ValueFacts:
         return self.step > 0 or self.count == 1
 
     def _between(self, low: Exact, high: float) -> ValueFacts:
-        """Return these facts with other bounds. Where the values have a grid, the new bounds lie
-        on this grid."""
+        """Return these facts with other bounds, which lie on the grid if the values have one."""
         if self.step and isinstance(low, Fraction):
             return grid(low, _exact(high), Fraction(self.step))
         return _range(low, _exact(high))
@@ -282,21 +282,23 @@ class ValueFacts:
 
 
 def point(value: float) -> ValueFacts:
-    """Return the facts of a number that is rounded to float32; for NaN, facts without bounds."""
+    """Return the facts of a number, rounded to float32; for NaN, facts without bounds."""
     with np.errstate(over="ignore"):
         rounded = float(np.float32(value))
     return ValueFacts() if math.isnan(rounded) else ValueFacts(rounded, rounded)
 
 
 def integers(low: int, high: int) -> ValueFacts:
-    """Return the facts of all integers from low to high; where float32 cannot represent all of
-    these integers, the facts of all real numbers from low to high."""
+    """Return the facts of all integers from low to high, or of all real numbers between where
+    float32 cannot represent all these integers."""
     return grid(Fraction(low), Fraction(high), Fraction(1))
 
 
 def of_array(array: np.ndarray) -> ValueFacts:
-    """Return the facts of a constant, with the coarsest grid that holds all its values. Floats are
-    rounded to float32. An array that is empty or holds only NaN has the facts of 0."""
+    """Return the facts of a constant, with the coarsest grid on which all its values lie.
+
+    Floats are rounded to float32. An array that is empty, or has only NaN, has the facts of 0.
+    """
     array = np.asarray(array)
     values = np.asarray(array, np.float32 if array.dtype.kind == "f" else None).ravel("K")
     if values.dtype.kind == "f" and np.isnan(values.min(initial=0)):
@@ -309,7 +311,6 @@ def of_array(array: np.ndarray) -> ValueFacts:
     first, last = Fraction(low), Fraction(high)
     if max(-low, high) > (_LARGEST if values.dtype.kind == "f" else 1 << 24):
         return _range(first, last)
-    # in most arrays the first values already have more than two different values and lie on no grid
     samples = [values[:size] for size in _SAMPLES if size < values.size] + [values]
     if all(((sample == values.dtype.type(low)) | (sample == values.dtype.type(high))).all()
            for sample in samples):
@@ -323,8 +324,8 @@ def of_array(array: np.ndarray) -> ValueFacts:
 
 
 def _step(values: np.ndarray, low: Fraction, high: Fraction) -> Fraction | None:
-    """Return the largest step of a grid that begins at `low` and has `high` and all values on it;
-    None where float32 cannot represent every number of the grid."""
+    """Return the largest step of a grid from `low` on that contains `high` and all values; None
+    where float32 cannot represent every number of the grid."""
     wide = values.astype(np.float64)
     mantissas, exponents = np.frexp(wide[wide != 0])
     digits = np.abs(mantissas * 2.0**24).astype(np.int64)
@@ -339,8 +340,10 @@ def _step(values: np.ndarray, low: Fraction, high: Fraction) -> Fraction | None:
 
 
 def unit(*numbers: Fraction) -> Fraction:
-    """Return the largest power of 2 that divides all numbers. The denominators of the numbers are
-    powers of 2, and at least one number is not 0."""
+    """Return the largest power of 2 that divides all numbers.
+
+    numbers: at least one that is not 0; their denominators are powers of 2.
+    """
     return min(Fraction(number.numerator & -number.numerator, number.denominator)
                for number in numbers if number)
 
@@ -388,8 +391,7 @@ def _sum(x: float, y: float, otherwise: float) -> Exact:
 
 
 def _product(x: float, y: float) -> Exact:
-    """Return x * y without rounding. For 0 times infinity, which is NaN, it returns 0: facts say
-    nothing of NaN."""
+    """Return x * y without rounding; 0 for 0 times infinity, whose NaN facts say nothing of."""
     if 0 in (x, y):
         return Fraction(0)
     return x * y if math.isinf(x) or math.isinf(y) else Fraction(x) * Fraction(y)
@@ -411,16 +413,16 @@ def _is_grid(low: Exact, high: Exact, step: Exact) -> bool:
 
 
 def grid(low: Exact, high: Exact, step: Fraction) -> ValueFacts:
-    """Return the facts of values on a grid. Where float32 cannot represent all of these values, so
-    that results are rounded, it returns the facts of all real numbers between the bounds."""
+    """Return the facts of values on a grid, or of all real numbers between the bounds where float32
+    cannot represent all values of the grid, so that results are rounded."""
     if low != high and step and isinstance(low, Fraction) and _is_grid(low, high, step):
         return ValueFacts(float(low), float(high), float(step))
     return _range(low, high)
 
 
 def _range(low: Exact, high: Exact) -> ValueFacts:
-    """Return the facts of real numbers from low to high that are rounded to float32; subnormal
-    numbers may be rounded to 0."""
+    """Return the facts of real numbers from low to high that are rounded to float32, where
+    subnormal numbers may become 0."""
     return ValueFacts(_below(low), -_below(-high))
 
 
@@ -435,7 +437,7 @@ def are_scaled_signs(weight: np.ndarray) -> bool:
     """Return whether the weights (M, ...) of each output channel all have the same magnitude,
     which is finite and not 0."""
     channels = weight.reshape(len(weight), -1)
-    # the first channel alone rules out most other weights, so it is tested first
+    # most weights that are no scaled signs differ in the first channel, which is tested first
     return all(bool((np.abs(rows) == np.abs(rows[:, :1])).all() and np.isfinite(rows[:, 0]).all()
                     and rows[:, 0].all())
                for rows in (channels[:1], channels))

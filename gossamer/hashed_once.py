@@ -7,15 +7,15 @@ from typing import Any
 
 
 class HashedOnce:
-    """A base class of frozen dataclasses whose hash is computed at the first look-up and kept.
+    """A base class of frozen dataclasses whose hash is computed once and kept.
 
-    The hash and the cached properties of an object are not copied to another process, in which
-    strings have other hashes.
+    A pickle has neither the hash nor cached properties: strings have other hashes in another
+    process.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # dataclass keeps a __hash__ that the class defines itself
+        # the decorator dataclass replaces an inherited __hash__, but not one of the class itself
         cls.__hash__ = HashedOnce.__hash__  # type: ignore[method-assign]
 
     def __hash__(self) -> int:

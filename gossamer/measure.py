@@ -1,4 +1,4 @@
-"""Measures the times of device work and of calls."""
+"""The times of device work and of calls, as medians and quartiles of samples."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ Work = Callable[[Any], None]
 """A function that queues device work on the stream that it is called with."""
 
 SCATTERED = 1.25
-"""Ratio of the upper to the lower quartile above which samples are said to scatter; on an idle GPU
-the ratio is below 1.05."""
+"""The ratio of the upper to the lower quartile above which a notice says that times scatter. On an
+idle GPU it is below 1.05."""
 SLACK = 0.02
 """The relative difference up to which two times count as equal."""
 _PAUSE_S = 2e-3
 _MOST_PAUSES = 100
-"""The seconds of a pause in `wait_for_rest`, and the most pauses. The function waits for threads
-that still spin: the threads of OpenBLAS and ONNX Runtime spin for up to 50 ms after their last
-work."""
+"""The seconds of a pause in `wait_for_rest`, and the most pauses. Threads of OpenBLAS and ONNX
+Runtime spin for up to 50 ms after their last work."""
 _AT_REST = 0.1
-"""The processor time of this process, as a share of the time of a pause, below which its threads
-count as at rest."""
+"""The share of a pause below which the processor time of this process means that its threads are at
+rest."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +49,16 @@ class Timing:
 
 
 def scatter_notice(timings: Iterable[Timing], device: Device) -> str:
-    """Return a notice if the samples of most timings scatter, as they do while another program
-    keeps the device or its processors busy. Otherwise returns an empty text."""
+    """Return a notice if the samples of most timings scatter, as they do where another program
+    uses the device; otherwise ""."""
     spreads = [timing.p75_us / max(timing.p25_us, 1e-3) for timing in timings]
     if not spreads or statistics.median(spreads) <= SCATTERED:
         return ""
-    # the same words for all plans of a device, so that they are printed once
+    # the text is the same for all plans on a device, so that it is printed only once
     return (f"the times on {device.name} scatter by more than {SCATTERED - 1:.0%} from quartile to "
-            "quartile: another program, or other threads of this one, may keep it busy, and they "
-            "may be too long; measure again when it is idle, after `gossamer cache clear` where "
-            "times are kept")
+            "quartile, and may be too long: another program, or other threads of this one, may use "
+            "the device; measure again when it is idle, after `gossamer cache clear` where times "
+            "are kept")
 
 
 @dataclass(frozen=True)
@@ -68,12 +67,12 @@ class Task:
 
     device: the device whose events time the work.
     work: the function that queues the work.
-    captured: whether repeats are captured as a graph. Otherwise Python launches each repeat: work
-    that is a graph already, or that cannot become a graph, has to be timed in this way.
-    as_in_plan: whether kernels of captured repeats may begin before the previous execution has
+    captured: whether executions are captured as a graph. Otherwise Python launches each of them,
+    which is the way for work that is a graph already, or cannot become one.
+    as_in_plan: whether kernels of captured executions may begin before the previous execution has
     ended; see Device.timed_graph.
-    around: function that makes a context manager. Where `interleave` keeps tasks from disturbing
-    each other (`apart`), each sample of the task is taken within this context manager.
+    around: makes a context manager within which each sample is taken on processors, where
+    `interleave` has its option `apart`.
     """
 
     device: Device
@@ -84,9 +83,12 @@ class Task:
 
 
 def called(call: Callable[[], object], *, repeats: int = 50, budget_us: float = 1e5) -> Timing:
-    """Return the wall-clock time of a call that returns when its result is complete. Calls are
-    made one after another, at least two. budget_us: microseconds after which no further call is
-    made."""
+    """Return the wall-clock time of a call that returns when its result is complete.
+
+    The call is made at least twice, and at most `repeats` times.
+
+    budget_us: microseconds after which no further call is made.
+    """
     samples: list[float] = []
     begin = before = time.perf_counter()
     while len(samples) < 2 or (len(samples) < repeats and 1e6 * (before - begin) < budget_us):
@@ -106,17 +108,17 @@ def measure(device: Device, works: Sequence[Work], *, repeats: int = 20,
 
 def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 200.0,
                budget_us: float = 2e6, apart: bool = False) -> list[Timing]:
-    """Return the times of each task, whose samples are interleaved after a warm-up.
+    """Return the times of each task. Their samples are taken in turn, after a warm-up.
 
-    A sample repeats short work until it lasts about `sample_us` microseconds, within one captured
-    graph where the device has graphs, so that neither the resolution of events nor the launch from
-    Python matters. Caches are warm. Sampling stops after `repeats` rounds, or earlier once at least
-    three rounds are done and `budget_us` microseconds are spent. Exceptions of the work pass
+    A sample executes short work so often that it lasts about `sample_us` microseconds, within one
+    captured graph where the device has graphs. Neither the resolution of events nor the launch
+    from Python then matters, and caches are warm. Sampling stops after `repeats` rounds, or when at
+    least three rounds are done and `budget_us` microseconds are spent. Exceptions of the work pass
     through.
 
-    apart: whether tasks on processors are kept from disturbing each other. A sample of such a task
-    then waits until the threads of this process are at rest. The sample begins with an execution
-    that is not timed, which wakes the task's own threads.
+    apart: whether to keep tasks on processors from disturbing each other. Before a sample of such a
+    task, the threads of this process come to rest, and an execution that is not timed wakes the
+    task's own threads.
     """
     prepare = _prepared_apart if apart else prepared
     results = sampled([prepare(task, sample_us) for task in tasks], repeats, budget_us)
@@ -150,8 +152,8 @@ def prepared(task: Task, sample_us: float) -> PreparedTask:
 
 
 def _prepared_apart(task: Task, sample_us: float) -> PreparedTask:
-    """Return the task after its warm-up. On processors, its samples begin only when the threads of
-    other tasks are at rest."""
+    """Return the task after its warm-up. On processors its samples begin as `interleave` says of
+    `apart`."""
     if not task.device.on_processors:
         return prepared(task, sample_us)
     with task.around():
@@ -167,7 +169,7 @@ def _prepared_apart(task: Task, sample_us: float) -> PreparedTask:
 
 
 def wait_for_rest() -> None:
-    """Wait until the threads of this process compute nothing any more, 0.2 s at most."""
+    """Wait until the threads of this process are at rest, at most 0.2 s."""
     for _ in range(_MOST_PAUSES):
         computed, started = time.process_time(), time.perf_counter()
         time.sleep(_PAUSE_S)
@@ -176,8 +178,10 @@ def wait_for_rest() -> None:
 
 
 def repeated(task: Task, sample_us: float, once_us: float) -> PreparedTask:
-    """Return the task with samples of about `sample_us` microseconds. once_us: microseconds of one
-    execution after the warm-up."""
+    """Return a task with samples of about `sample_us` microseconds.
+
+    once_us: microseconds of one execution after the warm-up.
+    """
     device, work = task.device, task.work
     count = max(1, min(100, round(sample_us / max(once_us, 0.1))))
     if device.limits.graph and task.captured:
@@ -194,10 +198,10 @@ def repeated(task: Task, sample_us: float, once_us: float) -> PreparedTask:
 
 def sampled(tasks: Sequence[PreparedTask], repeats: int,
             budget_us: float) -> list[Timing | Exception]:
-    """Return the times of each task, or the exception that it raised. Samples are interleaved.
+    """Return the times of each task, or the exception that it raised. Samples are taken in turn.
 
-    An exception ends the sampling of its task only. Negative times are dropped; a task that has
-    only negative times gets a DeviceError. Raises DeviceLostError where a task raises it.
+    An exception ends only the sampling of its task; but DeviceLostError is raised. Negative times
+    are dropped, and a task that has no others gets a DeviceError.
     """
     samples: list[list[float]] = [[] for _ in tasks]
     failures: dict[int, Exception] = {}

@@ -1,4 +1,4 @@
-"""ONNX models in memory, how they are read, walked and written; and ONNX Runtime, if installed."""
+"""ONNX models in memory: reading, walking and writing them; and ONNX Runtime, if installed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from onnx import TensorProto, helper, numpy_helper
 from gossamer.errors import UnsupportedError, installing
 
 MOST_PARAMETERS = 1024
-"""The most elements of a known value that is given to ONNX's shape inference. Values that decide
-shapes, such as axes and repeats, have fewer elements."""
+"""The most elements of a known value that ONNX's shape inference gets. Values that decide shapes,
+such as axes and repeats, have fewer."""
 EXTRA = f"{installing('onnxruntime')}, so that ONNX Runtime computes it on the host"
 """The advice for a node that gossamer does not compute, where ONNX Runtime is not installed."""
 
 
 def parsed(model: bytes) -> onnx.ModelProto:
-    """Return the model that the bytes hold.
+    """Return the model in some bytes of a saved plan.
 
-    Raises UnsupportedError for a model that names another file: a saved plan may come from anybody,
-    and must not make ONNX Runtime read files.
+    Raises UnsupportedError for a damaged model, and for one that names another file: the plan may
+    come from anybody, and must not make ONNX Runtime read files.
     """
     try:
         proto = onnx.load_model_from_string(model)
@@ -40,9 +40,9 @@ def parsed(model: bytes) -> onnx.ModelProto:
 
 def with_shapes(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None]
                 ) -> onnx.ModelProto:
-    """Set the shapes of a model's first inputs; return the model.
+    """Set the shapes of a model's first inputs, and return the model.
 
-    None stands for a shape that is not set.
+    shapes: the shapes; an input whose shape is None stays as it is.
     """
     for info, shape in zip(proto.graph.input, shapes, strict=False):
         if shape is None:
@@ -72,7 +72,7 @@ def nodes_within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield the subgraphs of a node, such as the branches of an If."""
     for attribute in node.attribute:
-        # an absent graph that is changed would become present
+        # reading an absent graph gives an empty one, which would become present if it were changed
         if attribute.HasField("g"):
             yield attribute.g
         yield from attribute.graphs
@@ -153,8 +153,8 @@ def as_float32(array: np.ndarray) -> np.ndarray:
 
 
 def with_advice(text: str) -> str:
-    """Return an error's message with the advice to install ONNX Runtime, once, where ONNX Runtime
-    is not installed."""
+    """Return an error's message, with the advice to install ONNX Runtime if it is not installed and
+    the message does not have the advice already."""
     return text if EXTRA in text or has_runtime() else f"{text}; {EXTRA}"
 
 
@@ -165,9 +165,11 @@ def has_runtime() -> bool:
 
 @functools.cache
 def runtime() -> Any:
-    """Return the module of ONNX Runtime with telemetry disabled. Where no other code has imported
-    the module before, telemetry writes no file either. Raises ImportError where the module cannot
-    be imported."""
+    """Return the module of ONNX Runtime, with telemetry disabled.
+
+    Unless other code has imported the module before, telemetry writes no file either. Raises
+    ImportError where the module cannot be imported.
+    """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime as library
 

@@ -7,12 +7,11 @@ import numpy as np
 
 def first_places(x: np.ndarray, axis: int, count: int, *, largest: bool, nan_first: bool,
                  last: bool = False) -> np.ndarray:
-    """Return the indices along an axis of the `count` greatest elements in descending order, or of
-    the smallest in ascending order, as int64.
+    """Return the indices along an axis, as int64, of the first `count` elements in an order.
 
-    nan_first: whether NaN comes before all numbers, else after them.
-    last: whether of equal elements, and of NaNs, the one with the highest index comes first, else
-    the one with the lowest index.
+    largest: whether the order is descending; otherwise it is ascending.
+    nan_first: whether NaN comes before all numbers; otherwise it comes after them.
+    last: whether the last one of equal elements, and of NaNs, comes first; otherwise the first.
     """
     length = x.shape[axis]
     if last:

@@ -1,5 +1,5 @@
-"""Which elements of an axis the elements of the resized axis are made of, by the rules of ONNX's
-Resize and of PyTorch. NumPy, the kernels' tables and the matrices of weights all follow it."""
+"""The elements of an axis from which those of the resized axis are made, by the rules of ONNX's
+Resize and of PyTorch. NumPy, tables of kernels and matrices of weights all use this module."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import numpy as np
 
 COORDINATES = ("asymmetric", "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel",
                "align_corners", "pytorch_nearest")
-"""The rules that map positions on the resized axis to positions on the axis before. They have
-ONNX's names but for the last: torch's mode "nearest" multiplies by the inverse of the scale, which
-it rounds to float32."""
+"""The rules that map positions on the resized axis to positions on the original axis. Their names
+are ONNX's, except the last, which is the rule of PyTorch's mode "nearest": to multiply by the
+inverse of the scale, rounded to float32."""
 NEAREST_MODES = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
 
 
 def nearest(size: int, length: int, scale: float, coordinates: str,
             nearest_mode: str) -> np.ndarray:
-    """Return for each element of the resized axis the element before that it copies.
+    """Return, for each element of the resized axis, the index of the original element to copy.
 
-    size, length: elements before and after.
-    scale: ratio of length to size. Positions are exact where it is this ratio, as where a file
-    states sizes. A scale of a file is a float32, and so are the positions that it gives.
+    size, length: numbers of elements of the original and of the resized axis.
+    scale: the file's factor, or length / size where the file states a size. Positions are exact in
+    the latter case, and otherwise float32, as the file's factor is.
     """
     position, unit = _positions(size, length, scale, coordinates)
     if nearest_mode == "floor":
@@ -35,9 +35,11 @@ def nearest(size: int, length: int, scale: float, coordinates: str,
 
 def between(size: int, length: int, scale: float,
             coordinates: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each element of the resized axis the last element before that is not beyond its
-    position, and the distance of the position from this element. Elements may lie outside of the
-    axis. Arguments as for `nearest`."""
+    """Return, for each element of the resized axis, the index of the original element at or below
+    its position, and the distance of the position from this element.
+
+    The index may be outside of the axis. For the arguments see `nearest`.
+    """
     position, unit = _positions(size, length, scale, coordinates)
     low = position // unit
     return low.astype(np.int64), (position - low * unit) / unit
@@ -45,8 +47,8 @@ def between(size: int, length: int, scale: float,
 
 def _positions(size: int, length: int, scale: float,
                coordinates: str) -> tuple[np.ndarray, int]:
-    """Return the position of each element of the resized axis on the axis before, in units of
-    1 / the returned number."""
+    """Return the position of each element of the resized axis on the original axis, times a number,
+    and this number."""
     if coordinates == "pytorch_nearest":
         inverse = np.float32(1 / scale)
         return (np.arange(length, dtype=np.float32) * inverse).astype(np.float64), 1

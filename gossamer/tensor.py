@@ -1,5 +1,5 @@
-"""Format says how a tensor lies in memory, and TensorSpec adds the tensor's shape; pack and unpack
-convert between memory and logical arrays."""
+"""How tensors lie in memory: Format, TensorSpec (a shape with a format), and the conversion between
+memory and logical arrays (pack, unpack)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ AXES = {
 """The layouts of rank-4 tensors with the logical axes in the order of memory, outermost first."""
 
 BFLOAT16 = "bfloat16"
-"""The dtype bfloat16: memory holds the upper 16 bits of each float32 number, as NumPy's uint16."""
+"""The dtype bfloat16, the upper 16 bits of a float32. NumPy lacks it: arrays hold them as uint16.
+"""
 
 _WORD_BITS = {"packed32": 32, "packed64": 64}
 """Number of bits of a word in each packed layout."""
@@ -33,11 +34,12 @@ _WORD_BITS = {"packed32": 32, "packed64": 64}
 class PackedDtype:
     """A dtype whose values take a few bits each, which are packed along the channels.
 
+    The bits of padding channels are 0.
+
     values: all values that the dtype can hold.
     planes: number of bits of a value.
     bits: function that returns the bits of logical values along a new last axis of length `planes`.
     numbers: function that returns the float32 values of such bits.
-    The bits of padding channels are 0.
     """
 
     values: tuple[float, ...]
@@ -63,16 +65,15 @@ two bits: the first says whether the value differs from 0, the second whether it
 class Format(HashedOnce):
     """How a tensor lies in memory, whatever its shape.
 
-    layout: "row", or for rank 4 "NCHW", "NHWC", "CHWN", or for packed dtypes "packed32" and
-    "packed64": N(C/b)HWb, in which b channels are one word of b bits. A dtype of several planes
-    has its words for the same channels side by side. A matrix (N, C) is packed like N images of one
-    pixel.
+    layout: "row"; for rank 4 also "NCHW", "NHWC" or "CHWN"; for packed dtypes "packed32" or
+    "packed64": N(C/b)HWb, where a word has one bit of b channels. The words of several planes of
+    the same channels lie side by side. A matrix (N, C) is packed as N images of one pixel.
     dtype: a NumPy dtype name, BFLOAT16, or one of PACKED_DTYPES.
     channel_multiple: C is rounded up in memory to a multiple of this number; added channels are 0.
     border: (top, left, bottom, right) rows and columns of zeros that memory holds round each image;
     for a packed dtype these are words of zeros.
-    other_channels: for a tensor that is a part of a larger tensor in NHWC, how many channels of
-    other tensors each pixel has before and after this tensor's channels; else (0, 0).
+    other_channels: how many channels of other tensors each pixel has before and after this
+    tensor's channels, where it is a part of a larger tensor in NHWC; otherwise (0, 0).
     """
 
     layout: str = ROW_MAJOR
@@ -86,13 +87,13 @@ class Format(HashedOnce):
         if self.layout not in layouts:
             raise ValueError(f"layout {self.layout!r} is none of {', '.join(layouts)}")
         if self.is_packed != (self.layout in _WORD_BITS):
-            raise ValueError(f"dtype {self.dtype} does not go with layout {self.layout}: "
-                             f"{', '.join(PACKED_DTYPES)} are packed, and nothing else is")
+            raise ValueError(f"dtype {self.dtype} with layout {self.layout}: expected a packed "
+                             f"layout for {' and '.join(PACKED_DTYPES)}, and only for these")
         if not self.is_packed and self.dtype != BFLOAT16:
             np.dtype(self.dtype)
         if self.channel_multiple < 1 or min(self.border) < 0:
             raise ValueError(f"channel_multiple {self.channel_multiple} and border {self.border}: "
-                             "expected 1 or more, and none below 0")
+                             "expected a multiple of 1 or more, and a border of 0 or more")
         if self.layout == ROW_MAJOR and (self.channel_multiple, *self.border) != (1, 0, 0, 0, 0):
             raise ValueError(f"layout {ROW_MAJOR!r} has no paddings, got channel_multiple "
                              f"{self.channel_multiple} and border {self.border}")
@@ -140,8 +141,7 @@ class Format(HashedOnce):
         return tuple(padded[axis] for axis in AXES[self.layout])
 
     def holds(self, values: np.ndarray) -> bool:
-        """Return whether the format's dtype can hold these values without changing them, other
-        than by rounding floats."""
+        """Return whether the dtype can hold these values, apart from the rounding of floats."""
         return not self.is_packed or bool(np.isin(values, PACKED_DTYPES[self.dtype].values).all())
 
     def differences(self, other: Format) -> list[str]:
@@ -256,8 +256,7 @@ class TensorSpec(HashedOnce):
         return replace(self, format=replace(self.format, **changes))  # type: ignore[arg-type]
 
     def same_memory(self, other: TensorSpec) -> bool:
-        """Return whether memory that holds a tensor of this spec can be read as the other spec
-        without moving a byte."""
+        """Return whether memory of this spec holds the same tensor when it is read as the other."""
         if self == other:
             return True
         if self.format.is_packed or other.format.is_packed or self.shape != other.shape:
@@ -283,13 +282,15 @@ class TensorSpec(HashedOnce):
 
 
 def pack(array: np.ndarray, spec: TensorSpec, *, check: bool = True) -> np.ndarray:
-    """Return the contiguous array that stores a logical array in the spec's format. Raises
-    ValueError where a packed dtype cannot hold a value; with check=False another value is stored
-    in its place."""
+    """Return the contiguous array that stores a logical array in the spec's format.
+
+    check: whether to raise ValueError for a value that a packed dtype cannot hold. Otherwise
+    another value is stored in its place.
+    """
     if spec.format.is_packed:
         if check and not spec.format.holds(array):
             values = ", ".join(f"{value:g}" for value in PACKED_DTYPES[spec.dtype].values)
-            raise ValueError(f"{spec.dtype} hold the values {values} only")
+            raise ValueError(f"{spec.dtype} hold only the values {values}")
         return _pack_words(array, spec)
     array = (bfloat16_bits(array) if spec.dtype == BFLOAT16
              else np.asarray(array, dtype=spec.stored_dtype))
@@ -325,8 +326,7 @@ def of_bfloat16_bits(bits: np.ndarray) -> np.ndarray:
 
 
 def held(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Return a logical array of floats as memory of this spec holds it: rounded to the spec's
-    dtype."""
+    """Return a logical array of floats, rounded to the spec's dtype as memory holds it."""
     if spec.dtype == BFLOAT16:
         return of_bfloat16_bits(bfloat16_bits(array))
     return array.astype(spec.logical_dtype, copy=False)
@@ -416,9 +416,11 @@ def _default_spec(shape: tuple[int, ...], dtype: str) -> TensorSpec:
 
 @functools.lru_cache(maxsize=4096)
 def memory_format(spec: TensorSpec) -> Format:
-    """Several formats may put the elements of a float tensor at the same places in memory, as CHWN
-    and NCHW do for one image. Returns one format that stands for all of them: the default format
-    where it is among them. A packed format is returned as it is."""
+    """Return the format that stands for all formats with the elements at the same places in memory.
+
+    For one image, for example, CHWN and NCHW are the same in memory. The default format stands for
+    others where it is among them. A packed format is returned as it is.
+    """
     own = spec.format
     if own.is_packed:
         return own

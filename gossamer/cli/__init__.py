@@ -1,1 +1,1 @@
-"""The command line: one file for each verb, with shared options and tables."""
+"""The command line: one file for each verb, and what several verbs share."""

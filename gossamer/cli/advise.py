@@ -1,4 +1,4 @@
-"""The verb `advise`: it measures how much faster zeros would make a network on a device."""
+"""The verb `advise`: measure how much faster pruning would make a network on a device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def advise_(
     device: arguments.DeviceOption = None,
     batch: Annotated[int | None, typer.Option(
         min=1, help="Batch size.",
-        show_default="1, or the file's where it does not run at 1")] = None,
+        show_default="1, or the file's batch size where the network cannot run at 1")] = None,
     precision: Annotated[str, typer.Option(
         help=f"Lowest precision allowed: {', '.join(PRECISIONS)}.")] = "fp32",
     effort: Annotated[str, typer.Option(
@@ -43,9 +43,9 @@ def advise_(
 ) -> None:
     """Measure how much faster pruning would make a network on a device.
 
-    Each layer and the whole network are timed unchanged, and with these weights set to zero: the
-    smallest 80, 90, 95 or 98% of each layer's weights; the two smallest of every four weights; half
-    of each layer's filters.
+    The network and its layers are timed unchanged, and with weights set to zero in several ways:
+    the smallest 80, 90, 95 or 98% of each layer; the two smallest of every four; half of each
+    layer's filters.
     """
     arguments.check_choice("--precision", precision, PRECISIONS)
     arguments.check_choice("--effort", effort, EFFORTS)
@@ -78,18 +78,19 @@ def advise_(
 def _print_advice(advice: Advice) -> None:
     names = list(advice.network_us)
     print(f"device: {advice.device} ({advice.description}), batch {advice.batch}")
-    columns = {"layer": "layer", "weights": "weights",
-               **{name: name for name in names}}
+    columns = {"layer": "layer", "weights": "weights", **{name: name for name in names}}
+    # a profile may give a very short layer no time, which is shown as 0.0
     rows: list[dict[str, Any]] = [
         {"layer": _group_name(group), "weights": group.weights, **{
-            name: "< 1" if text == "0.0" else text for name, text in _texts(group.us).items()}}
+            name: "< 1 us" if text == "0.0 us" else text
+            for name, text in _texts(group.us).items()}}
         for group in advice.groups]
     rows += [{"layer": "other steps", **_texts(advice.others_us)},
              {"layer": "the network", **_texts(advice.network_us)},
              {"layer": "times as fast",
               **{name: f"{advice.speed(name):.2f}" for name in names if name != AS_IT_IS}}]
     terminal.print_table(columns, rows)
-    print("steps are timed separately, so that their sum is not the network's time")
+    print("steps are timed one by one: their sum is not the network's time")
     for warning in advice.warnings:
         terminal.notice(warning, "warning")
     for name, reason in advice.absent.items():
@@ -106,13 +107,14 @@ def _group_name(group: LayerGroup) -> str:
 
 
 def print_choice(model: str, advice: Advice, choice: Choice, speed_up: float) -> None:
+    """Print the layers to prune for a speed-up, and the command that prunes them."""
     if not choice.sparsities:
         print(f"no layer is faster with zeros on this device: nothing to prune for a speed-up of "
               f"{speed_up:g}")
         return
     if not choice.reached:
-        terminal.notice(f"--speed-up {speed_up:g}: unstructured pruning is expected to reach at "
-                        f"most {choice.speed_up:.2f}, with these layers")
+        terminal.notice(f"--speed-up {speed_up:g}: unstructured pruning is expected to make the "
+                        f"network at most {choice.speed_up:.2f} times as fast")
     print(f"layers to prune for a speed-up of about {choice.speed_up:.2f}:")
     terminal.print_table({"layer": "layer", "sparsity": "sparsity"}, list(_lines(choice)))
     terminal.print_line(f"gossamer prune {model} --speed-up {speed_up:g} -o thin.onnx writes such "

@@ -1,4 +1,4 @@
-"""The verbs of the command line, of which only the one that is called is imported."""
+"""The table of verbs, and the call of one of them, whose module alone is imported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from gossamer.cli.guard import guarded
 from gossamer.cli.imports import interruptible_at_once
 from gossamer.errors import InputError, did_you_mean
 
-# some versions of typer contain a copy of click, others import the package click
+# the base class of click's exceptions: some versions of typer contain a copy of click, others
+# import the package
 _ClickException: Any = typer.BadParameter.__mro__[2]
 
 
@@ -26,12 +27,13 @@ _ClickException: Any = typer.BadParameter.__mro__[2]
 class Verb:
     """A verb, or a verb with sub-verbs, such as `cache`.
 
-    help: the first sentence of the verb's help, so that verbs are listed without being imported.
-    function: name of the verb's function; "" where it is the verb's own name.
-    module: name of the module in gossamer.cli that has the function; "" for the verb's own name.
-    extension: name of a module in another package. Where this package is installed, the function is
-    taken from this module.
-    verbs: names of the sub-verbs' functions, by sub-verb.
+    help: the first sentence of the verb's help. It stands here so that the list of verbs can be
+    printed without importing them.
+    function: name of the verb's function; "" means the verb's own name.
+    module: name of the function's module in gossamer.cli; "" means the verb's own name.
+    extension: name of a module in another package. Where that package is installed, the function is
+    taken from this module instead.
+    verbs: the sub-verbs, each with the name of its function.
     """
 
     help: str
@@ -88,7 +90,7 @@ class Verbs(TyperGroup):
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import a verb and return its command; None for another name."""
+        """Import a verb and return its command; None where there is no such verb."""
         verb = VERBS.get(cmd_name)
         return None if verb is None else verb.command(cmd_name)
 
@@ -98,7 +100,7 @@ class Verbs(TyperGroup):
             formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Return the verbs, or the options, that a shell may complete."""
+        """Return the verbs, or options, that begin with an incomplete word."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         click = _ClickException.__module__.rpartition(".")[0]
@@ -131,9 +133,9 @@ def _options(version: Annotated[bool, typer.Option(
 
 
 def invoke() -> int:
-    """Run the verb that the arguments name, and return the exit code.
+    """Run the verb that the process's arguments name, and return the exit code.
 
-    Raises InputError for wrong usage.
+    Raises InputError where the arguments are not as the verb's help says.
     """
     try:
         return app(prog_name="gossamer", standalone_mode=False) or 0
@@ -147,7 +149,7 @@ def invoke() -> int:
 
 
 def _explained(error: Any) -> str:
-    """Return the message of a usage error, with the option's value."""
+    """Return the message of click's usage error in gossamer's form, with the option's value."""
     message = error.format_message()
     if match := re.match(r"Invalid value for '?([^':]+)'?(?: / '[^']*')*: (.*)", message, re.S):
         option, reason = match.groups()
@@ -169,7 +171,7 @@ def _explained(error: Any) -> str:
 
 
 def _value(option: str) -> str:
-    """Return the value of an option on the command line, which typer's messages leave out."""
+    """Return the value of an option on the command line; typer's messages leave it out."""
     for index, word in enumerate(sys.argv):
         if word == option and index + 1 < len(sys.argv):
             return sys.argv[index + 1]

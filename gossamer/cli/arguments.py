@@ -1,4 +1,4 @@
-"""Options that several verbs share, and the graphs, plans and arrays they name."""
+"""Options that several verbs share, and the graphs, plans and arrays that they name."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ GreyOption = Annotated[bool, typer.Option("--grey", help="Convert photos to one 
 
 
 AnyPlan = Plan | PlanGroup | OpenPlan
-"""A plan of a network on one device, on several devices, or with inputs of any size."""
+"""A plan on one device, on several devices, or for inputs of any size."""
 
 
 def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
@@ -86,7 +86,7 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
     """Return the graph of the MODEL argument, and print its warnings.
 
     precision: the value of --precision, or None.
-    may_stay_open: whether sizes besides the batch may stay open; else an open size raises
+    may_stay_open: whether sizes besides the batch may stay open. Otherwise an open size raises
     InputError.
     """
     if not model:
@@ -111,11 +111,10 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
 def load_plan(model: str, device: str | None, shapes: list[str] | None, weights: str | None,
               strict: bool, outputs: list[str] | None = None,
               threads: Threads | None = None) -> Plan | PlanGroup | None:
-    """Return the plan that the MODEL argument names, on one device or several, and print its
-    warnings.
+    """Return the saved plan that the MODEL argument names, and print its warnings.
 
-    Returns None where MODEL names a network.
-    Raises InputError for options that go with networks only.
+    Returns a PlanGroup where `device` names several devices, and None where MODEL is a network.
+    Raises InputError for options that only networks have.
     """
     if not model.endswith(SUFFIX):
         return None
@@ -143,7 +142,7 @@ def check_choice(option: str, value: str, choices: Collection[str]) -> None:
 
 
 def threads_of(text: str | None) -> Threads | None:
-    """Return the number of threads that --threads gives, "all", or None where it is not given."""
+    """Return what --threads gives: a number, "all", or None where the option is absent."""
     if text is None or text == ALL:
         return text
     if not text.isdecimal() or int(text) < 1:
@@ -154,8 +153,8 @@ def threads_of(text: str | None) -> Threads | None:
 def tell_of_threads(threads: Threads | None, devices: str) -> None:
     """Print a notice where --threads is given, and none of the devices is the host."""
     if threads is not None and "host" not in devices:
-        terminal.notice(f"--threads {threads}: has no effect on {devices}; layers on the host take "
-                        "these threads")
+        terminal.notice(f"--threads {threads}: has no effect on {devices}; only layers on the host "
+                        "take these threads")
 
 
 def batch_sizes(text: str, example: str) -> list[int]:
@@ -190,11 +189,10 @@ def results_of(plan: AnyPlan, batches: Iterable[tuple[np.ndarray, ...]]) -> Iter
 
 
 def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:
-    """Return the graph with open dimensions set by texts like image=3,224,224.
+    """Return the graph with its open dimensions set by --shape.
 
-    A text has the sizes of all dimensions except the batch. A text without a name is for the first
-    input.
-
+    texts: the values of --shape, like image=3,224,224: the sizes of all dimensions except the
+    batch. A text without a name is for the first input.
     Raises InputError where a text contradicts the graph.
     """
     shapes = {}
@@ -213,7 +211,7 @@ def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:
 
 
 def check_numbers(graph: Graph) -> None:
-    """Raise InputError for inputs or outputs that no array file holds, such as texts."""
+    """Raise InputError for inputs or outputs that array files cannot hold, such as texts."""
     for what, infos in (("takes", graph.network_inputs), ("gives", graph.network_outputs)):
         for info in infos:
             if not hasattr(np, info.dtype):
@@ -235,9 +233,11 @@ def input_names(graph: Graph) -> str:
 def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> list[np.ndarray]:
     """Return the arrays that an option names, in the order of the graph's inputs.
 
-    Each text is a file, or NAME=FILE; a .npz file gives several inputs by their names. option: the
-    option, for messages. Raises InputError where a file cannot be read, where an input has no array
-    or several arrays, and where an array does not fit its input.
+    texts: the values of the option: FILE, or NAME=FILE for one of several inputs. A .npz file has
+    the names itself.
+    option: name of the option, for messages.
+    Raises InputError where a file cannot be read, where an input gets no array or several, and
+    where an array does not fit its input.
     """
     arrays: dict[str, tuple[str, np.ndarray]] = {}
     graph = as_called(graph)
@@ -264,10 +264,7 @@ def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> 
 
 
 def _name_and_file(text: str, graph: Graph, option: str) -> tuple[str, str]:
-    """Return the input and the file of NAME=FILE.
-
-    The name is empty where only a file is given.
-    """
+    """Return the input's name and the file of NAME=FILE. The name is "" for a mere file."""
     names = [info.name for info in graph.network_inputs]
     name, equals, file = text.partition("=")
     if not equals or (name not in names and Path(text).exists()):
@@ -281,9 +278,10 @@ def _name_and_file(text: str, graph: Graph, option: str) -> tuple[str, str]:
 
 
 def _check_arrays(graph: Graph, arrays: dict[str, tuple[str, np.ndarray]], option: str) -> None:
-    """Raise InputError where an array does not have the shape, dtype or rows that its input takes.
+    """Raise InputError for an array of another shape or dtype than its input, or of another number
+    of rows than the arrays before it.
 
-    arrays: file and content by the input's name.
+    arrays: the file and the array of each input.
     """
     rows: tuple[str, int] | None = None
     for info in graph.network_inputs:
@@ -306,16 +304,19 @@ def _check_arrays(graph: Graph, arrays: dict[str, tuple[str, np.ndarray]], optio
                              f".astype({info.dtype!r})")
         if batched and rows and rows[1] != len(values):
             raise InputError(f"{option} {file}: has {len(values)} rows, {rows[0]} has {rows[1]}; "
-                             "all inputs of a network have as many")
+                             "all inputs need the same number of rows")
         if batched:
             rows = (file, len(values))
 
 
 def array_batches(arrays: Sequence[np.ndarray], graph: Graph, rows: int,
                   batch: int) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield the rows of the inputs, `batch` at a time.
+    """Yield the arrays of each execution, with `batch` rows of each input.
 
-    An input without a batch dimension is yielded whole each time.
+    Inputs without a batch dimension are yielded whole each time.
+
+    arrays: an array for each input of the graph.
+    rows: number of rows in all.
     """
     for start in range(0, max(rows, 1), max(batch, 1)):
         yield tuple(values[start : start + batch] if info.shape[:1] == (None,) else values

@@ -1,4 +1,4 @@
-"""The verb `bench`: prints one table of how fast gossamer and its peers run a network."""
+"""The verb `bench`: measure and tabulate how fast gossamer and its peers run a network."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def bench(
 ) -> None:
     """Compare the speed of gossamer with that of PyTorch and ONNX Runtime.
 
-    Prints a table with a line for each contender: its latency in calls one after another at the
-    first batch size, and its throughput at the last.
+    Prints a line for each contender: the latency of single calls at the first batch size, and the
+    throughput at the last.
     """
     if model not in zoo.MODELS and not registry.reader_of(model):
         raise InputError(f"{model}: expected a network ({expected_models()}); suites, timm and "
@@ -76,8 +76,8 @@ def bench_network(models: Sequence[Path], device_name: str | None, batches: Sequ
     from gossamer.plan.policy import EFFORTS
 
     if len(models) > 1:
-        raise InputError(f"{models[1]}: one network makes a table; give a suite before several, "
-                         "such as latency")
+        raise InputError(f"{models[1]}: a table is of one network; for several, give a suite such "
+                         "as latency first")
     if effort not in EFFORTS:
         raise InputError(f"--effort {effort}: expected {', '.join(EFFORTS)}")
     device = find(device_name)
@@ -105,7 +105,11 @@ def bench_network(models: Sequence[Path], device_name: str | None, batches: Sequ
 
 def _results(model: Path, device: Device, batches: Sequence[int], precisions: tuple[str, ...],
              against: str | None, effort: str, load: Load) -> Iterator[Result]:
-    """Yield the results of latency and of throughput."""
+    """Yield the result of the latency contest, then that of the throughput contest.
+
+    The latency is that of calls with tensors of PyTorch, or with NumPy arrays where PyTorch is
+    missing or cannot use the device. The throughput is that of calls with arrays.
+    """
     from gossamer.bench import call_contest
     from gossamer.bench.calls import latency_case, throughput_case
     from gossamer.bench.networks import network_at
@@ -186,7 +190,11 @@ def _texts(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_loads(threads: str, rate: float | None, seconds: float) -> list[Load]:
-    """Return a load for each number of threads. A load says how calls follow one another."""
+    """Return a Load, which says how calls follow one another, for each number of threads.
+
+    threads, seconds: the values of --threads and --seconds.
+    rate: calls a second, or None for calls one after another.
+    """
     from gossamer.bench.call_times import Load
 
     try:

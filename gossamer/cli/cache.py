@@ -30,7 +30,7 @@ class StoredFile:
     candidates: number of measured candidates.
     plans: number of measured plans.
     sections: for each combination of versions of driver, toolkit and gossamer, the versions as
-    text, and the numbers of layers, candidates and plans that were measured with these versions.
+    text ("made_by"), and the numbers of layers, candidates and plans that were measured with them.
     problem: why the file is not used; None where it is used.
     """
 
@@ -122,7 +122,7 @@ def export_file(
     except BadFile as error:
         raise InputError(f"{path}: {error}; the next `gossamer compile` sets it aside") from None
     if str(file) == "-":
-        raise InputError("export -: standard output takes no measurements; name a file")
+        raise InputError("export -: cannot write to standard output; name a file")
     output_files.check_file("export", file, None)
     with output_files.replacing(file, f"export {file}") as target:
         target.write(tuning_file.text(content))
@@ -135,7 +135,7 @@ def import_file(
     device: Annotated[str | None, typer.Option(
         metavar="NAME", help="Device, such as cuda:0 (default: the best available).")] = None,
 ) -> None:
-    """Add the measurements of a file to the stored ones."""
+    """Add the measurements in a file to the stored ones."""
     from gossamer.device.registry import find
 
     opened = find(device)
@@ -150,7 +150,7 @@ def import_file(
 
 
 def _contents(content: dict[str, Any]) -> str:
-    """Return in words how many measurements a file holds."""
+    """Return how many layers, candidates and plans a file holds, as text."""
     return _counts(*map(sum, zip(*map(count, content["sections"]), strict=True)))
 
 
@@ -173,7 +173,7 @@ def _chosen(device: str | None) -> list[Path]:
 
 
 def _stored(path: Path) -> StoredFile:
-    """Return how much a file of measurements holds, or why the file is not used."""
+    """Return what a file of measurements holds, or why it is not used."""
     name = path.name
     try:
         size = path.stat().st_size
@@ -214,14 +214,14 @@ def _kernel_files() -> list[Path]:
 
 
 def _visible(folder: Path) -> list[Path]:
-    """Return the files of a folder, without locks and files that are only half written."""
+    """Return the files of a folder, without the hidden ones: locks and half-written files."""
     try:
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise InputError(f"{folder}: cannot be read: {error.strerror}; set GOSSAMER_CACHE to a "
-                         "folder of yours") from None
+                         "folder that you can read") from None
 
 
 def _remove(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The verb `compile`: choose the fastest algorithms, and save the plan."""
+"""The verb `compile`: choose the fastest algorithm for every layer, and save the plan."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ from gossamer.version import PACKAGE_VERSION
 def compile_(
     model: arguments.ModelArgument,
     device: Annotated[str | None, typer.Option(
-        help="Device to measure on: host, opencl:N or cuda:N (default: the best available); of "
-             "cuda:all or cuda:0,cuda:1 the first, for a plan that all of them run.")] = None,
+        help="Device to measure on: host, opencl:N or cuda:N (default: the best available). Of "
+             "cuda:all or cuda:0,cuda:1 the first is measured; all can run the plan.")] = None,
     batch: Annotated[str | None, typer.Option(
         metavar="1,8", help="Batch sizes to plan for.",
-        show_default="1, or the file's where it does not run at 1")] = None,
+        show_default="1, or the file's batch size where the network cannot run at 1")] = None,
     effort: Annotated[str, typer.Option(
         help=f"Tuning effort: {', '.join(EFFORTS)}.")] = "normal",
     given_precision: Annotated[str | None, typer.Option(
-        "--precision", help=f"Lowest precision allowed: {', '.join(PRECISIONS)}. Given, it also "
-        "converts float64 to float32.", show_default="fp32")] = None,
+        "--precision", help=f"Lowest precision allowed: {', '.join(PRECISIONS)}. Giving it also "
+        "converts a float64 network to float32.", show_default="fp32")] = None,
     calibration: Annotated[list[str] | None, typer.Option(
         metavar="[NAME=]X.npy", help="Inputs on which the error of the outputs is measured, "
         "compared with float64. Repeat it for each input.")] = None,
@@ -162,7 +162,7 @@ def compile_(
 
 
 def _page_facts(model: str, graph: Graph) -> dict[str, Any]:
-    """Return the facts that the page states: version, date, and the network's size."""
+    """Return what only the HTML page states: version, date, and the network's size."""
     file = Path(model)
     return {"version": PACKAGE_VERSION, "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
             "parameters": sum(array.size for array in graph.constants.values()),
@@ -171,8 +171,7 @@ def _page_facts(model: str, graph: Graph) -> dict[str, Any]:
 
 def _check_options(effort: str, precision: str, sparse_threshold: float | None,
                    budget: float | None, output: Path | None, html: Path | None) -> None:
-    """Raise InputError where an option has an impossible value or names a file that cannot be
-    written."""
+    """Raise InputError for a value that an option cannot have, or a file that cannot be written."""
     arguments.check_choice("--effort", effort, EFFORTS)
     arguments.check_choice("--precision", precision, PRECISIONS)
     if sparse_threshold is not None and not 0 < sparse_threshold < 1:
@@ -198,7 +197,7 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
         layers += find_fusions(of_size, [info.name for info in plan.outputs])
     values = [name for layer in layers for name in (*layer.inputs, *layer.outputs)]
     for name in explained:
-        # conversions between layers are known only once the algorithms of the layers are chosen
+        # which conversions there are is known only once the algorithms of the layers are chosen
         if not may_be_conversion(name, values):
             _layer_named(name, [layer.name for layer in layers])
     reports = []
@@ -210,10 +209,10 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
 
 @contextmanager
 def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
-    """Make Ctrl-C in a terminal end only the measuring in the with statement.
+    """Make Ctrl-C in a terminal end only the measuring, within a `with` block that measures.
 
     A plan is then made of the measurements so far. A second Ctrl-C, an interrupt without a
-    terminal, or SIGTERM ends the program with a message on the measurements.
+    terminal, or SIGTERM ends the program with a message that says where the measurements are kept.
     """
     def stop(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, before)
@@ -241,10 +240,8 @@ def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
 
 
 def _interrupted(tuner: Tuner) -> str:
-    """Return the message on an interruption of the measuring.
-
-    It says how many candidates were measured, and which file keeps their times.
-    """
+    """Return how many candidates were measured before an interruption, and which file keeps their
+    times."""
     text = f"interrupted: {counted(tuner.measured, 'candidate')} measured"
     if not tuner.measured:
         return text
@@ -254,11 +251,9 @@ def _interrupted(tuner: Tuner) -> str:
 
 
 def _target(device: str | None) -> Device:
-    """Return the device that the plan is measured on.
+    """Return the device on which to measure: the first one where --device names several.
 
-    Where several devices are named, the first device is returned, since one plan serves all devices
-    of a kind.
-    Raises InputError for devices of several kinds.
+    One plan serves all devices of a kind. Raises InputError for devices of several kinds.
     """
     if device is None or not names_several(device):
         return find(device)
@@ -301,7 +296,7 @@ def _print_tuning(tuning: Mapping[str, Any]) -> None:
 def _print_report(report: Report, said: set[str], precision: str) -> None:
     """Print the report at one batch size.
 
-    said: lines that were printed before, also of other batch sizes, and are not repeated.
+    said: lines that were printed before, for any batch size, and are not repeated.
     """
     print(f"\nbatch {report.batch}")
     rows = [{**row, "density": None if row["density"] is None else share_text(row["density"]),
@@ -382,9 +377,10 @@ def _forced(options: Sequence[str]) -> dict[str, str]:
 
 
 def _layer_named(name: str, names: Sequence[str]) -> str:
-    """Return the layer that --explain names, or the only one of the module that it names.
+    """Return the layer that --explain names, itself or by its module where that has only this one.
 
-    Raises InputError where there is none.
+    names: names of all layers.
+    Raises InputError where there is no such layer.
     """
     of_module = {layer for layer in names if layer.rpartition("/")[0] == name}
     if name in names or len(of_module) == 1:
@@ -400,8 +396,8 @@ def _layer_named(name: str, names: Sequence[str]) -> str:
 class _CandidateCounter:
     """A bar that counts the measured candidates.
 
-    Its text has the number of layers with a known time, the sum of the best times and the time that
-    is left.
+    Its text tells of how many layers a time is known, the sum of their best times, and how long
+    measuring will still take.
     """
 
     def __init__(self, progress: Progress) -> None:
@@ -409,7 +405,7 @@ class _CandidateCounter:
         self._task = progress.add_task("preparing", total=None)
 
     def note(self, line: str) -> None:
-        """Show a line of text that says what is measured next."""
+        """Show what is done next as the bar's text."""
         self._progress.reset(self._task, description=line, total=None)
 
     def update(self, known: TuningProgress) -> None:
@@ -425,6 +421,7 @@ class _CandidateCounter:
         self._progress.console.print(line)
 
     def stop(self) -> None:
+        """End the bar."""
         self._progress.stop()
 
 

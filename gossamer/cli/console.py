@@ -1,6 +1,6 @@
 """The entry point of the console script: streams, usage errors and exit codes.
 
-This module imports nothing heavy at the top, so that Ctrl-C is answered from the start.
+It imports little at the top, so that Ctrl-C ends the process from the start.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> NoReturn:
         code = _fail(str(error), 2)
     except BrokenPipeError:
         code = BROKEN_PIPE
-    except SystemExit as stop:  # on a broken pipe typer exits with code 1
+    except SystemExit as stop:  # typer itself exits with code 1 on a broken pipe
         code = BROKEN_PIPE if _Output.broken else stop.code
     except KeyboardInterrupt:
         code = _fail("interrupted", INTERRUPTED)
@@ -38,10 +38,12 @@ def main() -> NoReturn:
 
 
 class _Output(io.FileIO):
-    """Standard output whose failures can be distinguished from other errors.
+    """Standard output whose failures can be told from other errors.
 
-    After a failure, bytes that are still buffered are thrown away, so that Python prints no error
-    at exit.
+    After a failure, later output goes to the null device, so that Python, which writes buffered
+    bytes at exit, prints no second error.
+
+    broken: whether the reader has closed standard output.
     """
 
     broken = False
@@ -60,13 +62,13 @@ class _Output(io.FileIO):
 
 
 def _open_streams() -> None:
-    """Make stdout replace characters that it cannot encode, and report its own failures. A closed
-    stream is replaced by a stream that drops all output."""
-    closed = sys.stdout is None
+    """Make stdout replace characters that it cannot encode, and report its own failures. Where
+    stdout or stderr is closed, its output is dropped."""
+    is_closed = sys.stdout is None
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
-    if closed:
+    if is_closed:
         return
     old = sys.stdout
     old.flush()

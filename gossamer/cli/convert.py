@@ -1,4 +1,4 @@
-"""The verb `convert`: writes a network as an ONNX file, for programs that take ONNX."""
+"""The verb `convert`: write a network as an ONNX file."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def convert(
 ) -> None:
     """Write a network as an ONNX file.
 
-    A detector ends with its raw heads; the anchors, the class names and the decoding of boxes are
-    stored in the metadata of the file.
+    The file of a detector ends with its raw heads. Its metadata has the anchors, the names of the
+    classes, and how boxes are decoded.
     """
     make = onnx_form(model, weights)
     output_files.check_file("--output", output, ".onnx", filter(None, (model, weights)))
@@ -43,10 +43,10 @@ def convert(
 
 
 def onnx_form(model: str, weights: str | None) -> Callable[[], onnx.ModelProto]:
-    """Return a function that returns the network of the MODEL argument as ONNX.
+    """Return a function that makes the ONNX model of the MODEL argument.
 
-    The content of an ONNX file stays as it is; for other networks the nodes of the graph are
-    written as ONNX.
+    An ONNX file is read and left as it is. Other networks are written as ONNX from their graphs.
+
     weights: the file of --weights.
     Raises InputError where MODEL names no network.
     """
@@ -63,7 +63,7 @@ def onnx_form(model: str, weights: str | None) -> Callable[[], onnx.ModelProto]:
 
 @contextmanager
 def naming(model: str) -> Iterator[None]:
-    """Make errors about the model name the MODEL argument once."""
+    """Make errors within a `with` block begin with the MODEL argument, but not twice."""
     try:
         yield
     except (InputError, ModelError) as error:
@@ -74,9 +74,9 @@ def naming(model: str) -> Iterator[None]:
 
 
 def serialised(model: str, network: onnx.ModelProto) -> bytes:
-    """Return the content of an ONNX file.
+    """Return an ONNX model as the content of a file.
 
-    model: the MODEL argument, for messages.
+    model: the MODEL argument, for the message.
     Raises InputError where the network is too large for one file.
     """
     try:

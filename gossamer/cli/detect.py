@@ -1,4 +1,4 @@
-"""The verb `detect`: finds objects on photos, and draws boxes round them."""
+"""The verb `detect`: find objects on photos, and draw boxes around them."""
 
 from __future__ import annotations
 
@@ -88,10 +88,9 @@ def detect(
 
 
 def _photos(images: Sequence[str]) -> list[Path]:
-    """Return the given photos and those in the given folders, sorted by name.
+    """Return the given photos, and those in each given folder in the order of their names.
 
-    A notice names images of other formats in a folder.
-
+    A notice names the images in a folder that are of other formats.
     Raises InputError for a folder without photos.
     """
     Image.init()
@@ -111,14 +110,14 @@ def _photos(images: Sequence[str]) -> list[Path]:
         if len(photos) < len(inside):
             left_out = [path.name for path in inside if path not in photos]
             more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-            terminal.notice(f"{text}: skipped, since they are none of {', '.join(FORMATS)}: "
-                            f"{', '.join(left_out[:3])}{more}", "warning")
+            terminal.notice(f"{text}: skipped {', '.join(left_out[:3])}{more}, since photos are "
+                            f"{', '.join(FORMATS)}", "warning")
         paths += photos
     return paths
 
 
 def _as_option(message: str, names: Path | None) -> str:
-    """Return a message of the detector in the words of the command line."""
+    """Return a message of the detector with options in place of its arguments."""
     if message.split()[0] in ("threshold", "nms", "resize"):
         return f"--{message}"
     return f"--names {names}: {message}" if "names are given" in message else message
@@ -126,17 +125,16 @@ def _as_option(message: str, names: Path | None) -> str:
 
 @dataclass
 class _Run:
-    """Runs the detector on photos, one batch after the other, and keeps its findings.
+    """The detector's run over all photos, batch by batch, and what it found.
 
-    detector: the detector.
     batch: the most photos of a batch.
     output: the files of --output; None without the option.
-    prints: whether the findings on a photo are printed at once.
+    prints: whether the objects on a photo are printed as soon as they are found.
     findings: the photos so far, with the objects on each.
     failed: number of photos that could not be read.
+    timed: number of photos that were timed. The first of several batches is not timed, since
+    choosing the plan's algorithms is a part of it.
     seconds: time that the timed photos took.
-    timed: number of photos that were timed. Of several batches the first is not timed, since it
-    includes the choice of the plan's algorithms.
     """
 
     detector: Detector
@@ -149,9 +147,7 @@ class _Run:
     timed: int = 0
 
     def detect(self, paths: Sequence[Path]) -> None:
-        """Find the objects on all photos, with a progress bar.
-
-        Photos that cannot be read are named.
+        """Find the objects on all photos, with a progress bar, and name those that cannot be read.
         """
         console = Console(stderr=True)
         with Progress(TextColumn("detecting", markup=False), BarColumn(), MofNCompleteColumn(),
@@ -194,7 +190,7 @@ class _Run:
               f"{self.detector.plan.device.name}{rate}")
 
     def _batches(self, paths: Sequence[Path]) -> Iterator[tuple[int, list[_Photo]]]:
-        """Yield for each batch the number of all its photos, and the photos that can be read."""
+        """Yield, for each batch, the number of its photos, and those that could be read."""
         for start in range(0, len(paths), self.batch):
             of_batch = paths[start:start + self.batch]
             photos: list[_Photo] = []
@@ -262,7 +258,7 @@ class DetectOutput:
 
     name: value of the option.
     photos: the photos in order.
-    read: the other files that the command reads.
+    read: the other files that the command reads, which must not be replaced.
     """
 
     name: str
@@ -274,10 +270,10 @@ class DetectOutput:
     _has_written: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        """Decide where each photo goes.
+        """Decide which file each photo is written to.
 
-        Raises InputError where a file could not be written, or would replace a file that the
-        command reads.
+        Raises InputError where a file cannot be written, or would replace one that the command
+        reads.
         """
         option, path = f"--output {self.name}", Path(self.name)
         if not self.name:
@@ -310,7 +306,7 @@ class DetectOutput:
             check_place(f"--output {target}", target, read)
 
     def write(self, photo: Path, image: np.ndarray, boxes: Sequence[Box]) -> None:
-        """Write a photo with its boxes, unless --output asks for the list alone."""
+        """Write a photo with its boxes, unless --output names only a list."""
         target = self._targets.get(photo)
         if target is None:
             return
@@ -319,10 +315,10 @@ class DetectOutput:
             drawn.save(file, _SUFFIXES[target.suffix.lower()], quality=92)
 
     def finish(self, content: Mapping[str, Any]) -> bool:
-        """Write the list of all findings, where --output asks for a list.
+        """Write the list of all findings, if --output has one.
 
-        Returns whether any file was written: no file is written where the only photo could not be
-        read.
+        Returns whether any file was written, which is not so where the only photo could not be
+        read and there is no list.
         """
         if self._list is not None:
             with self._replacing(self._list) as file:
@@ -331,7 +327,7 @@ class DetectOutput:
 
     @contextmanager
     def _replacing(self, target: Path) -> Iterator[IO[bytes]]:
-        """Yield a file that becomes the target, whose folder is made if missing.
+        """Yield a file that replaces the target when it is complete, and make the target's folder.
 
         Raises InputError where the folder or the file cannot be made.
         """
@@ -347,10 +343,8 @@ class DetectOutput:
 
 
 def _inside(folder: Path, photos: Sequence[Path]) -> dict[Path, Path]:
-    """Return a file in the folder for each photo.
-
-    The file has the photo's name, with a number where another photo has the same name.
-    """
+    """Return a file in the folder for each photo, with the photo's name, and a number where another
+    photo has the same name."""
     targets: dict[Path, Path] = {}
     taken: set[str] = set()
     for photo in photos:

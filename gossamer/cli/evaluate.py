@@ -1,4 +1,4 @@
-"""The verb `evaluate`: counts how many labelled samples a network gets right."""
+"""The verb `evaluate`: count how many labelled samples a network classifies right."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _TOP = (1, 5)
-"""The k of each top-k: a sample counts as right where its class is among the k best."""
+"""The k of each top-k accuracy: a sample counts as right where its class is among the k best."""
 
 
 def evaluate(
@@ -104,8 +104,8 @@ def _ranks(model: str, plan: AnyPlan, samples: LabelledInputs,
 
     The rank is the number of classes that the network puts before the right one.
 
-    Raises InputError where the network does not score classes, or has no class for a sample's
-    label.
+    labels: the file of --labels, or None.
+    Raises InputError where the network does not score classes, or has no class for a label.
     """
     ranks: list[np.ndarray] = []
     right: np.ndarray | None = None
@@ -142,7 +142,7 @@ def _ranks(model: str, plan: AnyPlan, samples: LabelledInputs,
 
 
 _BATCH = 32
-"""Number of samples that are computed at once by networks that take batches of any size."""
+"""Number of samples in one execution, for networks that take batches of any size."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class LabelledInputs:
 
     labels: the label of each sample, as text.
     batches: the input array of each execution.
-    batch: number of samples of an execution; the last may have fewer.
+    batch: number of samples in each execution; the last one may have fewer.
     source: text that says where the samples come from.
     are_photos: whether the samples are photos, whose labels are the names of their folders.
     graph: the network, changed where needed to take the arrays of `batches`.
@@ -168,14 +168,13 @@ class LabelledInputs:
                 network_names: Sequence[str]) -> np.ndarray:
         """Return the index of each sample's class, of `count` classes.
 
-        Labels are looked up among the classes' names. Where a label is no name of a class, all
-        labels are taken as indices. Where a label is no index either, and there are `count` folders
-        of photos, the folders in the order of their names are taken as the classes, with a notice.
+        With a file of names, each label must be a name in it. Without one, labels are read in the
+        first way that suits all of them: as the network's names of classes; as indices; for
+        `count` folders of photos, as the classes in the order of the folders' names, with a notice.
 
-        names_file: the file of --labels, or None. With a file, every label has to be a name in the
-        file.
+        names_file: the file of --labels, or None.
         network_names: names that came with the network.
-        Raises InputError that names the first label without a class.
+        Raises InputError that names a label without a class.
         """
         names = class_names(names_file, count, network_names)
         distinct = sorted(set(self.labels))
@@ -219,8 +218,7 @@ def labelled_inputs(model: str, graph: Graph, data: str, label: str, limit: int 
             raise InputError(f"--label {label}: needs a .csv or .tsv file; {path} is a folder")
         return _photos(model, graph, path, limit, options, batch, is_planned=is_planned)
     if options.names():
-        raise InputError(f"{options.names()[0]}: applies to photos, and {path} holds "
-                         "numbers")
+        raise InputError(f"{options.names()[0]}: applies only to photos, but {path} holds numbers")
     return _numbers(model, graph, path, label, limit, batch)
 
 
@@ -249,7 +247,7 @@ def _numbers(model: str, graph: Graph, path: Path, label: str, limit: int | None
     stored = _stored_shape(path, "x_test" if test else None)
     if stored is not None and len(stored) > 1 and len(shape) > 1 and (
             _without_ones(stored) != _without_ones(shape)):
-        raise InputError(f"{path}: a sample is {shape_text(stored)}, {model} takes "
+        raise InputError(f"{path}: a sample is {shape_text(stored)}, but {model} takes "
                          f"{shape_text(shape)}; save x in that order of axes")
     x = dataset.x.reshape(len(dataset.x), *(size or 1 for size in shape))
     given = graph.inputs[0].given
@@ -270,7 +268,10 @@ def _size_of_batches(graph: Graph) -> int:
 
 
 def _stored_shape(path: Path, name: str | None) -> tuple[int, ...] | None:
-    """Return the shape of a sample in a .npz file; None for other files."""
+    """Return the shape of a sample in a .npz file; None for other files.
+
+    name: the array with the samples; None means x or x_train.
+    """
     if path.suffix != ".npz":
         return None
     with zipfile.ZipFile(path) as archive:
@@ -284,11 +285,12 @@ def _stored_shape(path: Path, name: str | None) -> tuple[int, ...] | None:
 
 
 def _plain(name: str) -> str:
+    """Return a name without what does not tell names apart: case, underscores and spaces."""
     return " ".join(name.casefold().replace("_", " ").split())
 
 
 def _by_name(labels: Sequence[str], names: Sequence[str] | None) -> dict[str, int] | None:
-    """Return the class of each label's name; None where one is not unique."""
+    """Return the class of each label; None where a label is not the name of exactly one class."""
     counts = Counter(map(_plain, names or ()))
     if any(counts[_plain(label)] != 1 for label in labels):
         return None

@@ -1,4 +1,4 @@
-"""Turn the errors of a verb into messages and exit codes."""
+"""Messages and exit codes for the errors and warnings of verbs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ def guarded(verb: Callable[..., None]) -> Callable[..., None]:
     """Return the verb with its errors turned into one line and an exit code.
 
     The code is 2 for an error that the user can mend, 1 for a fault of gossamer itself, 130 for
-    Ctrl-C, 143 for SIGTERM.
-
-    Warnings become one-line notices.
+    Ctrl-C and 143 for SIGTERM. Warnings become notices of one line.
     """
 
     @functools.wraps(verb)
@@ -41,7 +39,7 @@ def guarded(verb: Callable[..., None]) -> Callable[..., None]:
         except KeyboardInterrupt as error:
             from rich.console import Console
 
-            # Ctrl-C may come after a bar has hidden the cursor and before the bar can show it
+            # a bar hides the cursor, and Ctrl-C may keep it from showing the cursor again
             Console(stderr=True).show_cursor()
             if isinstance(error, Terminated):
                 _fail(error, "terminated", error.exit_code)
@@ -49,7 +47,7 @@ def guarded(verb: Callable[..., None]) -> Callable[..., None]:
         except MemoryError as error:
             _fail(error, f"the host's memory does not suffice ({error})", 2)
         except BrokenPipeError:
-            raise  # the reader of standard output has closed it; the console script ends quietly
+            raise  # the reader of standard output has closed it: console.py ends without a message
         except OSError as error:
             if error.filename is None:
                 _fault(error)
@@ -70,11 +68,11 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Make SIGTERM end the body of the with statement as Ctrl-C does.
+    """Make SIGTERM end the body of the with statement by an exception, as Ctrl-C does.
 
-    The terminal's cursor is then shown again, and no file is left half written.
+    So the terminal's cursor is shown again, and no file is left half written.
     """
-    # only the main thread may set the handler, and a handler that a program has set stays
+    # only the main thread may set a handler, and a handler that is set already stays
     if (threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):
         yield

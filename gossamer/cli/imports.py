@@ -1,4 +1,4 @@
-"""Let Ctrl-C end the process while modules are imported."""
+"""Ctrl-C while modules are imported."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ INTERRUPTED = 130
 
 @contextmanager
 def interruptible_at_once() -> Iterator[None]:
-    """Let Ctrl-C end the process at once.
+    """Let Ctrl-C end the process at once within a `with` block of imports.
 
-    Without this context manager, Python may lose a KeyboardInterrupt within imports, or print it
-    and go on.
+    Within imports, Python may lose a KeyboardInterrupt, or print it and go on.
     """
 
     def leave(*_: object) -> None:
         os.write(2, b"error: interrupted\n")
         os._exit(INTERRUPTED)
 
-    # only the main thread may set the handler, and a handler that a program has set stays
+    # only the main thread may set a handler, and a handler that is set already stays
     if (threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGINT) is not signal.default_int_handler):
         yield

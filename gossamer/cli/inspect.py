@@ -40,8 +40,8 @@ def devices(as_json: arguments.JsonOption = False) -> None:
 def inspect(
     model: arguments.ModelArgument,
     batch: Annotated[int | None, typer.Option(
-        min=0, help="Batch size.", show_default="1, or the file's where it does not run at 1",
-        )] = None,
+        min=0, help="Batch size.",
+        show_default="1, or the file's batch size where the network cannot run at 1")] = None,
     shape: arguments.ShapeOption = None,
     weights: arguments.WeightsOption = None,
     outputs: arguments.OutputsOption = None,

@@ -1,5 +1,4 @@
-"""Turn the options about photos into a preprocessing, and check it against the network's
-input."""
+"""The options about photos, as a preprocessing that fits the network's input."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ _ASSUMED = PRESETS["imagenet"]
 
 @dataclass(frozen=True)
 class PhotoOptions:
-    """The values of the options that say how photos are prepared; None or False without the
-    option."""
+    """The values of the options that say how photos are prepared; None or False where an option is
+    not given."""
 
     preprocess: str | None = None
     size: str | None = None
@@ -55,16 +54,14 @@ class PhotoOptions:
 
 
 def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocessing:
-    """Return the preprocessing of photos.
+    """Return the preprocessing that the options ask for, else the network's own, else ImageNet's.
 
-    It is the one that the options ask for, else the network's own, else ImageNet's, with a notice.
-
-    Photos get the size of the network's input unless an option gives a size. Raises InputError
-    where photos that are prepared like this do not fit the network.
+    A notice tells that ImageNet's is assumed. Photos get the size of the network's input unless an
+    option gives a size. Raises InputError where prepared photos would not fit the network.
     """
     if len(graph.network_inputs) > 1:
-        raise InputError(f"{model}: has the inputs {input_names(graph)}, and photos are one "
-                         "input; give --input NAME=X.npy for each")
+        raise InputError(f"{model}: has the inputs {input_names(graph)}, but photos give only "
+                         "one; give --input NAME=X.npy for each")
     input_shape = graph.network_inputs[0].shape
     size = _checked_size(options, model, input_shape)
     fields = _number_fields(options)
@@ -73,7 +70,7 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
         graph.metadata.preprocessing is None)
     if is_assumed and options.resize is None and len(input_shape) == 4 and (
             None in input_shape[2:]):
-        # the network takes pictures of any size, so that they are not resized
+        # a network for pictures of any size gets them as they are
         base = replace(base, size=None, resize=None)
     _check_channels(options.channels or base.channels, model, input_shape)
     if options.channels:
@@ -93,13 +90,13 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
         raise InputError(text) from None
     if is_assumed:
         terminal.notice("assuming ImageNet's preprocessing (RGB, normalised by mean and standard "
-                        "deviation); the results are meaningless if the network was trained with "
-                        "another: see --preprocess, --mean, --std, --scale, --bgr, --grey")
+                        "deviation); if the network was trained with another, the results mean "
+                        "nothing: see --preprocess, --mean, --std, --scale, --bgr, --grey")
     return prepare
 
 
 def _check_normalisation(info: ValueInfo, prepare: Preprocessing, options: PhotoOptions) -> None:
-    """Raise InputError where options ask for another normalisation than a saved plan computes."""
+    """Raise InputError where options ask for another normalisation than the one in a saved plan."""
     if info.given is None or not info.given.changes_values or not options.names():
         return
     asked = InputFormat.from_metadata(prepare)
@@ -119,7 +116,8 @@ def photo_batches(paths: Sequence[str], batch: int, prepare: Preprocessing,
 
 def _checked_size(options: PhotoOptions, model: str,
                   input_shape: Sequence[int | None]) -> tuple[int, int] | None:
-    """Return the height and width of --size, and check --resize too."""
+    """Return the height and width of --size, or None. Raises InputError for a --size or --resize
+    that cannot be."""
     size = _size(options.size) if options.size is not None else None
     if size and len(input_shape) == 4 and any(
             network_length not in (None, length)
@@ -165,17 +163,14 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
 
 
 def check_preset(preset: str) -> Preprocessing:
-    """Return the preparation that --preprocess names.
-
-    Raises InputError for another name.
-    """
+    """Return the preprocessing that --preprocess names. Raises InputError for an unknown name."""
     if preset not in PRESETS:
         raise InputError(f"--preprocess {preset}: {one_of(preset, PRESETS)}")
     return PRESETS[preset]
 
 
 def _base(options: PhotoOptions, model: str, graph: Graph, has_numbers: bool) -> Preprocessing:
-    """Return the preprocessing before single options change it.
+    """Return the preprocessing to which the options for single steps apply.
 
     has_numbers: whether --scale, --mean or --std is given.
     """
@@ -190,9 +185,9 @@ def _base(options: PhotoOptions, model: str, graph: Graph, has_numbers: bool) ->
 
 def _in_channel_order(base: Preprocessing, options: PhotoOptions, model: str,
                       fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with the channels that the options ask for.
+    """Return the fields of Preprocessing for the channels that the options ask for.
 
-    The base's mean and standard deviation are put in the order of these channels.
+    Mean and standard deviation are those of `fields`, or of `base` in the order of the channels.
     """
     channels = options.channels
     if channels == "grey" and base.channels != "grey":
@@ -209,7 +204,7 @@ def _check_channels(order: str, model: str, shape: Sequence[int | None]) -> None
     if len(shape) == 4 and shape[1] not in (None, channels):
         advice = {1: "; --grey makes one", 3: "; leave --grey out"}.get(shape[1] or 0, "")
         reason = "--grey: a photo has 1 channel" if channels == 1 else "a photo has 3 channels"
-        raise InputError(f"{reason}, {model} takes {shape[1]}{advice}")
+        raise InputError(f"{reason}, but {model} takes {shape[1]}{advice}")
 
 
 def _check_photos_fit(prepare: Preprocessing, model: str, info: ValueInfo) -> None:
@@ -222,7 +217,7 @@ def _check_photos_fit(prepare: Preprocessing, model: str, info: ValueInfo) -> No
         side = math.isqrt(shape[1])
         advice = f"; try --grey --size {side}" if side * side == shape[1] else ""
         photo_shape = shape_text((channels, *(prepare.size or ("?", "?"))))
-        raise InputError(f"{model}: takes {shape[1]} numbers, a preprocessed photo has "
+        raise InputError(f"{model}: takes {shape[1]} numbers, but a preprocessed photo has "
                          f"{photo_shape}{advice}")
     if len(shape) != 4:
         raise InputError(f"{model}: input {info.name!r} has shape {shape_text(shape)} and takes "

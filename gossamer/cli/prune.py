@@ -1,4 +1,4 @@
-"""The verb `prune`: it writes an ONNX file with the smallest weights of a network set to zero."""
+"""The verb `prune`: write a network as ONNX, with its smallest weights set to zero."""
 
 from __future__ import annotations
 
@@ -35,22 +35,21 @@ def prune_(
     sparsity: Annotated[float | None, typer.Option(
         metavar="0.9", help="Fraction of weights to set to zero, from 0 to below 1.")] = None,
     per_layer: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="Sparsities of single layers, to which --sparsity then does not "
-                             "apply: a .csv file with lines `layer, sparsity`, or a .json "
-                             "object.")] = None,
+        metavar="FILE", help="Sparsities of single layers, in place of --sparsity: a .csv file "
+                             "with lines `layer, sparsity`, or a .json object.")] = None,
     scope: Annotated[str | None, typer.Option(
         help="Apply --sparsity to all layers together (global) or to each (layer) (default: "
              "global).")] = None,
     pattern: Annotated[str, typer.Option(
-        help="Sparsity pattern: unstructured; 2:4, two of every four weights along the input "
-             "channels; channels, whole filters (of smallest norm).")] = "unstructured",
+        help="Sparsity pattern: unstructured; 2:4 (two of every four weights along the input "
+             "channels); channels (whole filters, of smallest norm).")] = "unstructured",
     speed_up: Annotated[float | None, typer.Option(
         "--speed-up", metavar="2",
-        help="Choose sparsities that make the network this many times as fast on --device, with "
-             "few zeros (measured by `gossamer advise`).")] = None,
+        help="Measure the network on --device, as `gossamer advise` does, and choose sparsities "
+             "with few zeros that make it this many times as fast.")] = None,
     device: arguments.DeviceOption = None,
     batch: Annotated[int | None, typer.Option(
-        min=1, help="Batch size for --speed-up (default: as for advise).")] = None,
+        min=1, help="Batch size for --speed-up (default: that of `gossamer advise`).")] = None,
     precision: Annotated[str | None, typer.Option(
         help="Lowest precision allowed, for --speed-up (default: fp32).")] = None,
     keep: Annotated[list[str] | None, typer.Option(
@@ -65,20 +64,20 @@ def prune_(
     Writes an ONNX file with the graph of MODEL, in which only weights have changed.
     """
     if speed_up is None:
-        _check_zeros(sparsity, per_layer, scope, pattern)
-        _check_measured(device=device, batch=batch, precision=precision)
+        _check_sparsity(sparsity, per_layer, scope, pattern)
+        _check_absent(device=device, batch=batch, precision=precision)
     else:
         _check_speed_up(speed_up, sparsity, per_layer, scope, pattern, precision)
     read = onnx_form(model, weights)
-    shares = {} if per_layer is None else read_shares(per_layer)
+    sparsities = {} if per_layer is None else read_sparsities(per_layer)
     output_files.check_file("--output", output, ".onnx",
                             filter(None, (model, weights, per_layer)))
     if speed_up is not None:
-        shares = _measured_shares(model, read, speed_up, keep or (), device, batch,
-                                  precision or "fp32")
+        sparsities = _measured_sparsities(model, read, speed_up, keep or (), device, batch,
+                                          precision or "fp32")
     network = read()
     with _naming_options(model, per_layer, keep):
-        layers = prune(network, sparsity, shares, scope=scope or "global", depthwise=depthwise,
+        layers = prune(network, sparsity, sparsities, scope=scope or "global", depthwise=depthwise,
                        pattern=pattern, keep=keep or ())
     if all(layer.kept for layer in layers):
         raise InputError(f"{model}: has no weights to prune" + (
@@ -99,7 +98,7 @@ def prune_(
 @contextmanager
 def _naming_options(model: str, per_layer: Path | None, keep: Sequence[str] | None
                     ) -> Iterator[None]:
-    """Name in errors of prune() the options or the file that they come from."""
+    """Make errors of prune() within a `with` block begin with the option or file at fault."""
     try:
         yield
     except InputError as error:
@@ -110,9 +109,10 @@ def _naming_options(model: str, per_layer: Path | None, keep: Sequence[str] | No
         raise ModelError(f"{model}: {error}") from None
 
 
-def _check_zeros(sparsity: float | None, per_layer: Path | None, scope: str | None,
-                 pattern: str) -> None:
-    """Raise InputError where the options do not say which weights become zero."""
+def _check_sparsity(sparsity: float | None, per_layer: Path | None, scope: str | None,
+                    pattern: str) -> None:
+    """Raise InputError where the options do not say how many weights become zero, or say it twice.
+    """
     arguments.check_choice("--pattern", pattern, PATTERNS)
     if pattern == "2:4":
         if sparsity not in (None, 0.5) or per_layer is not None:
@@ -125,14 +125,17 @@ def _check_zeros(sparsity: float | None, per_layer: Path | None, scope: str | No
     if scope is not None:
         arguments.check_choice("--scope", scope, SCOPES)
     if scope == "global" and pattern != "unstructured":
-        raise InputError(f"--scope global: --pattern {pattern} applies to each layer; leave "
+        raise InputError(f"--scope global: --pattern {pattern} prunes each layer by itself; leave "
                          "--scope out")
     if scope is not None and sparsity is None:
         raise InputError(f"--scope {scope}: needs --sparsity")
 
 
-def _check_measured(**options: object) -> None:
-    """Raise InputError for options that need --speed-up."""
+def _check_absent(**options: object) -> None:
+    """Raise InputError for a given option, which would have no effect without --speed-up.
+
+    options: the values by the names of the options; None where an option is not given.
+    """
     for name, value in options.items():
         if value is not None:
             raise InputError(f"--{name} {value}: needs --speed-up")
@@ -140,7 +143,8 @@ def _check_measured(**options: object) -> None:
 
 def _check_speed_up(speed_up: float, sparsity: float | None, per_layer: Path | None,
                     scope: str | None, pattern: str, precision: str | None) -> None:
-    """Raise InputError for a wrong --speed-up, or options that exclude it."""
+    """Raise InputError for a wrong --speed-up or --precision, and for options that set sparsities
+    which --speed-up finds itself."""
     if (reason := check_speed_up(speed_up)) is not None:
         raise InputError(f"--speed-up {speed_up:g}: {reason}")
     given = {"--sparsity": sparsity, "--per-layer": per_layer, "--scope": scope,
@@ -153,15 +157,17 @@ def _check_speed_up(speed_up: float, sparsity: float | None, per_layer: Path | N
         raise InputError(f"--precision {precision}: {one_of(precision, PRECISIONS)}")
 
 
-def _measured_shares(model: str, read: Callable[[], onnx.ModelProto], speed_up: float,
-                     keep: Sequence[str], device: str | None, batch: int | None,
-                     precision: str) -> dict[str, float]:
-    """Measure the network, and return the sparsity of each layer that is pruned to reach a
-    speed-up.
+def _measured_sparsities(model: str, read: Callable[[], onnx.ModelProto], speed_up: float,
+                         keep: Sequence[str], device: str | None, batch: int | None,
+                         precision: str) -> dict[str, float]:
+    """Measure the network, and return the sparsity of each layer to prune for a speed-up.
 
+    read: makes the network's ONNX model.
+    keep: layers that the user does not want to be pruned.
     Raises InputError where zeros make no layer faster.
     """
     with _naming_options(model, None, keep):
+        # pruning a copy shows which layers cannot be pruned; the sparsity does not matter
         kept = [layer.name for layer in prune(read(), 0.5, keep=keep) if layer.kept]
     with Console(stderr=True).status("reading the network") as status, naming(model):
         advice = advise(read, device=device, batch=batch, precision=precision, note=status.update)
@@ -171,13 +177,13 @@ def _measured_shares(model: str, read: Callable[[], onnx.ModelProto], speed_up: 
                          f"{advice.device}; gossamer advise shows the times")
     if not choice.reached:
         terminal.notice(f"--speed-up {speed_up:g}: the expected speed-up is at most "
-                        f"{choice.speed_up:.2f}, which the written network has",
+                        f"{choice.speed_up:.2f}; the network is pruned for this",
                         "warning")
     return choice.sparsities
 
 
-def read_shares(path: Path) -> dict[str, float]:
-    """Return the fraction of zeros for each layer that a .csv or .json file names.
+def read_sparsities(path: Path) -> dict[str, float]:
+    """Return the sparsity of each layer that a .csv or .json file names.
 
     Raises InputError that names the file and the line.
     """
@@ -190,31 +196,31 @@ def read_shares(path: Path) -> dict[str, float]:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
     pairs = _csv_pairs(path, text) if path.suffix == ".csv" else _json_pairs(path, text)
-    shares: dict[str, float] = {}
+    sparsities: dict[str, float] = {}
     for where, name, value in pairs:
         try:
-            share = float(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
+            sparsity = float(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
         except (TypeError, ValueError):
             raise InputError(f"{where}: the sparsity of layer {name!r} is {value!r}, expected a "
                              "number") from None
-        if (reason := check_sparsity(share)) is not None:
-            raise InputError(f"{where}: the sparsity of layer {name!r} is {share:g}: {reason}")
-        if name in shares:
+        if (reason := check_sparsity(sparsity)) is not None:
+            raise InputError(f"{where}: the sparsity of layer {name!r} is {sparsity:g}: {reason}")
+        if name in sparsities:
             raise InputError(f"{where}: layer {name!r} is given twice")
-        shares[name] = share
-    if not shares:
+        sparsities[name] = sparsity
+    if not sparsities:
         raise InputError(f"{path}: names no layer; expected lines like `conv1, 0.9`")
-    return shares
+    return sparsities
 
 
 def _csv_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
-    """Yield the place in the file, the layer and the sparsity of each line."""
+    """Yield the file and line, the layer and the sparsity of each line."""
     reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
     try:
         for row in reader:
             cells = [cell.strip() for cell in row]
-            heading = reader.line_num == 1 and cells[1:] == ["sparsity"]
-            if not any(cells) or cells[0].startswith("#") or heading:
+            is_heading = reader.line_num == 1 and cells[1:] == ["sparsity"]
+            if not any(cells) or cells[0].startswith("#") or is_heading:
                 continue
             where = f"{path}: line {reader.line_num}"
             if len(cells) != 2:
@@ -227,7 +233,7 @@ def _csv_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
 def _json_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
     """Yield the file, the layer and the sparsity of each entry."""
     try:
-        # whole numbers are read as floats: a number that is too large for a float becomes infinite
+        # as a float a whole number of many digits becomes infinite, instead of failing later
         content = json.loads(text, object_pairs_hook=tuple, parse_int=float)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: line {error.lineno}: is no JSON: {error.msg}") from None
@@ -258,8 +264,8 @@ def _report(model: str, output: Path, layers: list[PrunedLayer], as_json: bool) 
     print(f"{counted(len(pruned), 'layer')}: density {before / weights:.2%} before, "
           f"{after / weights:.2%} after; {weights - after} of {weights} weights "
           f"are zero, {weights - before} were before")
-    terminal.print_line(f"written: {output}, an ONNX file: the graph of {model} with its "
-                        "weights pruned, nothing else changed")
+    terminal.print_line(f"written: {output}, the graph of {model} as ONNX, in which only weights "
+                        "have changed")
     if after < before:
         print("pruning costs accuracy unless the network is trained further; "
               + evaluate_hint(output))

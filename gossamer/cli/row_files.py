@@ -1,7 +1,7 @@
-"""Write the rows of `run` to files.
+"""Files of the rows of `run`.
 
-Files of JSON lines and CSV grow row by row and can be continued; .npy and Parquet files appear when
-they are complete.
+Files of JSON lines and CSV grow row by row, and can be continued. Files of NumPy and Parquet appear
+only when they are complete.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from gossamer.io.text import shape_text
 GROWING = (".jsonl", ".csv")
 """Suffixes of the files that can be continued."""
 _JSON = json.JSONEncoder(allow_nan=False).encode
-"""Function that returns a row's document() as JSON; it takes Python's numbers, not NumPy's."""
+"""Function that writes a row's document() as JSON. It takes numbers of Python, not of NumPy."""
 _MOST_COLUMNS = 4096
-"""The most columns of a CSV file, in which each number of a row has a column of its own."""
+"""The most columns of a CSV file, where each number of a row has a column of its own."""
 
 
 @dataclass(frozen=True)
 class Row:
     """The answer of a network for one input.
 
-    name: the input's file or number.
+    name: the input's file, or its index in a CSV file.
     label: the input's label in a CSV file; None where the input has no label.
     error: why the input could not be read, or why its outputs are wrong; "" without an error.
     classes: the best classes, as best_classes() returns them; None where the network does not score
     classes.
-    outputs: for each output of the network, by its name, the part that belongs to this input.
+    outputs: the outputs for this input, without the batch dimension, by their names.
     """
 
     name: str | int
@@ -51,9 +51,9 @@ class Row:
     outputs: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def document(self, key: str) -> dict[str, Any]:
-        """Return the row for JSON.
+        """Return the row as an object for JSON.
 
-        key: the key of the row's name, such as "file".
+        key: the key of the row's name: "file" or "sample".
         """
         result: dict[str, Any] = {key: self.name}
         if self.label is not None:
@@ -67,9 +67,9 @@ class Row:
         return result
 
     def columns(self, key: str) -> dict[str, Any]:
-        """Return the row for tables, with outputs as flat arrays.
+        """Return the row by the columns of a table, with outputs as flat arrays.
 
-        key: as for document().
+        key: the column of the row's name: "file" or "sample".
         """
         result: dict[str, Any] = {key: self.name}
         if self.label is not None:
@@ -83,9 +83,10 @@ class Row:
 
 
 def _numbers(values: np.ndarray) -> Any:
-    """Return an array as nested lists.
+    """Return an array as nested lists of Python's numbers.
 
-    Float32 and float16 are written with no more digits than they need.
+    A float32 or float16 becomes the float64 with the same shortest decimal text, so that JSON and
+    CSV have few digits.
     """
     if values.dtype in (np.float32, np.float16):
         values = values.astype(str).astype(np.float64)
@@ -93,8 +94,9 @@ def _numbers(values: np.ndarray) -> Any:
 
 
 def check(path: Path, option_text: str, outputs: int) -> None:
-    """Raise InputError where no file of rows can be written under this name.
+    """Raise InputError where rows cannot be written to a file of this name.
 
+    option_text: the option and its value, for messages.
     outputs: the number of the network's outputs.
     """
     output_files.check_named(option_text, path, tuple(_KINDS))
@@ -107,16 +109,16 @@ def check(path: Path, option_text: str, outputs: int) -> None:
 
 
 class RowFile(abc.ABC):
-    """A file that takes rows, completed at the end of a with statement.
+    """A file of rows, which is complete at the end of a `with` block.
 
-    Where the body of the with statement fails, a file that grows row by row keeps its rows, and any
-    other file is not written.
+    Where the block fails, a file that grows row by row keeps its rows, and any other file is not
+    written.
 
     done: the names of the rows that the file has already, as text.
     """
 
-    stays = ""
-    """The end of a message that the file cannot be written."""
+    what_stays = ""
+    """The end of the message that the file cannot be written."""
 
     def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
         self._path = path
@@ -127,13 +129,14 @@ class RowFile(abc.ABC):
 
     @abc.abstractmethod
     def write(self, rows: Sequence[Row], count: int) -> None:
-        """Add rows, of which the file will have `count` in all.
+        """Add rows.
 
+        count: number of rows that the file will have when it is complete.
         Raises InputError where the rows cannot be written.
         """
 
     def complete(self) -> None:  # noqa: B027
-        """Write what is left to write when there are no more rows."""
+        """Write what is left after the last row."""
 
     def __enter__(self) -> RowFile:
         return self
@@ -151,17 +154,17 @@ class RowFile(abc.ABC):
             yield
         except OSError as error:
             raise InputError(f"{self._option_text}: cannot be written: "
-                             f"{error.strerror or error}{self.stays}") from None
+                             f"{error.strerror or error}{self.what_stays}") from None
 
 
 class _Lines(RowFile):
     """A text file to which rows are appended.
 
-    Where a process ends early, its rows stay in the file. A last row that was cut off by the end of
-    the process is removed when the file is continued.
+    The rows stay in the file where the process ends early. A last row that this cut off is removed
+    when the file is continued.
     """
 
-    stays = "; the rows written so far stay, and --resume continues them"
+    what_stays = "; the rows written so far stay, and --resume continues the file"
 
     def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
         super().__init__(path, option_text, key)
@@ -191,19 +194,19 @@ class _Lines(RowFile):
 
     @abc.abstractmethod
     def _whole(self, text: str) -> str:
-        """Return the text of a file, without its last row where that row was cut off."""
+        """Return the complete rows at the beginning of a file's text."""
 
     @abc.abstractmethod
     def _names(self, text: str) -> set[str]:
-        """Return the names of the rows in a text.
+        """Return the names of the rows in a file's text.
 
-        Raises InputError where the text does not have rows as this command writes them.
+        Raises InputError where the rows are not as this command writes them.
         """
 
     def _other_rows(self, line: int, expected: str) -> InputError:
-        return InputError(f"{self._option_text}: --resume continues files of this command, but "
-                          f"line {line} is not one of its rows: expected {expected}; leave "
-                          "--resume out to overwrite the file")
+        return InputError(f"{self._option_text}: --resume continues only files of this command; "
+                          f"expected {expected} in line {line}; leave --resume out to overwrite "
+                          "the file")
 
 
 class JsonLines(_Lines):
@@ -228,8 +231,9 @@ class JsonLines(_Lines):
 class CsvLines(_Lines):
     """A table under a line of headings.
 
-    The headings are those of the first row without an error, or those of the first row where all
-    rows have errors. A table that is continued keeps its headings.
+    The columns are those of the first row without an error; the rows before it wait until they are
+    known. Where all rows have errors, they are those of the first row. A table that is continued
+    keeps its headings.
     """
 
     def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
@@ -242,8 +246,9 @@ class CsvLines(_Lines):
             columns = {name: value for column, values in row.columns(self._key).items()
                        for name, value in _cells(column, values)}
             if len(columns) > _MOST_COLUMNS:
-                raise InputError(f"{self._option_text}: a row has {len(columns)} numbers, a table "
-                                 f"at most {_MOST_COLUMNS}; .npy and .jsonl have no limit")
+                raise InputError(f"{self._option_text}: a row has {len(columns)} numbers, more "
+                                 f"than the {_MOST_COLUMNS} columns of a .csv file; .npy and "
+                                 ".jsonl have no limit")
             self._waiting.append(columns)
             if not row.error:
                 self._check_headings(list(columns))
@@ -271,7 +276,7 @@ class CsvLines(_Lines):
 
     def _whole(self, text: str) -> str:
         end = text.rfind("\n") + 1
-        # a line break within a quoted cell ends no row
+        # a line break within quotation marks does not end a row
         while text.count('"', 0, end) % 2:
             end = text.rfind("\n", 0, end - 1) + 1
         return text[:end]
@@ -298,7 +303,8 @@ def _cells(column: str, value: Any) -> Iterator[tuple[str, Any]]:
 class NumpyFile(RowFile):
     """The rows of the network's only output as an array, with NaN where an input could not be read.
 
-    The file is written while the rows come, and appears when it is complete.
+    The rows are written as they come, to a file that takes its name when it is complete. Rows
+    before the first output wait, since its shape is not known.
     """
 
     def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
@@ -317,17 +323,20 @@ class NumpyFile(RowFile):
                 file, empty = self._begun(values, count)
                 if values is not None and values.shape != empty.shape:
                     raise InputError(
-                        f"{self._option_text}: {row.name} has an output of shape "
-                        f"{shape_text(values.shape)}, earlier inputs {shape_text(empty.shape)}, "
-                        "which cannot be one array; .jsonl and .parquet take both, --size resizes "
-                        "all pictures")
+                        f"{self._option_text}: the output of {row.name} is "
+                        f"{shape_text(values.shape)}, that of earlier inputs is "
+                        f"{shape_text(empty.shape)}: both cannot be in one array; .jsonl and "
+                        ".parquet take both, --size resizes all pictures")
                 file.write(empty.tobytes() if values is None else
                            np.ascontiguousarray(values).tobytes())
 
     def _begun(self, values: np.ndarray | None, count: int) -> tuple[IO[bytes], np.ndarray]:
-        """Return the opened file and a row of NaN for inputs that cannot be read.
+        """Return the file, opened at the first output, and a row for inputs that cannot be read.
 
-        Where outputs are no floats, the row has zeros and only states the shape.
+        The row is NaN where outputs are floats. Otherwise it only states the shape of a row.
+
+        values: the output of the present row; None where its input could not be read.
+        Raises InputError where an input could not be read, and the outputs are not floats.
         """
         if self._file is None or self._empty is None:
             assert values is not None
@@ -345,14 +354,15 @@ class NumpyFile(RowFile):
         return self._file, self._empty
 
     def _no_nan(self, dtype: np.dtype) -> InputError:
-        return InputError(f"{self._option_text}: an input could not be read, and {dtype} has no "
-                          "NaN to mark its row; use .jsonl or .csv")
+        return InputError(f"{self._option_text}: an input could not be read, and its row cannot be "
+                          f"marked by NaN in {dtype}; use .jsonl or .csv")
 
 
 class ParquetFile(RowFile):
     """A table of Parquet, in which an output is a list of numbers.
 
-    The file is written while the rows come, and appears when it is complete.
+    The rows are written as they come, to a file that takes its name when it is complete. Rows
+    before the first one without an error wait, since the types of the columns are not known.
     """
 
     def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
@@ -369,7 +379,7 @@ class ParquetFile(RowFile):
     def _write_waiting(self, typical: Sequence[Mapping[str, Any]]) -> None:
         """Write the rows that wait.
 
-        typical: a row whose types are those of the columns.
+        typical: a row from which the columns take their types, or none where they are known.
         """
         import pyarrow
         from pyarrow import parquet
@@ -401,7 +411,7 @@ _KINDS: dict[str, type[RowFile]] = {
 def open_rows(path: Path, option_text: str, key: str, resume: bool) -> RowFile:
     """Return the file of rows at a path that check() has accepted.
 
-    key: the JSON key of the rows' names, or the heading of the column with the rows' names.
-    resume: whether a file that exists is continued.
+    key: the JSON key, or the heading of the column, of the rows' names.
+    resume: whether to continue an existing file.
     """
     return _KINDS[path.suffix](path, option_text, key, resume)

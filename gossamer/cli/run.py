@@ -1,4 +1,4 @@
-"""The verb `run`: runs a network on photos or on arrays."""
+"""The verb `run`: run a network on photos or on arrays."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def run(
         remote = None
         if ray is not None:
             if threads is not None:
-                raise InputError(f"--threads {threads}: the workers of --ray {ray} take all; leave "
-                                 "it out")
+                raise InputError(f"--threads {threads}: the workers of --ray {ray} take all "
+                                 "threads; leave --threads out")
             run_rows.check_ray(photos, table)
             prepare = photo_options.preprocessing(model, graph, options)
             network = model if saved_plan is not None else inputs_of_rows.graph
@@ -149,9 +149,9 @@ def _check_sources(photos: list[str], arrays: list[str], labels: Path | None) ->
 def _execute(model: str, saved_plan: AnyPlan | None, inputs: RunInputs, device: str | None,
              strict: bool, table: bool, threads: Threads | None,
              ) -> tuple[AnyPlan, dict[str, np.ndarray], Any]:
-    """Return the plan, the network's outputs on all inputs, and the plan's report.
+    """Return the plan, the network's outputs for all inputs, and the plan's report.
 
-    Where `table` is set, the report has the times of the layers.
+    table: whether to time the layers for the report.
     """
     graph, results = inputs.graph, list[tuple[np.ndarray, ...]]()
     inverted: list[str] = []
@@ -191,17 +191,15 @@ def _tell_of_negatives(inverted: list[str]) -> None:
 
 
 _MOST_ANSWERS = 20
-"""The number of rows at the beginning of an --input array for which classes are printed."""
+"""The most rows of an --input array whose classes are printed; they are the first ones."""
 
 
 def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Graph,
                  labels: Path | None, top: int) -> list[dict[str, Any]] | None:
-    """Return the best classes of each input; None for other networks.
+    """Return the best classes of each input; None where the network does not score classes.
 
-    Warns of outputs with NaN or infinity.
-
-    An input with scores that are not finite has no best classes. Raises InputError where labels
-    are given and do not fit.
+    Prints a warning of outputs with NaN or infinity. An input with such scores has no best classes.
+    Raises InputError where the file of --labels does not fit.
     """
     first, metadata = graph.network_outputs[0].name, graph.metadata
     scores = outputs[first]
@@ -217,7 +215,7 @@ def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Gr
 
 def _warn_of_broken_numbers(outputs: Mapping[str, np.ndarray], names: Sequence[str],
                             classify: bool) -> dict[str, list[int]]:
-    """Warn of outputs with NaN or infinity, and return the rows with such numbers, by output."""
+    """Warn of outputs with NaN or infinity, and return the rows that have them, for each output."""
     broken = {}
     for output, values in outputs.items():
         if network_outputs.is_finite(values):
@@ -252,7 +250,7 @@ def print_results(plan: AnyPlan, report: Any, inputs: RunInputs, outputs: Mappin
 def print_json(model: str, plan: AnyPlan, report: Any, inputs: RunInputs,
                outputs: Mapping[str, np.ndarray], answers: list[dict[str, Any]] | None,
                table: bool) -> None:
-    """Print the same as print_results(), and the index of each class, as JSON."""
+    """Print as JSON what print_results() prints, and the index of each class."""
     device, description = device_of(plan)
     results: dict[str, Any] = {
         "model": model, "device": device,

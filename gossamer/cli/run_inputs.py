@@ -1,4 +1,4 @@
-"""Read the inputs of `run`: photos, arrays, folders of pictures and CSV files."""
+"""The inputs of `run`: photos, arrays, folders of pictures and CSV files."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ _WHITE = 255.0
 
 @dataclass(frozen=True)
 class RunInputs:
-    """The inputs that a network runs on.
+    """The inputs of one call of the verb `run`.
+
+    An input here is a photo, or a row of arrays: one sample for each input of the graph.
 
     names: one name for each input, for messages and results.
-    batch: number of inputs that run at once.
+    batch: number of inputs in each execution; the last one may have fewer.
     batches: the arrays of each execution, in the order of the graph's inputs.
     are_photos: whether the inputs were read from photos.
     graph: the network, changed where needed to take the arrays of `batches`.
@@ -56,9 +58,9 @@ class RunInputs:
 
 def photo_inputs(model: str, graph: Graph, photos: list[str], options: PhotoOptions,
                  batch: int | None, *, is_planned: bool) -> RunInputs:
-    """Return the photos in batches.
+    """Return photos in batches.
 
-    model: the network as the command line names it, for messages.
+    model: the MODEL argument, for messages.
     is_planned: whether MODEL is a saved plan, whose input formats are fixed.
     Raises InputError where the photos do not fit the network.
     """
@@ -76,8 +78,8 @@ def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptio
     Raises InputError where the arrays do not fit the network.
     """
     if options.names():
-        terminal.notice(f"{', '.join(options.names())}: ignored, since they apply to photos and "
-                        "not to --input")
+        terminal.notice(f"{', '.join(options.names())}: ignored, since --input gives arrays and "
+                        "not photos")
     arrays = arguments.read_inputs(texts, graph)
     if arguments.has_batch(graph):
         rows = next(len(values) for values, info in zip(arrays, graph.network_inputs, strict=True)
@@ -93,10 +95,12 @@ def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptio
 
 
 def batch_size(graph: Graph, batch: int | None, rows: int, default: int) -> int:
-    """Return how many rows run at once.
+    """Return how many rows to run in one execution, of `rows` in all.
 
-    batch: the value of --batch.
-    Raises InputError where this batch size would change the network's results.
+    batch: the value of --batch, or None.
+    default: the batch size without --batch. All rows run at once where a smaller batch would
+    change the network's results.
+    Raises InputError where the batch size of --batch would change them.
     """
     size = min(batch or default, rows)
     if size >= rows:
@@ -115,8 +119,8 @@ def scored_classes(graph: Graph, scores: np.ndarray, rows: int, labels: Path | N
     """Return whether the first output scores classes, and the names of the classes, if known.
 
     scores: the first output for `rows` inputs.
-    labels: the file of --labels.
-    Raises InputError where labels are given and do not fit.
+    labels: the file of --labels, or None.
+    Raises InputError where the file does not have one name for each class.
     """
     metadata = graph.metadata
     if metadata.detector is None and (are_photos or labels or metadata.classes) and (
@@ -130,16 +134,14 @@ def scored_classes(graph: Graph, scores: np.ndarray, rows: int, labels: Path | N
 
 
 def negatives(names: Sequence[str], pictures: np.ndarray, metadata: ModelMetadata) -> list[str]:
-    """Return the names of the pictures that look inverted.
+    """Return the names of the pictures that look inverted, such as dark digits on a light ground
+    for a network that was trained on light digits on a dark ground.
 
-    Such is a dark digit on a light ground where the network was trained on light digits on a dark
-    ground.
+    A picture looks inverted where its mean grey level is nearer to that of the inverted training
+    pictures. Where the training pictures are neither dark nor light, no picture does.
 
-    Only mean brightness is compared, so that the result is empty where the mean brightness of the
-    training data was medium.
-
-    names: the names of the pictures; there may be more names than pictures.
-    pictures: the grey levels of each picture.
+    names: the names of the pictures, which may be followed by others.
+    pictures: the grey levels of each picture, from 0 to 255.
     """
     if metadata.brightness is None or _WHITE / 4 <= metadata.brightness <= _WHITE * 3 / 4:
         return []
@@ -149,7 +151,7 @@ def negatives(names: Sequence[str], pictures: np.ndarray, metadata: ModelMetadat
 
 
 _BATCH = 32
-"""Number of rows that are computed at once where --batch is not given."""
+"""Number of rows in one execution where --batch is not given."""
 _TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
 
@@ -157,7 +159,7 @@ _TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 class Entry:
     """One input, and whether it could be read.
 
-    index: the input's number among all inputs.
+    index: the input's index among all inputs.
     error: why the input could not be read; "" where it was read.
     """
 
@@ -166,19 +168,19 @@ class Entry:
 
 
 Chunk = tuple[list[Entry], np.ndarray | None]
-"""Inputs in their order, and one array of all inputs that could be read. The array is None where no
-input could be read."""
+"""Some inputs in their order, and one array of those that could be read, or None where there are
+none."""
 
 
 @dataclass(frozen=True)
 class RowInputs:
-    """Inputs that become rows, one row for each input.
+    """Inputs for each of which `run` writes a row.
 
     key: the key or heading under which a row names its input: "file" or "sample".
-    names: the file or the number of each input.
-    labels: the label of each input of a CSV file that has labels; else None.
-    batch: the most inputs that run at once.
-    chunks: function that reads the inputs with the given numbers.
+    names: the file or the index of each input.
+    labels: the label of each input of a CSV file with labels; otherwise None.
+    batch: the most inputs in one execution.
+    chunks: function that reads the inputs with the given indices.
     graph: the network, changed where needed to take the arrays of the chunks.
     """
 
@@ -191,17 +193,17 @@ class RowInputs:
 
 
 def is_table(name: str) -> bool:
-    """Whether a name is the name of a CSV file."""
+    """Return whether a name is that of a CSV file."""
     return name.lower().endswith(_TABLES)
 
 
 def make_rows(sources: Sequence[str]) -> bool:
-    """Return whether each input makes a row: for folders and CSV files."""
+    """Return whether `run` writes a row for each input: if a source is a folder or a CSV file."""
     return any(is_table(name) or Path(name).is_dir() for name in sources)
 
 
 def check_label(label: str) -> None:
-    """Raise InputError where a column of labels is named for inputs that have no columns."""
+    """Raise InputError where --label is given for inputs that have no columns."""
     if label != FIRST:
         raise InputError("--label: needs a .csv file of samples")
 
@@ -210,7 +212,7 @@ def row_inputs(model: str, graph: Graph, sources: Sequence[str], options: PhotoO
                batch: int | None, label: str, *, is_planned: bool) -> RowInputs:
     """Return the inputs of folders and picture files, or of one CSV file.
 
-    model: the network as the command line names it.
+    model: the MODEL argument, for messages.
     is_planned: whether MODEL is a saved plan, whose input formats are fixed.
     Raises InputError where there are no inputs, or where the inputs do not fit the network.
     """
@@ -221,7 +223,7 @@ def row_inputs(model: str, graph: Graph, sources: Sequence[str], options: PhotoO
     if len(sources) > 1:
         raise InputError(f"{tables[0]}: is a table of samples; give no other files")
     if options.names():
-        raise InputError(f"{options.names()[0]}: applies to photos, and {tables[0]} is a "
+        raise InputError(f"{options.names()[0]}: applies only to photos, but {tables[0]} is a "
                          "table")
     return _samples(model, graph, Path(tables[0]), batch, label)
 
@@ -260,19 +262,19 @@ def _pictures(model: str, graph: Graph, sources: Sequence[str], options: PhotoOp
 
 def _samples(model: str, graph: Graph, path: Path, batch: int | None, label: str) -> RowInputs:
     if len(graph.inputs) > 1:
-        raise InputError(f"{model}: has the inputs {input_names(graph)}, and a table is one "
-                         "input; give --input NAME=X.npy for each")
+        raise InputError(f"{model}: has the inputs {input_names(graph)}, but a table gives only "
+                         "one; give --input NAME=X.npy for each")
     info = graph.inputs[0]
     shape = info.shape[1:]
     if None in shape or info.dtype != "float32":
-        raise InputError(f"{path}: {model} takes {shape_text(info.shape)} {info.dtype}, a row of a "
-                         "table is a fixed number of float32 values")
+        raise InputError(f"{path}: {model} takes {shape_text(info.shape)} {info.dtype}, but a row "
+                         "of a table is a fixed number of float32 values")
     numbers, labels = csv_files.read_inputs(path, math.prod(size or 1 for size in shape), label,
                                             graph.metadata.columns)
     if labels is not None:
         column = f"{label} column" if label in (FIRST, LAST) else f"column {quoted(label)}"
-        terminal.notice(f"{path}: its {column} is used as labels, since the network has one input "
-                        "less than the table has columns")
+        terminal.notice(f"{path}: its {column} is used as labels, since the table has one column "
+                        "more than the network has inputs")
     x = numbers.reshape(len(numbers), *(size or 1 for size in shape))
     if info.given is not None:
         x = info.given.arranged(x)
@@ -287,6 +289,6 @@ def _samples(model: str, graph: Graph, path: Path, batch: int | None, label: str
 
 
 def _batch(graph: Graph, batch: int | None, rows: int) -> int:
-    # pictures of several sizes are computed one by one
+    # a network for pictures of any size gets them one by one
     default = _BATCH if has_batch(graph) and not is_open(graph) else 1
     return batch_size(graph, batch, rows, default)

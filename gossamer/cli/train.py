@@ -34,13 +34,13 @@ DEMO: dict[str, Any] = {"sizes": (1024, 32, 10), "schedule": ("step", 4, 0.3), "
 samples and the learning rate of 0.3."""
 DEMO_FOLDER = Path("gossamer-train-demo")
 _DEMO_PAD = "32x32"
-"""The size to which the demo pads MNIST's pictures, by the text that --pad takes."""
+"""The size to which the demo pads MNIST's pictures, as --pad takes it."""
 _HALF = 0.5
 """The default of --threshold."""
 _WORDS = {"leave resume out": "leave --resume out", "a learning_rate below": "an --lr below",
           "numbers in x": "numbers in the samples",
           "take output='linear', or bring y into": "leave --published out, or bring them into"}
-"""Phrases in messages of training, each with the phrase that replaces it on the command line."""
+"""Phrases in messages of training for Python, and what the command line says in their place."""
 _SUFFIXES = {"--output": ".onnx", "--curve": ".png", "--report": ".json"}
 
 
@@ -206,10 +206,9 @@ def train(
 
 def _fit(mlp: MLP, data: TrainingData, reporter: EpochReporter, checkpoint: Path | None,
          resume: bool) -> None:
-    """Train the network.
+    """Train the network, and end the process where training is interrupted or diverges.
 
-    An interruption and divergence become a notice and an exit code; wrong input is reported in the
-    words of the command line.
+    Raises InputError for wrong input, with options in place of the arguments of fit().
     """
     held_out = data.held_out
     try:
@@ -232,7 +231,7 @@ def _fit(mlp: MLP, data: TrainingData, reporter: EpochReporter, checkpoint: Path
 
 
 def _checkpoint_hint(checkpoint: Path | None) -> str:
-    """Return a sentence on whether training can be resumed."""
+    """Return a sentence that says whether training can be resumed, and how."""
     if checkpoint is not None and checkpoint.is_file():
         return f"the checkpoint {checkpoint} was kept: the same command with --resume goes on"
     return "the trained weights are lost: --checkpoint FILE would keep them for --resume"
@@ -280,12 +279,11 @@ def _checked(mlp: MLP, data: DataShape) -> Settings:
 
 
 def _in_options(error: GossamerError) -> str:
-    """Return the message of an error in training, in the words of the command line."""
+    """Return the message of an error in training, with options in place of Python's arguments."""
     if isinstance(error, OtherSettings):
         stored, current = (_setting(error.key, value) for value in (error.there, error.here))
-        return (f"{error.path}: is the checkpoint of a network with {stored}, this one has "
-                f"{current}: give {stored}; or give another file, or leave --resume out to start "
-                "anew")
+        return (f"{error.path}: is the checkpoint of a network with {stored}, but this one has "
+                f"{current}; give {stored} or another file, or leave --resume out to start anew")
     text = str(error)
     for words, in_command_line in _WORDS.items():
         text = text.replace(words, in_command_line)
@@ -309,11 +307,12 @@ def _setting(name: str, value: Any) -> str:
 
 def _check_outputs(outputs: dict[str, Path | None], curve_file: Path | None,
                    checkpoint: Path | None, files_read: Sequence[str | None]) -> None:
-    """Raise InputError, before the work, where a file could not be written.
+    """Raise InputError, before any work, where a file cannot be written.
 
-    Removes the demo's own curve from `outputs` where it cannot be drawn.
+    Sets the curve in `outputs` to None, with a notice, where only the demo asks for it and it
+    cannot be drawn.
 
-    curve_file: the file that --curve names.
+    curve_file: the file that --curve names, or None.
     """
     if outputs["--output"] is None:
         raise InputError("give -o MODEL.onnx, the file to write the network to")
@@ -334,13 +333,13 @@ def _check_outputs(outputs: dict[str, Path | None], curve_file: Path | None,
 
 def _demo_outputs(folder: Path, outputs: Mapping[str, Path | None],
                   context: typer.Context) -> dict[str, Path | None]:
-    """Return the files of the demo: in this folder, except where an option names one.
+    """Return the files of the demo: those that options name, and the others in this folder.
 
-    The folder is made where it is absent, and removed at the end of the command where it is still
-    empty. Raises InputError where the folder cannot be made.
+    A missing folder is made, and removed at the end of the command if it is still empty. Raises
+    InputError where the folder cannot be made.
     """
     if folder.suffix == _SUFFIXES["--output"] and not folder.is_dir():
-        raise InputError(f"--output {folder}: expected a folder, for the demo writes several files")
+        raise InputError(f"--output {folder}: expected a folder, as the demo writes several files")
     try:
         if not folder.is_dir():
             folder.mkdir()

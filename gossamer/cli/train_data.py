@@ -1,4 +1,4 @@
-"""Read and prepares the samples of the verb `train`, and check that they fit the network."""
+"""The samples of the verb `train`: reading, preparing and checking them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gossamer.train.data.samples import DataShape, found_classes
 EXAMPLES = 16
 """Number of unprepared samples that the demo writes, to run the network on."""
 _FAR = 16
-"""Magnitude above which a notice advises to scale the numbers."""
+"""Magnitude of inputs above which a notice advises to scale them."""
 _MANY, _FEW = 20, 5
-"""Labels of more than _MANY classes, with fewer than _FEW samples a class, may be meant as numbers
-to learn."""
+"""More than _MANY different labels, with fewer than _FEW samples each, may be meant as numbers to
+learn: a notice says so."""
 _UNLIKE = 10
 """Ratio of root mean squares above which a notice says that two sets of samples differ."""
 
@@ -44,9 +44,9 @@ class TrainingData:
 
     @property
     def shape(self) -> DataShape:
-        """The shape of the samples to train on: numbers of rows, inputs and outputs.
+        """How many rows, inputs and outputs the samples to train on have.
 
-        There is one output for each class, or one output where numbers are learnt.
+        There is an output for each class, or one output where numbers are learnt.
         """
         rows, inputs = self.training.x.shape
         labelled = self.training.labelled
@@ -64,11 +64,11 @@ def read(source: str, validation: str | None, rules: CellRules, *, label: str, l
     """Return the samples of a file or folder, prepared for training.
 
     validation: value of --validation, a file or a fraction of the samples.
-    rules: which cells of a .csv file besides numbers are allowed.
+    rules: which cells that are not numbers a .csv file may have.
     label: column of the labels in a .csv file.
-    limit: the most samples that are read.
+    limit: the most samples to read.
     numbers: whether numbers are learnt, and not labels.
-    seed: seed of the split into samples to train on and to test on.
+    seed: seed of the split into samples to train on and to validate on.
     scale: whether 0..255 becomes 0..1; None where neither --scale nor --no-scale is given.
     threshold: the least number that --binarise turns into 1; None without --binarise.
     pad: height and width that pictures are padded to.
@@ -116,26 +116,25 @@ def _fraction(validation: str) -> float | None:
 
 def _tell_of_ranges(training: Dataset, held_out: Dataset | None, scale: bool | None,
                     scaled: bool, standardised: bool) -> None:
-    """Print a notice where numbers are far beyond 1 and are not scaled, unless --no-scale is given.
+    """Print a notice where inputs are far beyond 1, and where the held-out ones differ much in
+    magnitude.
 
-    Also prints a notice where the samples to test on differ much in magnitude from the samples to
-    train on.
-
-    scale: the value of --scale or --no-scale, or None.
+    scale: True for --scale, False for --no-scale, else None. Only with None is there a notice of
+    inputs far beyond 1.
     scaled: whether both sets of samples are divided by 255.
     standardised: whether both sets of samples are standardised.
     """
     least, greatest = float(training.x.min()), float(training.x.max())
-    reach = f"{training.source}: its values range from {least:g} to {greatest:g}"
+    extent = f"{training.source}: its values range from {least:g} to {greatest:g}"
     if scale is None and not (scaled or standardised) and max(-least, greatest) > _FAR:
         advice = ("--scale maps 0..255 to 0..1" if least >= 0 and greatest <= WHITE else
                   "--standardise standardises them")
-        terminal.notice(f"{reach} and are not scaled, which may hinder learning; {advice}, "
+        terminal.notice(f"{extent} and are not scaled, which may hinder learning; {advice}, "
                         "--no-scale silences this notice")
     if held_out is None:
         return
-    sizes = [_root_mean_square(data.x) for data in (training, held_out)]
-    if max(sizes) > _UNLIKE * min(sizes):
+    magnitudes = [_root_mean_square(data.x) for data in (training, held_out)]
+    if max(magnitudes) > _UNLIKE * min(magnitudes):
         terminal.notice(f"{held_out.source}: its values range from {held_out.x.min():g} to "
                         f"{held_out.x.max():g}, those of {training.source} from {least:g} to "
                         f"{greatest:g}; both are "
@@ -150,8 +149,8 @@ def _root_mean_square(x: np.ndarray) -> float:
 def check(mlp: MLP, data: TrainingData) -> None:
     """Raise InputError where samples do not fit the network or each other.
 
-    Prints a notice about outputs without samples, about labels that may be meant as numbers, and
-    about samples that are sorted by class.
+    Prints a notice of outputs without samples, of labels that may be meant as numbers, and of
+    samples that are sorted by class.
     """
     training, sizes = data.training, mlp.sizes
     text = ",".join(map(str, sizes))
@@ -174,6 +173,7 @@ def check(mlp: MLP, data: TrainingData) -> None:
         terminal.notice(f"{training.source}: has {len(training.names)} different labels in "
                         f"{len(training.y)} samples, each of which becomes a class; --task "
                         "regression predicts them as numbers")
+    # sorted labels change only between classes
     changes = int((training.y[1:] != training.y[:-1]).sum())
     if not mlp.shuffle and 1 < len(training.names) == changes + 1 < len(training.y) // 2:
         terminal.notice(f"{training.source}: the samples are sorted by class, which hinders "
@@ -187,32 +187,32 @@ def _check_inputs(sizes: Sequence[int], data: TrainingData) -> None:
 
 
 def _inputs_text(sizes: Sequence[int], dataset: Dataset) -> str:
-    """Return the message for samples with another number of inputs."""
+    """Return the message for samples whose number of inputs is not that of --sizes."""
     text = ",".join(map(str, sizes))
     shape = f" ({dataset.shape[0]}x{dataset.shape[1]})" if dataset.shape else ""
     side = math.isqrt(sizes[0])
     hint = (f", or --pad {side}x{side}" if dataset.shape and side * side == sizes[0]
             and side >= max(dataset.shape) else "")
-    return (f"--sizes {text}: begins with {sizes[0]} inputs, a sample of {dataset.source} has "
+    return (f"--sizes {text}: begins with {sizes[0]} inputs, but a sample of {dataset.source} has "
             f"{dataset.x.shape[1]} numbers{shape}; give --sizes "
             f"{dataset.x.shape[1]},{text.partition(',')[2]}{hint}")
 
 
 def _check_classes(mlp: MLP, training: Dataset, held_out: Dataset | None) -> None:
-    """Raise InputError where labels do not fit the outputs or each other.
+    """Raise InputError for more classes than outputs, or a held-out label without training samples.
 
-    There may not be more classes than outputs, nor a held-out label without training samples. A
-    notice tells of outputs without a class.
+    Prints a notice of outputs without a class.
     """
     sizes, count = mlp.sizes, len(training.names)
-    text, before = ",".join(map(str, sizes)), ",".join(map(str, sizes[:-1]))
+    text, all_but_last = ",".join(map(str, sizes)), ",".join(map(str, sizes[:-1]))
     try:
         classes = found_classes(training.y, sizes[-1])
     except InputError:
-        hint = ("; of a .csv file --label says which column they are in"
+        hint = ("; --label says which column of a .csv file has the labels"
                 if count > sizes[-1] else "")
-        raise InputError(f"--sizes {text}: ends in {sizes[-1]} outputs, {training.source} has "
-                         f"samples of {count} classes: --sizes {before},{count}{hint}") from None
+        raise InputError(f"--sizes {text}: ends in {sizes[-1]} outputs, but {training.source} has "
+                         f"samples of {count} classes: give --sizes {all_but_last},{count}{hint}"
+                         ) from None
     if held_out is not None:
         foreign = [name for name in held_out.names if name not in map(str, classes)]
         if foreign:
@@ -220,6 +220,6 @@ def _check_classes(mlp: MLP, training: Dataset, held_out: Dataset | None) -> Non
                              f"{training.source} has")
     if count < sizes[-1]:
         hint = f", --sizes {text},{count} hidden units too" if len(sizes) == 2 else ""
-        terminal.notice(f"--sizes {text}: ends in {sizes[-1]} outputs, {training.source} has "
-                        f"samples of {count} classes; --sizes {before},{count} has an output for "
-                        f"each{hint}")
+        terminal.notice(f"--sizes {text}: ends in {sizes[-1]} outputs, but {training.source} has "
+                        f"samples of {count} classes; --sizes {all_but_last},{count} has an output "
+                        f"for each{hint}")

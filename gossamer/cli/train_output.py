@@ -1,4 +1,4 @@
-"""Print and write the output of the verb `train`."""
+"""The output of the verb `train`: progress, facts and files."""
 
 from __future__ import annotations
 
@@ -31,28 +31,30 @@ from gossamer.train.data.samples import DataShape
 from gossamer.train.network import JUDGED
 
 SAMPLES = "samples"
-"""In the demo's mapping `outputs`, the key of the file with samples to try the trained network on.
-The other keys of `outputs` are names of options."""
+"""The key, in the mapping `outputs`, of the demo's file with samples to try the trained network on.
+The other keys are names of options."""
 _MOST_LINES = 20
-"""The most epochs that are printed at the end of a training that showed a bar."""
+"""The most epochs whose rows are printed after a training that showed a bar."""
 
 TRAINING, VALIDATION, TEST = "training", "validation", "test"
-"""The roles of the samples on which a score is computed: the network was trained on them, or they
+"""The roles of the samples on which scores are computed: the network was trained on them, they
 chose the epoch that is kept, or neither."""
 
 Head = Callable[[str, str], list[str]]
-"""A function that returns the lines above the rows. It takes the names of the device and of the
-algorithm with which the network is trained."""
+"""A function that returns the lines above the rows of the epochs. Its arguments are the names of
+the device and of the algorithm that train the network."""
 
 
 class EpochReporter:
     """Keeps the progress of each epoch and shows it.
 
-    rows: the progress of each epoch, as rows of the report.
-    bar: the bar on stderr, which always shows the newest epoch.
+    rows: the progress of each epoch, as the report has it.
+    seconds_read: seconds that reading the samples took.
+    started: time at which reading began, by time.perf_counter().
+    bar: the bar on stderr, which shows the newest epoch.
     epochs: number of epochs to train.
-    live: True prints a row on stdout after each epoch; False prints some rows when stop() ends
-    the bar; None prints no rows.
+    live: whether to print a row on stdout after each epoch; otherwise the rows of some epochs are
+    printed when stop() ends the bar. None prints no rows.
     """
 
     def __init__(self, bar: Bar, epochs: int, live: bool | None) -> None:
@@ -69,9 +71,10 @@ class EpochReporter:
         self._lines: list[str] = []
 
     def begin_training(self, head: Head, role: str, data: DataShape) -> None:
-        """Note that the samples are read and training begins.
+        """Note that the samples have been read, and that training begins.
 
-        role: the role of the samples on which scores are computed, as role() returns it.
+        head: makes the lines that are printed above the first row.
+        role: the role of the samples on which scores are computed.
         data: shape of the samples to train on.
         """
         self.seconds_read = time.perf_counter() - self.started
@@ -104,7 +107,7 @@ class EpochReporter:
                         f"{human(progress.samples_per_second)} samples/s")
 
     def stop(self) -> None:
-        """End the bar, and print the rows of some epochs where no row was printed yet."""
+        """End the bar, and print the rows of some epochs unless rows were printed after epochs."""
         self._bar.stop()
         if self._live is False and self.rows:
             self._live = None
@@ -127,16 +130,14 @@ class EpochReporter:
 
 @contextmanager
 def following(epochs: int, rows: bool) -> Iterator[EpochReporter]:
-    """Show a bar while the body of the with statement runs, where stderr is a terminal.
+    """Show a bar during a `with` block, where stderr is a terminal.
 
-    rows: whether epochs are printed on stdout too. If stdout and stderr are both terminals, the
-    rows of some epochs are printed at the end; else the row of each epoch is printed when the epoch
-    ends.
+    rows: whether to print epochs on stdout too: where stdout and stderr are terminals, some of them
+    at the end; otherwise each one when it ends.
     """
     console = Console(stderr=True)
     live = not (console.is_terminal and sys.stdout.isatty()) if rows else None
-    # there is no bar where stdout is a pipe: the process that reads the pipe may write to the same
-    # terminal as the bar
+    # no bar with rows into a pipe: the process that reads the pipe may write to the same terminal
     with Bar(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
              TextColumn("{task.description}", markup=False), console=console, transient=True,
              redirect_stdout=False,
@@ -164,7 +165,7 @@ def role(mlp: MLP, data: TrainingData) -> str:
 
 
 def head(mlp: MLP, trained_on: Device, data: TrainingData) -> Head:
-    """Return the function that makes the lines on the samples, the network and the device."""
+    """Return a function that makes the lines on the samples, the network and the device."""
     training, preparation = data.training, data.preparation
     steps = [step for step, applies in (
         ("scaled to 0..1", preparation.scale),
@@ -184,7 +185,7 @@ def head(mlp: MLP, trained_on: Device, data: TrainingData) -> Head:
 
 def facts(mlp: MLP, trained_on: Device, data: TrainingData,
           reporter: EpochReporter) -> dict[str, Any]:
-    """Return the settings and results of the training as plain data for JSON."""
+    """Return the settings and the results of the training, for the report and for --json."""
     training, held_out, scored = data.training, data.held_out, data.scored
     preparation = data.preparation
     right = int((mlp.predict(scored.x) == scored.y).sum()) if scored.labelled else None
@@ -218,10 +219,9 @@ def facts(mlp: MLP, trained_on: Device, data: TrainingData,
 def write(mlp: MLP, preparation: Preparation, facts: Mapping[str, Any],
           outputs: Mapping[str, Path | None],
           examples: np.ndarray) -> tuple[list[Path], dict[str, str]]:
-    """Write the network, the curve, the report and some samples.
+    """Write those of the network, the curve, the report and some samples that `outputs` names.
 
-    Only files that `outputs` names are written.
-
+    outputs: files by the names of options, and by SAMPLES; None is not written.
     Returns the files that were written, and for each output that could not be written the reason.
     """
     def content(output: str) -> bytes:
@@ -298,8 +298,8 @@ def _title(settings: Mapping[str, Any]) -> str:
 
 
 def _accuracies(facts: Mapping[str, Any]) -> dict[str, dict[int, float]]:
-    """Return the accuracy after each epoch, under the role of the samples that it was computed
-    on."""
+    """Return the accuracy after each epoch, under the role of the samples on which it was
+    computed."""
     values = {row["epoch"]: row["accuracy" if row["held_out_accuracy"] is None
                                 else "held_out_accuracy"] for row in facts["rows"]}
     points = {epoch: value for epoch, value in values.items() if value is not None}

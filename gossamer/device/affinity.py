@@ -16,8 +16,10 @@ def allowed() -> list[int]:
 @contextmanager
 def bound(processors: Sequence[int]) -> Iterator[None]:
     """Bind this thread to these processors within a `with` block; an empty list changes nothing.
-    Unbound threads may share a processor. Work is several times slower where one thread spins while
-    it waits for another thread that has to run on the same processor."""
+
+    Threads that are not bound may be put on one processor. Where one of them spins until another
+    has done its work there, the work takes several times as long.
+    """
     before = allowed()
     if not processors:
         yield

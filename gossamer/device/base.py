@@ -21,22 +21,22 @@ __all__ = ["Argument", "Buffer", "CopyingGraph", "Device", "GraphThenCopies", "K
 
 
 class NeedsDeviceError(DeviceError):
-    """A call that needs the device itself, in a process that only builds kernels for the device."""
+    """A call needs the device itself, but its process only builds kernels for the device."""
 
 
 class CopyingGraph(abc.ABC):
     """Recorded work that ends with copies whose targets are set before a replay.
 
-    addresses: addresses of the targets that were set last, one for each copy.
+    addresses: the present targets of the copies, as `copy_to` set them.
     """
 
     addresses: tuple[int, ...] = ()
 
     @abc.abstractmethod
     def copy_to(self, addresses: tuple[int, ...]) -> None:
-        """Set the addresses of the targets of later replays, one for each copy.
+        """Set the address to which each copy of later replays writes.
 
-        The memory stays the caller's.
+        The caller keeps the memory at these addresses alive.
         """
 
     @abc.abstractmethod
@@ -45,7 +45,7 @@ class CopyingGraph(abc.ABC):
 
 
 class GraphThenCopies(CopyingGraph):
-    """A graph with copies, which the device queues one by one after each replay of the graph.
+    """A graph and copies that the device queues one by one after each replay of the graph.
 
     graph: the recorded work.
     copies: pairs of a buffer that the work writes and the number of bytes to copy.
@@ -113,8 +113,8 @@ class Device(CoreDevice, OtherLibraries):
     def queued_us(self) -> float:
         """Microseconds that the host takes to queue a launch.
 
-        The number is 0 where queueing a launch takes less time than a short kernel, as in CUDA
-        graphs.
+        The number is 0 where the host queues launches faster than the device runs short kernels,
+        as with CUDA graphs.
         """
         return 0.0
 
@@ -127,10 +127,10 @@ class Device(CoreDevice, OtherLibraries):
     def build_only(self) -> Callable[[], Device] | None:
         """Function that another process calls to make a device that builds kernels for this device.
 
-        The function can be pickled; it is None where no other process can build. The new device has
-        the limits and names of this device. It puts the kernels that it compiles and assembles into
-        the disk cache, where this device finds them. The new device runs no kernel: its memory has
-        no content, and calls that need the GPU itself raise NeedsDeviceError.
+        The function can be pickled; it is None where no other process can build. The device that
+        it makes has the limits and names of this device. It puts the kernels that it builds into
+        the disk cache, where this device finds them. It runs no kernel: its memory has no content,
+        and calls that need the GPU itself raise NeedsDeviceError.
         """
         return None
 
@@ -152,15 +152,15 @@ class Device(CoreDevice, OtherLibraries):
         work : callable
             Queues the work on the stream that it is called with.
         stream : Any
-            The stream on which the graph is replayed where a replay names no other stream.
+            The stream of replays that name no stream.
         repeats : int
-            How often one replay executes the work, one execution after another; the work itself is
-            recorded once.
+            How often one replay executes the work, one execution after another. `work` is called
+            once.
 
         Returns
         -------
         callable
-            A function of an optional stream that replays the work in the stream's order.
+            A function that replays the work, in the order of the stream that it may be given.
 
         Raises
         ------
@@ -225,9 +225,9 @@ class Device(CoreDevice, OtherLibraries):
         return True
 
     def is_closed(self, stream: Any) -> bool:
-        """Return whether the object of a caller's stream says that the stream was closed.
+        """Return whether a caller's stream was closed, as far as its object says so.
 
-        A bare handle counts as open: using the handle of a destroyed stream may end the process.
+        A bare handle always counts as open: no call of the driver can safely test it.
 
         Parameters
         ----------
@@ -255,8 +255,8 @@ class Device(CoreDevice, OtherLibraries):
             The stream was closed.
         """
         if self.is_closed(stream):
-            raise InputError(f"the stream {stream!r} was closed; give one that is in use, or leave "
-                             "stream away")
+            raise InputError(f"the stream {stream!r} was closed; give an open stream, or leave the "
+                             "argument `stream` out")
 
     def timed_graph(self, work: Callable[[Any], None], repeats: int, *,
                     as_in_plan: bool = False) -> Callable[[], float]:
@@ -269,9 +269,9 @@ class Device(CoreDevice, OtherLibraries):
         repeats : int
             How often one replay executes the work, one execution after another.
         as_in_plan : bool, default False
-            Whether a kernel that may begin early begins before the previous execution has ended,
-            just as it begins in a plan before the previous step has ended. By default each
-            execution waits for the end of the previous execution.
+            Whether a kernel that may begin early (`KernelSource.begins_early`) begins before the
+            previous execution has ended, as in a plan it begins before the previous step has
+            ended. By default each execution waits for the end of the previous one.
 
         Returns
         -------
@@ -301,8 +301,8 @@ class Device(CoreDevice, OtherLibraries):
         Returns
         -------
         list
-            The streams, the same at each call for the same stream. By default each item of the list
-            is `stream` itself, on which the parts of the work run one after another.
+            The streams; a further call for the same stream returns the same ones. By default each
+            of them is `stream` itself, so that the work runs one part after another.
         """
         return [stream] * count
 
@@ -313,15 +313,15 @@ class Device(CoreDevice, OtherLibraries):
 
     def assemble(self, key: Sequence[str],
                  generate: Callable[[], Sequence[Any]]) -> Sequence[Kernel]:
-        """Build programs in PTX, from the disk cache if possible, where `assembles_ptx` is true.
+        """Build PTX programs, or load them from the disk cache, where `assembles_ptx` is true.
 
         Parameters
         ----------
         key : sequence of str
-            Texts that identify the programs: all that their code depends on.
+            Texts that name everything on which the programs' code depends.
         generate : callable
-            Returns the programs, of gossamer.device.cuda.ptx.PtxProgram. The function is not called
-            where the disk cache holds the kernels of the programs.
+            Returns the programs, each a gossamer.device.cuda.ptx.PtxProgram. It is called only
+            where the disk cache does not hold the programs' kernels.
 
         Returns
         -------
@@ -358,12 +358,12 @@ class Device(CoreDevice, OtherLibraries):
         Raises
         ------
         OutOfMemoryError
-            The driver locks no more memory.
+            The driver cannot lock this much memory.
         """
         return np.empty(nbytes, np.uint8)
 
     def is_page_locked(self, array: np.ndarray) -> bool:
-        """Return whether an array lies in page-locked memory, which any library may have allocated.
+        """Return whether an array lies in page-locked memory, whichever library allocated it.
 
         Parameters
         ----------

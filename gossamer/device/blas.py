@@ -1,5 +1,4 @@
-"""Reads and limits the number of threads of BLAS, the library with which NumPy multiplies matrices
-on the host."""
+"""The number of threads of BLAS, the library by which NumPy and SciPy multiply matrices."""
 
 from __future__ import annotations
 
@@ -12,62 +11,65 @@ from contextlib import contextmanager
 from threadpoolctl import LibController, ThreadpoolController
 
 _lock = threading.Lock()
-_usual: list[tuple[LibController, int]] = []
-"""The libraries, each with the number of threads that it takes without a limit; the list is empty
-while no limit is in force."""
+_unlimited: list[tuple[LibController, int]] = []
+"""The libraries that are limited now, each with its number of threads before the first limit."""
 _OF_SCIPY = ("scipy.linalg._fblas", "scipy.special._ufuncs")
-"""Modules that load SciPy's own BLAS."""
+"""The modules of SciPy that load its own BLAS."""
 _limits = 0
-"""Number of limits that are in force, in different threads or one within another."""
+"""Number of `limited` blocks that are running, in different threads or one within another."""
 
 
 def threads() -> int:
-    """Return the largest number of threads that BLAS takes where no limit of `limited` is in
-    force; 1 where no BLAS is found."""
+    """Return the largest number of threads that a BLAS library takes outside of `limited`; 1 where
+    no BLAS is found."""
     with _lock:
-        return max((usual for _, usual in _usual or _numbers()), default=1)
+        return max((count for _, count in _unlimited or _thread_counts()), default=1)
 
 
 @contextmanager
 def limited(most: int) -> Iterator[None]:
-    """Within a `with` block, limits BLAS to at most this many threads.
+    """Limit BLAS to at most `most` threads within a `with` block.
 
-    The number belongs to the process: products that another Python thread computes meanwhile have
-    this limit too. When the last of several limits ends, the number is again what it was before the
-    first limit began.
+    The limit holds for the whole process, other Python threads included. Where blocks overlap, the
+    limit of the block that began last holds. The end of the last block restores the numbers of
+    threads from before the first one.
     """
     global _limits
     with _lock:
-        known = [library for library, _ in _usual]
-        _usual.extend(pair for pair in _numbers() if pair[0] not in known)
+        known = [library for library, _ in _unlimited]
+        _unlimited.extend(pair for pair in _thread_counts() if pair[0] not in known)
         _limits += 1
-        for library, usual in _usual:
-            library.set_num_threads(min(most, usual))
+        for library, count in _unlimited:
+            library.set_num_threads(min(most, count))
     try:
         yield
     finally:
         with _lock:
             _limits -= 1
             if not _limits:
-                for library, usual in _usual:
-                    library.set_num_threads(usual)
-                _usual.clear()
+                for library, count in _unlimited:
+                    library.set_num_threads(count)
+                _unlimited.clear()
 
 
 def _libraries() -> tuple[LibController, ...]:
-    """Return the BLAS libraries of NumPy, and of SciPy where a module that uses it was imported.
-    Each library has threads of its own."""
+    """Return the BLAS libraries of NumPy, and of SciPy where it has loaded its own. Each library
+    has threads of its own."""
     return _loaded(sum(module in sys.modules for module in _OF_SCIPY))
 
 
 @functools.cache
-def _loaded(modules: int) -> tuple[LibController, ...]:
-    """Return the BLAS libraries that are loaded. A library is the same object in every result.
-    modules: number of SciPy's modules that are loaded."""
-    known = {library.filepath: library for library in (_loaded(modules - 1) if modules else ())}
+def _loaded(scipy_modules: int) -> tuple[LibController, ...]:
+    """Return the BLAS libraries that are loaded, each as the same object in every result.
+
+    scipy_modules: how many modules of _OF_SCIPY are imported. The argument makes the cache search
+    again after each further import; libraries that an earlier search found are taken from there.
+    """
+    before = _loaded(scipy_modules - 1) if scipy_modules else ()
     found = ThreadpoolController().select(user_api="blas").lib_controllers
-    return tuple({**{library.filepath: library for library in found}, **known}.values())
+    return tuple({library.filepath: library for library in (*found, *before)}.values())
 
 
-def _numbers() -> list[tuple[LibController, int]]:
+def _thread_counts() -> list[tuple[LibController, int]]:
+    """Return the libraries, each with its present number of threads."""
     return [(library, library.get_num_threads()) for library in _libraries()]

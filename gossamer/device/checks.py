@@ -1,4 +1,5 @@
-"""Checks of buffers and devices, and the error of a failed allocation."""
+"""Checks of copies, of views of buffers and of whole devices, and the error of too little memory.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +13,19 @@ from gossamer.errors import DeviceError, OutOfMemoryError
 
 
 def check_view(buffer: Buffer, offset: int, nbytes: int) -> None:
-    """Check that a view of a buffer may start and end at these bytes.
+    """Check that a view of a buffer begins at an aligned byte and lies within the buffer.
 
     Parameters
     ----------
     buffer : Buffer
-        The buffer that contains the part.
+        The buffer of which the view shows a part.
     offset, nbytes : int
-        First byte and size of the part.
+        First byte and size of the view.
 
     Raises
     ------
     ValueError
-        The offset is not aligned, or the part leaves the buffer.
+        The offset is not aligned, or the view leaves the buffer.
     """
     if offset % buffer.device.alignment:
         raise ValueError(f"a view on {buffer.device.name} starts at a multiple of "
@@ -50,7 +51,7 @@ def check_transfer(buffer: Buffer, array: np.ndarray) -> None:
         The array is not C-contiguous or larger than the buffer.
     """
     if not array.flags.c_contiguous:
-        raise ValueError("only a C-contiguous array is copied to or from a device")
+        raise ValueError("only C-contiguous arrays can be copied to or from a device")
     if array.nbytes > buffer.nbytes:
         raise ValueError(f"an array of {array.nbytes} bytes does not fit a buffer of "
                          f"{buffer.nbytes} bytes")

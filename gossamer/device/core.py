@@ -97,14 +97,14 @@ Argument = Buffer | int | float | np.generic | None
 class CoreDevice(abc.ABC):
     """The methods that every device implements.
 
-    A parameter `stream` takes None for the device's default stream. All arguments named `array`
-    must be C-contiguous. A copy of a device is the device itself, and pickling keeps its name only.
-    Device adds the capabilities that only some devices have.
+    A parameter `stream` takes None for the device's default stream. Arguments named `array` must
+    be C-contiguous. Copying a device returns the same device, and a pickle holds only its name.
+    The subclass Device adds the capabilities that only some devices have.
 
     Attributes
     ----------
     api : str
-        "host", "opencl" or "cuda". The api is part of names and of keys. Other code decides by the
+        "host", "opencl" or "cuda", the first part of the device's name. Other code decides by the
         device's capabilities, never by its api.
     index : int
         Number of the device among the devices of its api.
@@ -117,7 +117,7 @@ class CoreDevice(abc.ABC):
     rates : PeakRates or None
         The peak rates of the device; None until they were measured.
     alignment : int
-        The offset of every view of a buffer must be a multiple of this number of bytes.
+        Bytes of which the offset of every view of a buffer is a multiple.
     """
 
     api: ClassVar[str]
@@ -139,12 +139,12 @@ class CoreDevice(abc.ABC):
 
     @property
     def kind(self) -> tuple[str, str, int]:
-        """The key of a kind of device: measurements hold for all devices of the same kind."""
+        """The kind of device: measurements hold for all devices of the same kind."""
         return self.api, self.description, self.limits.compute_units
 
     @property
     def chip(self) -> str:
-        """Name of the chip alone, without the driver's name that a description may contain."""
+        """Name of the chip alone; a description may also contain the driver's name."""
         return self.description
 
     def check_usable(self) -> None:
@@ -160,7 +160,7 @@ class CoreDevice(abc.ABC):
 
     @abc.abstractmethod
     def compile(self, source: KernelSource) -> Kernel:
-        """Return the kernel built for this device, from memory or the disk cache if possible.
+        """Return a kernel for this device, built now or taken from memory or the disk cache.
 
         Parameters
         ----------
@@ -189,8 +189,8 @@ class CoreDevice(abc.ABC):
         purpose : str
             Use of the memory, for the error's message.
         stream : Any
-            The only stream whose work uses the memory. The buffer may then be dropped before that
-            work is done. On CUDA such memory comes from a pool, where allocations are faster.
+            A stream, if only its work uses the memory. The buffer may then be dropped before that
+            work is done, and on CUDA the memory comes from a pool, which allocates faster.
 
         Returns
         -------
@@ -331,8 +331,8 @@ class CoreDevice(abc.ABC):
     def wait(self, waiting: Any, awaited: Any) -> None:
         """Make later work of one stream start after the present work of another stream.
 
-        Unless a device overrides this method, the calling thread waits for the present work. If
-        both streams are the same, it waits for nothing.
+        By default the calling thread itself waits for the present work. Nothing happens where both
+        streams are the same.
 
         Parameters
         ----------
@@ -357,8 +357,8 @@ class CoreDevice(abc.ABC):
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
         """Return the time that the device spends on some work.
 
-        The device's own events measure the time. Where events would make the work take longer, the
-        host's clock measures the time.
+        The time is measured by the device's events, or by the host's clock where events would slow
+        the work down.
 
         Parameters
         ----------

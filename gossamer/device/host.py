@@ -1,5 +1,7 @@
-"""The host as a device: NumPy on plain memory, and the processors that a container or a scheduler
-leaves to this process. This device always works, needs no driver and compiles no kernels."""
+"""The host as a device, which runs NumPy, and the number of processors that this process may use.
+
+The host always works, needs no driver and compiles no kernels.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,15 @@ from gossamer.errors import DeviceError
 from gossamer.tensor import TensorSpec
 
 _ALIGNMENT = 64
-"""Bytes of a cache line, and of the longest vector of x86 processors."""
+"""Bytes of a cache line and of the longest vectors of x86 processors: buffers begin at a multiple
+of this number."""
 _GROUPS = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
 
 
 def processors() -> int:
-    """Return the number of processors that this process may use: the number of processors that it
-    is bound to, or the limit of its container where the limit is lower."""
+    """Return the number of processors that this process may use: those that it is bound to, but at
+    most the limit of its container."""
     if hasattr(os, "sched_getaffinity"):
         return min(len(os.sched_getaffinity(0)), _most_processors())
     return os.cpu_count() or 1
@@ -39,7 +42,7 @@ def processors() -> int:
 
 @functools.cache
 def _most_processors() -> int:
-    """Return the limit of the container, which is read once."""
+    """Return the limit of the container in whole processors. It is read once in a process."""
     quota = cpu_quota()
     return sys.maxsize if quota == math.inf else max(1, math.ceil(quota))
 
@@ -64,8 +67,10 @@ class HostBuffer(Buffer):
 
 def host_array(buffer: Buffer, shape: TensorSpec | Sequence[int],
                dtype: np.typing.DTypeLike | None = None) -> np.ndarray:
-    """Return the start of a host buffer as a C-contiguous array that shares its memory. The array
-    has the given shape and dtype (default: float32), or a spec's stored shape and dtype.
+    """Return the start of a host buffer as a C-contiguous array that shares its memory.
+
+    shape: shape of the array; a TensorSpec stands for its stored shape and dtype.
+    dtype: dtype of the array, by default the spec's, or float32 for a plain shape.
 
     Raises DeviceError for memory of another device, and ValueError where the memory is too small.
     """
@@ -114,14 +119,14 @@ class HostDevice(Device):
         return f"BLAS with {threads} thread" + "s" * (threads != 1)
 
     def compile(self, source: KernelSource) -> NoReturn:
-        raise DeviceError(f"the host compiles no kernels, asked for {source.function} of "
+        raise DeviceError(f"the host compiles no kernels and cannot build {source.function} of "
                           f"{source.path.name}; use an OpenCL or CUDA device")
 
     def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
                arguments: Sequence[Argument], *, shared_bytes: int = 0,
                stream: Any = None) -> NoReturn:
-        raise DeviceError(f"the host launches no kernels, asked for {kernel.name}; "
-                          "use an OpenCL or CUDA device")
+        raise DeviceError(f"the host launches no kernels and cannot run {kernel.name}; use an "
+                          "OpenCL or CUDA device")
 
     def empty(self, nbytes: int, purpose: str, stream: Any = None) -> HostBuffer:
         try:
@@ -162,8 +167,8 @@ class HostDevice(Device):
 
 def _bytes_of(buffer: Buffer) -> np.ndarray:
     if not isinstance(buffer, HostBuffer):
-        raise DeviceError(f"memory of {buffer.device.name} is no NumPy array; copy it to the host "
-                          "by Device.read")
+        raise DeviceError(f"memory of {buffer.device.name} is not memory of the host; copy it to "
+                          "the host by Device.read")
     return buffer.bytes
 
 
@@ -221,8 +226,8 @@ def _version_2(folder: Path) -> float:
 
 
 def _version_1(folder: Path) -> float:
-    """Return the limit of a control group of version 1. One of its files holds the quota (-1 for
-    no limit), and another file holds the period."""
+    """Return the limit of a control group of version 1, which has one file with the quota (-1 for
+    no limit) and one with the period."""
     try:
         quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text())
                          for name in ("quota", "period"))

@@ -1,4 +1,4 @@
-"""The cache folder, which stores compiled kernels and other costly results on disk."""
+"""The cache folder, and the compiled kernels that are stored in it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ MOST_BYTES = 2**30
 removed first."""
 
 PRIVATE = 0o600
-"""The permissions of files in the cache folder: what they hold is run, and names networks."""
+"""The permissions of files in the cache folder. Others may not write code that is run from there,
+nor read the names of networks."""
 _DIGEST = hashlib.sha256().digest_size
 _MOST_UNWRITTEN = 2**29
-"""The most bytes of kernels that stay in memory because they could not be written; the least
+"""The most bytes of kernels that are kept in memory because they could not be written; the least
 recently used kernels are removed first."""
-_LOOK_EVERY = 2**24
+_CHECK_EVERY = 2**24
 """Bytes that a process writes between two checks of the folder's size, a rule of thumb."""
 _ABANDONED_SECONDS = 3600
-"""Seconds after which the writer of a half-written file is taken to have died."""
+"""Seconds after which a half-written file is removed: its writer must have died."""
 _warned: set[Path] = set()
 _unwritten: OrderedDict[str, bytes] = OrderedDict()
-_unseen = _LOOK_EVERY
-"""Bytes written since the last check of the folder's size; the first write triggers a check."""
+_unchecked = _CHECK_EVERY
+"""Bytes written since the last check of the folder's size. The first write triggers a check."""
 _lock = threading.Lock()
 
 
@@ -48,8 +49,8 @@ def cache_folder() -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only its owner may enter, with the folders above it. Folders that are
-    there keep their permissions. Raises OSError."""
+    """Make a folder, and the folders above it, that only their owner may enter. Existing folders
+    keep their permissions. Raises OSError."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(0o700, exist_ok=True)
@@ -58,9 +59,8 @@ def make_private(folder: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> bool:
-    """Replace a file in the cache folder, or leave it unchanged. Returns False where the folder
-    cannot be written; the first such failure in a process gives a warning that names the folder.
-    """
+    """Replace a file in the cache folder as a whole. Returns False, after a warning, and leaves the
+    file unchanged where the folder cannot be written."""
     try:
         make_private(path.parent)
         with atomically_replacing(path, PRIVATE) as file:
@@ -77,17 +77,15 @@ def warn_unwritable(folder: Path, reason: str) -> None:
         _warned.add(folder)
         warnings.warn(
             f"the cache folder {folder} cannot be written ({reason}): what is compiled or measured "
-            "now is lost at exit; set GOSSAMER_CACHE to a folder of yours",
+            "now is lost at exit; set GOSSAMER_CACHE to a folder that you can write",
             GossamerWarning, stacklevel=3)
 
 
 def cached(key: Sequence[str], build: Callable[[], bytes]) -> tuple[bytes, bool]:
-    """Return the result of build() for a key, from the cache where any process stored it before,
-    and whether the result came from the cache.
+    """Return the bytes of a key, and whether they came from the cache.
 
-    A missing or damaged entry is built again. An entry that cannot be written stays in the memory
-    of this process. The least recently used entries are removed where the folder grows beyond
-    MOST_BYTES.
+    Where no process has stored the key, or its entry is damaged, build() makes the bytes, and they
+    are stored: on disk, or in the memory of this process where the folder cannot be written.
     """
     data = stored(key)
     if data is not None:
@@ -98,13 +96,14 @@ def cached(key: Sequence[str], build: Callable[[], bytes]) -> tuple[bytes, bool]
 
 
 def has_unwritten() -> bool:
-    """Return whether entries are in the memory of this process because they could not be written.
-    What other processes build is then lost to this process."""
+    """Return whether this process could not write some entries, and keeps them in memory. Other
+    processes cannot write either, so what they build does not reach this process."""
     return bool(_unwritten)
 
 
 def stored(key: Sequence[str]) -> bytes | None:
-    """Return the bytes that any process stored for a key; None where there is no entry."""
+    """Return the bytes of a key that any process has stored; None where there is no intact entry.
+    """
     name = _name(key)
     data = _intact(cache_folder() / "kernels" / name)
     return _unwritten_entry(name) if data is None else data
@@ -126,9 +125,9 @@ def _name(key: Sequence[str]) -> str:
 def _store(name: str, data: bytes) -> None:
     path = cache_folder() / "kernels" / name
     if write_atomically(path, hashlib.sha256(data).digest() + data):
-        _bound(path.parent, len(data))
+        _limit_size(path.parent, len(data))
     else:
-        _remember(name, data)
+        _keep_unwritten(name, data)
 
 
 def _unwritten_entry(name: str) -> bytes | None:
@@ -138,7 +137,7 @@ def _unwritten_entry(name: str) -> bytes | None:
         return _unwritten.get(name)
 
 
-def _remember(name: str, data: bytes) -> None:
+def _keep_unwritten(name: str, data: bytes) -> None:
     with _lock:
         _unwritten[name] = data
         while sum(map(len, _unwritten.values())) > _MOST_UNWRITTEN:
@@ -159,17 +158,17 @@ def _intact(path: Path) -> bytes | None:
     return data
 
 
-def _bound(folder: Path, written: int) -> None:
-    """Remove the least recently used entries where the folder may exceed its bound.
+def _limit_size(folder: Path, written: int) -> None:
+    """Remove the least recently used entries beyond MOST_BYTES, once in _CHECK_EVERY bytes written.
 
-    Other processes may read or remove entries meanwhile; a process builds a missing entry again.
+    Other processes may read or remove entries meanwhile: a process builds a missing entry again.
     """
-    global _unseen
+    global _unchecked
     with _lock:
-        _unseen += written
-        if _unseen < _LOOK_EVERY:
+        _unchecked += written
+        if _unchecked < _CHECK_EVERY:
             return
-        _unseen = 0
+        _unchecked = 0
     entries = sorted(_entries(folder))
     excess = sum(size for _, size, _ in entries) - MOST_BYTES
     for _, size, path in entries:
@@ -183,8 +182,8 @@ def _bound(folder: Path, written: int) -> None:
 
 
 def _entries(folder: Path) -> Iterator[tuple[int, int, Path]]:
-    """Yield the time of last use, the size and the path of each entry, and remove abandoned
-    half-written files."""
+    """Yield the time of last use, the size and the path of each entry. Remove half-written files
+    whose writers have died."""
     with contextlib.suppress(OSError):
         for path in list(folder.iterdir()):
             with contextlib.suppress(OSError):

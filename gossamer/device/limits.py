@@ -1,4 +1,4 @@
-"""What a device can do, and its peak rates, by which algorithms order their configs."""
+"""The limits of a device, whether it can be used, and its peak rates."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Limits:
     subgroup_size : int
         Number of work-items that execute in lockstep (a warp), 1 where unknown.
     sure_work_group_size : int
-        Largest number of work-items in a work-group that is allowed for every kernel. For some
-        kernels an OpenCL device allows fewer than `work_group_size`, and states this lower number
-        only after the kernel was built.
+        Number of work-items in a work-group that the device allows for every kernel. For some
+        kernels an OpenCL device allows fewer than `work_group_size`, which it tells only after
+        the kernel was built.
     cache_bytes : int
         Bytes of the cache that all compute units share, 0 where unknown.
     graph : bool
@@ -35,8 +35,8 @@ class Limits:
     mma : bool
         Whether CUDA's matrix multiply-accumulate instructions (mma, from sm_80 on) exist.
     wgmma : bool
-        Whether four warps can multiply operands in shared memory by one instruction (wgmma), which
-        only sm_90 has.
+        Whether the device has the instruction wgmma, by which four warps together multiply
+        operands in shared memory. Only sm_90 has it.
     cluster : int
         Largest number of work-groups in a cluster, which can access one another's shared memory; 1
         where the device has no clusters.
@@ -88,7 +88,7 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class PeakRates:
-    """The peak rates of a device, each per microsecond.
+    """The peak rates of a device per microsecond, by which algorithms order their configs.
 
     Attributes
     ----------

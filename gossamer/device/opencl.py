@@ -1,6 +1,6 @@
 """OpenCL devices, through PyOpenCL: any GPU, CPU or simulator with an OpenCL 1.2 driver.
 
-OpenCL calls shared memory "local memory", so names of PyOpenCL for shared memory contain LOCAL.
+OpenCL calls shared memory "local memory", as PyOpenCL's names do: LocalMemory, LOCAL_MEM_SIZE.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _MEMORY_STATUS = {
 }
 
 _QUEUED_US = 7.0
-"""Microseconds in which NVIDIA's driver queues a kernel without an event: 6.5 to 7.1 on the host of
-an H200. Where another host takes longer or shorter, the expected times of short kernels are wrong
-by the difference."""
+"""Microseconds that NVIDIA's driver takes to queue a kernel without an event: 6.5 to 7.1 on the
+host of an H200. On a slower or faster host the expected times of short kernels are wrong by the
+difference."""
 _WAITS = 10
 """How often the wait for an empty stream is measured; the shortest wait counts. A rule of thumb."""
 _LEAST_SHARE = 0.1
-"""When the wait for an empty stream is subtracted from a time by the host's clock, at least this
-share of the time remains. A rule of thumb."""
+"""The least share of a time by the host's clock that remains when the wait for an empty stream is
+subtracted. A rule of thumb."""
 
 _REFUSED = (cl.Error, OverflowError, TypeError, LaunchError)
 """Errors that PyOpenCL or a driver raises for a command or its arguments."""
@@ -107,8 +107,8 @@ class OpenCLDevice(Device):
     def compile(self, source: KernelSource) -> OpenCLKernel:
         kernel = self._kernels.get(source)
         if kernel is None:
-            # without the lock two threads could build the same kernel; one of the two kernels would
-            # be dropped at once, and so released by a thread that does not hold the lock
+            # without the lock two threads could build the same kernel, and one of the two kernels
+            # would be released by a thread that does not hold the lock
             with self._calls:
                 kernel = self._kernels.get(source) or self._kernels.setdefault(
                     source, self._build(source))
@@ -122,8 +122,8 @@ class OpenCLDevice(Device):
             try:
                 return self._built(source, text)
             except cl.Error as error:
-                # the frames of the error's traceback hold the program, which must be released while
-                # this thread holds the lock
+                # the traceback's frames refer to the program, which must be released while this
+                # thread holds the lock
                 traceback.clear_frames(error.__traceback__)
                 problem = str(error)
         raise CompileError(f"{self.name} cannot build {source.function} of {source.path.name}: "
@@ -142,8 +142,8 @@ class OpenCLDevice(Device):
             with self._calls:
                 memory = OpenCLMemory(cl.Buffer(
                     self._context, cl.mem_flags.READ_WRITE, max(nbytes, 1)), self._calls)
-                # drivers would delay the allocation until the memory is first used; an error at
-                # that time could not name the purpose of the memory
+                # without this command drivers would allocate the memory at its first use, when an
+                # error could not name its purpose
                 cl.enqueue_migrate_mem_objects(
                     self._queue, [memory.starting_at(0)],
                     cl.mem_migration_flags.CONTENT_UNDEFINED).wait()
@@ -205,9 +205,11 @@ class OpenCLDevice(Device):
 
     def _launch_command(self, kernel: cl.Kernel, global_size: tuple[int, ...],
                         local_size: tuple[int, ...]) -> Command:
-        """Return a command that launches a kernel with its present arguments. On GPUs, recorded
-        launches make no event: with an event NVIDIA's driver takes 1.5 times as long to queue a
-        launch, and plans consist of recorded launches."""
+        """Return a command that launches a kernel with its present arguments.
+
+        Recorded launches, of which plans consist, make no event on GPUs: NVIDIA's driver takes 1.5
+        times as long to queue a launch with an event.
+        """
         if self._is_recording and self._is_gpu and ENQUEUE is not None:
             return LaunchWithoutEvent(kernel, global_size, local_size)
         return lambda queue: cl.enqueue_nd_range_kernel(queue, kernel, global_size, local_size)
@@ -240,17 +242,17 @@ class OpenCLDevice(Device):
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
         """Return the time of some work, by the host's clock on GPUs, by events on other devices.
 
-        GPUs run short kernels faster than drivers queue them, so the time of short kernels depends
-        on how fast they are queued. Events need a stream that records times. On such a stream
-        NVIDIA's driver takes twice as long to queue a kernel as on the streams of plans, so events
-        on a GPU would give longer times than kernels take in a plan.
+        GPUs run short kernels faster than drivers queue them, so the time of short kernels is the
+        time to queue them. Events need a stream that records times, and on such a stream NVIDIA's
+        driver takes twice as long to queue a kernel as on the streams of plans. Events on a GPU
+        would therefore give longer times than kernels take in a plan.
         """
         self.synchronize(stream)
         return (self._time_by_clock if self._is_gpu else self._time_by_events)(work)
 
     def _time_by_clock(self, work: Callable[[Any], None]) -> float:
         queue = self._timing_queue
-        # without the lock the time could contain a wait for a build in another thread
+        # holds the lock throughout, so that the time contains no wait for a build in another thread
         with self._calls:
             waiting_us = self._waiting_us
             start = time.perf_counter()
@@ -261,7 +263,7 @@ class OpenCLDevice(Device):
 
     @cached_property
     def _waiting_us(self) -> float:
-        """Microseconds for which the host waits for a stream that has no kernel to run."""
+        """Microseconds that waiting for a stream takes where the stream has no kernel to run."""
         def once() -> float:
             markers = Owner([], self._calls)
             start = time.perf_counter()
@@ -272,9 +274,11 @@ class OpenCLDevice(Device):
         return min(once() for _ in range(_WAITS))
 
     def _time_by_events(self, work: Callable[[Any], None]) -> float:
-        """Return the time of work on a stream that records times: from the start of the work's
-        first command to the end of its last command. Where another library queues the commands, the
-        result is the time between two markers."""
+        """Return the time from the start of the work's first command to the end of its last one.
+
+        Where another library queues the commands, their events are unknown, and the result is the
+        time between a marker before and a marker behind the work.
+        """
         queue = self._timing_queue
         events, markers = Owner([], self._calls), Owner([], self._calls)
         self._mark(queue, markers)
@@ -303,8 +307,8 @@ class OpenCLDevice(Device):
 
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> OpenCLGraph:
-        """Return work(stream) as recorded launches and copies, each launch with a kernel object of
-        its own, whose arguments are set now."""
+        """Record the launches and copies of work(stream). Each launch has a kernel object of its
+        own, with the arguments that it is recorded with."""
         commands: list[tuple[str, Command]] = []
         buffers: list[Buffer] = []
         self._recording.commands, self._recording.buffers = commands, buffers
@@ -315,8 +319,8 @@ class OpenCLDevice(Device):
         return OpenCLGraph(self.replay, Owner(commands, self._calls), buffers, stream, repeats)
 
     def replay(self, commands: Sequence[tuple[str, Command]], stream: Any) -> None:
-        """Queue recorded commands. A thread that times the stream keeps the events of the first
-        and the last command."""
+        """Queue recorded commands. Where the calling thread times the stream, keep the events of
+        the first and the last command."""
         last = len(commands) - 1
         timed = (0, last) if self._is_timed(stream) else ()
         queue = stream or self._queue
@@ -350,11 +354,11 @@ class OpenCLDevice(Device):
             self.replay([(what, command)], stream)
 
     def _enqueue_now(self, what: str, command: Command, stream: Any) -> None:
-        """Queue a copy between host and device. Raises DeviceError while a graph is recorded,
-        since memory of the host may be gone when the graph is replayed."""
+        """Queue a copy between host and device. Raises DeviceError while a graph is recorded: the
+        host's memory may have been freed when the graph is replayed."""
         if self._is_recording:
-            raise DeviceError(f"{self.name} failed {what}: a graph records launches and copies "
-                              "within the device only")
+            raise DeviceError(f"{self.name} failed {what}: a graph records only launches, and "
+                              "copies within the device")
         self.replay([(what, command)], stream)
 
     def _failed(self, what: str, error: Exception) -> DeviceError:

@@ -1,6 +1,7 @@
-"""What gossamer asks of OpenCL drivers: their devices, and memory, kernels and recorded commands.
+"""OpenCL drivers: their devices and limits, memory, kernels, and recorded commands.
 
-Some drivers may be called by one thread at a time only. `Owner` releases objects of these drivers.
+NVIDIA's driver may be called by only one thread at a time. `lock_of` returns the lock round its
+calls, and `Owner` releases objects while it holds this lock.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 
 _SURE_WORK_GROUP_SIZE = 256
-"""Number of work-items in a work-group that OpenCL drivers allow for every kernel of gossamer."""
+"""Work-items in a work-group that OpenCL drivers allow for every kernel of gossamer."""
 
 _NVIDIA_CALLS = threading.RLock()
-"""The lock round calls of NVIDIA's driver, which crashes where several threads of a process call it
-at a time, on one device or on several."""
+"""The lock round calls of NVIDIA's driver. Without it the driver crashes where several threads of a
+process call it at the same time, even for different devices."""
 
 
 def handles() -> list[cl.Device]:
@@ -52,8 +53,8 @@ def drivers() -> list[str]:
 
 
 def lock_of(handle: cl.Device) -> AbstractContextManager[Any]:
-    """Return the lock to be held round all calls of a device's driver. The lock does nothing where
-    several threads may call the driver at the same time."""
+    """Return the lock to hold during each call of a device's driver. It does nothing for drivers
+    that several threads may call at the same time."""
     return _NVIDIA_CALLS if "NVIDIA" in handle.platform.name else nullcontext()
 
 
@@ -95,8 +96,11 @@ def limits_of(handle: cl.Device) -> Limits:
 
 
 class Owner:
-    """Holds the only references to some objects of a driver. Dropping the references releases the
-    objects. The thread that drops them holds the lock round the driver's calls while it does so."""
+    """Holds the only references to some objects of a driver, and drops them under the driver's
+    lock: dropping the last reference to an object calls the driver to release the object.
+
+    calls: the lock round the driver's calls.
+    """
 
     def __init__(self, objects: list[Any], calls: AbstractContextManager[Any]) -> None:
         self.objects = objects
@@ -110,9 +114,9 @@ class Owner:
 class OpenCLMemory:
     """An allocation and its sub-buffers, which are kept as long as the allocation.
 
-    NVIDIA's driver has a fault. Where two sub-buffers share bytes and the older one is released
-    first, the driver reads memory that it has freed, and in the long run the process crashes. So
-    sub-buffers are released only with the allocation, the latest first.
+    Sub-buffers are released only with the allocation, the latest first. NVIDIA's driver reads
+    memory that it has freed where two sub-buffers share bytes and the older one is released first;
+    in the long run this crashes the process.
 
     calls: the lock round the driver's calls.
     """
@@ -124,8 +128,8 @@ class OpenCLMemory:
         self._lock = threading.Lock()
 
     def starting_at(self, offset: int) -> cl.Buffer:
-        """Return the memory from a byte on: a sub-buffer up to the end of the allocation. All
-        buffers that begin at this byte share the sub-buffer."""
+        """Return the sub-buffer from this byte to the end of the allocation. All buffers that
+        begin at this byte share it."""
         if offset == 0:
             return self._whole
         with self._calls, self._lock:
@@ -134,7 +138,7 @@ class OpenCLMemory:
             return self._parts[offset]
 
     def __del__(self) -> None:
-        # released explicitly, since other references to PyOpenCL's objects may still exist
+        # dropping the references might release nothing: others may still refer to the objects
         with self._calls:
             while self._parts:
                 self._parts.popitem()[1].release()
@@ -165,8 +169,8 @@ class OpenCLBuffer(Buffer):
 
 
 class OpenCLKernel(Kernel):
-    """One kernel function of a built program. Setting arguments is not thread-safe in OpenCL,
-    so every thread has its own kernel object."""
+    """One kernel function of a built program. Setting the arguments of a kernel object is not
+    thread-safe in OpenCL, so every thread has its own."""
 
     def __init__(self, source: KernelSource, program: cl.Program, device: cl.Device,
                  calls: AbstractContextManager[Any]) -> None:
@@ -176,7 +180,7 @@ class OpenCLKernel(Kernel):
         self._calls = calls
         self._per_thread = threading.local()
         info, kernel = cl.kernel_work_group_info, self.create()
-        # the size that a kernel's source requires may be larger than the size that drivers state
+        # a kernel's source may require a larger work-group than the most that its driver states
         required = kernel.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, device)
         self.work_group_size = max(
             kernel.get_work_group_info(info.WORK_GROUP_SIZE, device), math.prod(required))
@@ -210,8 +214,7 @@ def _enqueue_function() -> Callable[..., int] | None:
 
 
 ENQUEUE = _enqueue_function()
-"""OpenCL's function that queues a kernel. PyOpenCL's wrapper of it makes an event for each
-launch."""
+"""OpenCL's own function that queues a kernel: PyOpenCL's wrapper makes an event for each launch."""
 
 
 class LaunchError(Exception):
@@ -250,14 +253,14 @@ class LaunchWithoutEvent:
 
 
 class OpenCLGraph:
-    """Recorded commands, whose kernels have their arguments already. Calling the graph queues all
-    commands again, in a small part of the time that setting the arguments would take."""
+    """Recorded commands. Calling the graph queues all of them again, without the arguments of
+    kernels being set again, which takes most of the time of a first launch."""
 
     def __init__(self, replay: Callable[[Sequence[tuple[str, Command]], Any], None],
                  commands: Owner, buffers: Sequence[Buffer], stream: Any, repeats: int) -> None:
         self._replay = replay
         self._commands = commands
-        # a kernel object does not keep the memory of its arguments
+        # keeps the buffers alive: a kernel object does not keep the memory of its arguments
         self._buffers = buffers
         self._stream = stream
         self._repeats = repeats

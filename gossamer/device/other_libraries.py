@@ -1,4 +1,4 @@
-"""The capabilities by which other libraries use a device, and what library an array is of."""
+"""How other libraries use a device's memory and streams, and which library defines an array."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OtherLibraries(abc.ABC):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """The name that a user types, with which errors begin."""
+        """The name that a user types; error messages begin with it."""
 
     @property
     def runs_cuda_libraries(self) -> bool:
@@ -141,7 +141,7 @@ class OtherLibraries(abc.ABC):
 
     def incoming(self, array: Any, stream: Any = None, *, name: str = "the input",
                  dtype: np.typing.DTypeLike | None = None) -> DeviceArray:
-        """Return another library's array in the device's memory, where `holds` is true.
+        """Return another library's array as an array of this device, where `holds` is true.
 
         The returned array shares the memory and keeps it alive. Work that is pending on the array
         ends before later work of the stream begins.
@@ -173,7 +173,7 @@ class OtherLibraries(abc.ABC):
         raise self._without_arrays()
 
     def empty_array(self, spec: TensorSpec, purpose: str, stream: Any = None) -> DeviceArray:
-        """Allocate an array that other libraries can read, where the device exchanges arrays.
+        """Allocate an array that other libraries can read.
 
         Parameters
         ----------
@@ -199,7 +199,7 @@ class OtherLibraries(abc.ABC):
         raise self._without_arrays()
 
     def array_in(self, buffer: Buffer, spec: TensorSpec, stream: Any = None) -> DeviceArray:
-        """Return an array over memory of the device, which other libraries can read.
+        """Return memory of the device as an array that other libraries can read.
 
         Parameters
         ----------
@@ -253,6 +253,6 @@ class OtherLibraries(abc.ABC):
 
 
 def library(array: Any) -> str:
-    """Return the name of the package that defines an array: numpy, torch, cupy, jax..."""
+    """Return the name of the package that defines an array, such as numpy, torch, cupy or jax."""
     package = type(array).__module__.split(".")[0]
     return "jax" if package == "jaxlib" else package

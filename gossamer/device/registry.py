@@ -1,4 +1,4 @@
-"""Finds the devices of this machine and keeps one instance of each."""
+"""The devices of this machine, with one instance of each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ ALL = "all"
 
 
 class _DeviceProbe:
-    """A device that may work; it is opened and checked once, when it is first asked for."""
+    """A device that may work: it is opened and checked when it is first asked for, and only then.
+
+    preferred: whether the device may be the best device, which `find` returns without a name.
+    """
 
     def __init__(self, name: str, description: str, open_device: Callable[[], Device],
                  preferred: bool) -> None:
@@ -42,7 +45,7 @@ class _DeviceProbe:
         self._checked = False
 
     def check(self) -> Device | None:
-        """Return the device when it works; else None, and set `problem` to the reason."""
+        """Return the device if it works. Otherwise return None, and set `problem` to the reason."""
         with self._lock:
             if not self._checked:
                 self._checked = True
@@ -63,13 +66,13 @@ class _DeviceProbe:
                             "parent only; start processes by spawn, as "
                             "multiprocessing.get_context('spawn') and joblib do")
             if self.device is not None:
-                # plans still refer to the device; they must fail instead of waiting for a lock that
-                # a thread of the parent held at the fork
+                # plans still refer to the device; the driver would let them wait forever for a lock
+                # that a thread of the parent held at the fork
                 self.device.unusable = self.problem
             self._checked, self.device = True, None
 
     def info(self) -> DeviceInfo:
-        """Check the device and describe it."""
+        """Check the device, and return whether it can be used."""
         device = self.check()
         if device is None:
             return DeviceInfo(self.name, self.description, "", 0, 0, self.problem)
@@ -79,8 +82,8 @@ class _DeviceProbe:
 
 _lock = threading.Lock()
 _candidates: dict[str, list[_DeviceProbe]] = {}
-"""The devices of each API that was asked for. Other APIs are not looked up, so that a program that
-computes on the host loads none of their libraries."""
+"""The devices by API. An API is searched for devices only when it is asked for, so that a program
+that computes on the host loads no library of CUDA or OpenCL."""
 
 
 def devices() -> list[DeviceInfo]:
@@ -131,13 +134,13 @@ def find(name: str | None = None) -> Device:
             return device
     usable = ", ".join(info.name for info in devices() if info.problem is None)
     known = {part for info in devices() for part in (info.name, info.name.partition(":")[0])}
-    # torch and others call it so
-    meant = "; did you mean 'host'?" if full_name == "cpu:0" else did_you_mean(name, known)
-    raise DeviceError(f"there is no device {name!r} here; usable devices: {usable}{meant}")
+    # torch and others name the host "cpu"
+    hint = "; did you mean 'host'?" if full_name == "cpu:0" else did_you_mean(name, known)
+    raise DeviceError(f"there is no device {name!r} here; usable devices: {usable}{hint}")
 
 
 def names_several(device: object) -> TypeGuard[str | Sequence[str | Device]]:
-    """Return whether a value describes several devices, as `find_several` accepts them.
+    """Return whether a value names several devices in a form that `find_several` accepts.
 
     Parameters
     ----------
@@ -147,7 +150,7 @@ def names_several(device: object) -> TypeGuard[str | Sequence[str | Device]]:
     Returns
     -------
     bool
-        True for "cuda:all", for names with commas between, and for a list or tuple.
+        True for "cuda:all", for a text with commas, and for a list or tuple.
     """
     if isinstance(device, str):
         return "," in device or device.strip().lower().endswith(f":{ALL}")
@@ -160,26 +163,26 @@ def find_several(devices: str | Sequence[str | Device]) -> list[Device]:
     Parameters
     ----------
     devices : str or sequence of str or Device
-        Names such as "cuda:all", which stands for every usable device of that API, or names with
-        commas between, or a list. A device may be named twice.
+        Names in a sequence, or in one text with commas between. "cuda:all" stands for every usable
+        device of CUDA. A device may be named twice.
 
     Returns
     -------
     list of Device
-        The devices in their order, at least one; the same instance for the same name.
+        The devices in the order of their names, at least one.
 
     Raises
     ------
     DeviceError
-        If a device does not exist or cannot be used, or if all devices of an API are asked for and
-        none can be used.
+        A device does not exist or cannot be used, or none of an API can be used whose devices are
+        all asked for.
     InputError
-        If the list is empty, or holds something else than names and devices.
+        The sequence is empty, or holds something else than names and devices.
 
     Warns
     -----
     GossamerWarning
-        If all devices of an API are asked for, and a device that does not work is skipped.
+        All devices of an API are asked for, and one that does not work is skipped.
     """
     if not isinstance(devices, str | Sequence) or not all(
             isinstance(each, str | Device) for each in devices):
@@ -220,7 +223,7 @@ def _all_of(api: str) -> list[Device]:
 
 
 def find_or_best(name: str) -> Device:
-    """Return a device; where it cannot be used, warn and return the best device instead.
+    """Return a device, or the best device, with a warning, where that device cannot be used.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Sources of kernels: how they are read, and hashes of the code that decides what kernels do."""
+"""Sources of kernels, and the hash of all files that decide what an algorithm does."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class KernelSource(HashedOnce):
     defines : tuple of (str, str)
         Names and values of macros, in order; a value may be any C text.
     architectures : tuple of (str, str)
-        The oldest CUDA architecture that the kernel is for, and the newest for which tests build
-        it; a device builds it for its own architecture. A name that ends in "a", such as sm_90a,
-        means this architecture alone: the kernel uses instructions that no other architecture has.
+        The oldest and the newest CUDA architecture for which tests build the kernel; a device
+        builds it for its own architecture. ("sm_90a", "sm_90a") is given for a kernel with
+        instructions that only sm_90a has.
     dynamic_shared : bool
-        Whether the kernel has a DYNAMIC_SHARED array, which in OpenCL is its last parameter, a
-        DYNAMIC_SHARED_PARAMETER.
+        Whether the kernel has a DYNAMIC_SHARED array. In OpenCL this array is the kernel's last
+        parameter, which DYNAMIC_SHARED_PARAMETER declares.
     """
 
     path: Path
@@ -58,7 +58,7 @@ class KernelSource(HashedOnce):
     @staticmethod
     def of(path: Path, function: str, defines: Mapping[str, object] | None = None,
            **options: Any) -> KernelSource:
-        """Return a source whose macros are given as a mapping.
+        """Return a source, with its macros given as a mapping.
 
         Parameters
         ----------
@@ -83,9 +83,9 @@ class KernelSource(HashedOnce):
     def begins_early(self) -> bool:
         """Whether CUDA may begin the kernel before the previous kernel in the stream has ended.
 
-        True where the kernel's file includes ptx/griddepcontrol.h, by which the kernel itself waits
-        for the end of the previous kernel. Devices begin such kernels early from sm_90 on.
-        Generated PTX has no file, and does not begin early.
+        True where the kernel's file includes ptx/griddepcontrol.h: such a kernel itself waits for
+        the previous kernel before it reads its results. Devices make use of it from sm_90 on.
+        Kernels of generated PTX have no file, and do not begin early.
         """
         return self.path.suffix != ".ptx" and _EARLY_BEGIN in files_of(self.path)
 
@@ -110,8 +110,8 @@ class KernelSource(HashedOnce):
         """Return the full translation unit: macros, headers and the kernel's file.
 
         The text of each header replaces the header's first `#include`. Lines are numbered by
-        `#line` directives, so that compilers and profilers name the file and the line of a kernel
-        or a header. The file is named by its path from the folder that contains the package.
+        `#line` directives, so that compilers and profilers name the file and line of the original.
+        Files are named by their paths from the folder that contains the package.
 
         Returns
         -------
@@ -125,7 +125,7 @@ class KernelSource(HashedOnce):
         """
         lines = [f'#line 1 "macros of {self.function}"', "#define CONFIGURED"]
         lines += [f"#define {name} {_one_line(value)}" for name, value in self.defines]
-        return "\n".join([*lines, _put_together(self.path)[0]])
+        return "\n".join([*lines, _with_headers(self.path)[0]])
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
@@ -139,21 +139,21 @@ def files_of(path: Path) -> tuple[Path, ...]:
     Returns
     -------
     tuple of pathlib.Path
-        `path`, then the headers in the order in which their text begins.
+        `path`, then the headers in the order of their first `#include`.
 
     Raises
     ------
     CompileError
         A header does not exist, or is included between `#if` and `#endif`.
     """
-    return _put_together(path)[1]
+    return _with_headers(path)[1]
 
 
 @cache
-def _put_together(path: Path) -> tuple[str, tuple[Path, ...]]:
-    """Return the text of a file with the headers that it includes, and the paths of these files.
+def _with_headers(path: Path) -> tuple[str, tuple[Path, ...]]:
+    """Return the text of a file with its headers in place, and the paths of all these files.
 
-    Hundreds of kernels may share a file, so the text is put together only once.
+    The result is cached, since hundreds of kernels may share a file.
     """
     lines: list[str] = []
     files: dict[Path, None] = {}
@@ -170,8 +170,8 @@ def _add_file(path: Path, lines: list[str], files: dict[Path, None]) -> None:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if include := _INCLUDE.match(line):
             if depth:
-                # a header's text is put in only once: a condition round this text could hide the
-                # text from files that include the header later
+                # a header's text stands only at its first #include; a condition there could hide
+                # it from files that include the header later
                 raise CompileError(f"{shown}, line {number}: {include[1]} is included between #if "
                                    "and #endif; move the condition into the header")
             header = _header(include[1], path, number)
@@ -181,7 +181,7 @@ def _add_file(path: Path, lines: list[str], files: dict[Path, None]) -> None:
                 _add_file(header, lines, files)
                 lines.append(f'#line {number + 1} "{shown}"')
         elif line.strip() == "#pragma once":
-            # `#pragma once` is left out: each header's text is put in once anyway, and compilers
+            # the pragma is left out: each header's text stands here once anyway, and compilers
             # warn of the pragma in a main file
             lines.append("")
         else:
@@ -208,8 +208,7 @@ def _one_line(text: str) -> str:
 
 _FOLLOWED = ("gossamer.ops", "gossamer.expression", "gossamer.device.cuda.ptx",
              "gossamer.device.cuda.nvjitlink")
-"""Every module whose name begins with one of these texts counts as a source of the modules that
-import it."""
+"""The beginnings of the names of modules that count as sources of the modules that import them."""
 _LIBRARIES = {
     "cudnn": ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
     "nvmath": ("nvmath-python", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cusparse",
@@ -226,9 +225,9 @@ _STRING = re.compile(r"""["']([\w.]+)["']""")
 def sources(module: str) -> tuple[list[Path], dict[str, str]]:
     """Return the files, and the versions of packages, that decide what a module does.
 
-    The files are: the module; the modules of _FOLLOWED that the module imports, directly or through
-    other modules; the kernels of all these modules, and the headers that the kernels include; the
-    headers of the dialect. The packages are those that these files call.
+    The files are the module itself, the modules of _FOLLOWED that it imports directly or through
+    other modules, the kernels that all these modules name, and the headers of the kernels and of
+    the dialect. The packages are those of _LIBRARIES that these modules name.
     """
     files = set(files_of(DIALECT))
     versions: dict[str, str] = {}
@@ -260,11 +259,8 @@ def source_hash(module: str) -> str:
 
 @functools.cache
 def _named_in(path: Path) -> tuple[list[Path], list[Path], dict[str, str]]:
-    """Return what a module names.
-
-    That is kernels, with the headers that they include; the files of modules of _FOLLOWED; and the
-    packages that it calls, with their versions.
-    """
+    """Return the kernels with their headers, the modules of _FOLLOWED and the packages with their
+    versions that a module names."""
     kernels: list[Path] = []
     modules: list[Path] = []
     versions: dict[str, str] = {}

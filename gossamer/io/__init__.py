@@ -1,1 +1,1 @@
-"""Files of the user (images, arrays, class names, results) and text in the terminal."""
+"""Files of users (images, arrays, class names, results), text in the terminal, and processes."""

@@ -1,5 +1,4 @@
-"""Makes figures of matplotlib as PNG files, and raises an error where matplotlib is not
-installed."""
+"""Figures of matplotlib as PNG files, and the check that matplotlib is installed."""
 
 from __future__ import annotations
 
@@ -11,22 +10,27 @@ from gossamer.errors import InputError
 
 
 def missing() -> str | None:
-    """Return the reason why no figure can be drawn; None where matplotlib is installed."""
+    """Return why no figure can be drawn; None where matplotlib is installed."""
     if importlib.util.find_spec("matplotlib") is None:
         return "matplotlib is not installed: pip install matplotlib"
     return None
 
 
 def check_available(option: str) -> None:
-    """Raise InputError, which names the option that asks for a figure, where matplotlib is not
-    installed."""
+    """Raise InputError where matplotlib is not installed.
+
+    option: the option that asks for a figure, for the message.
+    """
     if reason := missing():
         raise InputError(f"{option}: {reason}")
 
 
 def new_figure(width: float, height: float, dots: float) -> Any:
-    """Return an empty figure of matplotlib that is drawn without a window. width, height: size of
-    the figure in inches. dots: number of dots per inch."""
+    """Return an empty figure of matplotlib that is drawn without a window.
+
+    width, height: size of the figure in inches.
+    dots: number of dots per inch.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,7 +1,7 @@
-"""Reads image files and prepares them for a network.
+"""Photos: image files, and how they are prepared for a network.
 
-Pillow is imported only when the first photo is read: the metadata of a network need this module,
-but loading a network needs no Pillow.
+Pillow is imported only when the first photo is read. Every network needs this module for its
+metadata, but not every network gets photos.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ if TYPE_CHECKING:
 CHANNEL_ORDERS = ("rgb", "bgr", "grey")
 ROUNDINGS = ("none", "signed8", "sign")
 LONGEST = 16384
-"""The longest side, in pixels, that a photo is scaled to."""
+"""The longest side, in pixels, to which a photo may be scaled."""
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")
 """The formats of photos that are read, by Pillow's names."""
 MOST_PIXELS = 2**26
-"""The most pixels of a photo that is read: memory holds several copies of a photo at once, with 4
-bytes a pixel."""
+"""The most pixels of a photo that is read. Memory holds several copies of it at once, with 4 bytes
+a pixel."""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Steps that turn a photo into a network's input: y = (v * scale - mean) / std, for numbers v
-    of the photo from 0 to 255.
+    """Steps that turn a photo into a network's input.
 
-    size: (height, width) of the result; None keeps the size that `resize` gives.
-    resize: length that the short side is scaled to before the centre is cropped to `size`; None
-    scales directly to `size`.
+    A photo is scaled and cropped, and its numbers v, from 0 to 255, become
+    (v * scale - mean) / std, which may be rounded.
+
+    size: (height, width) of the result; None crops nothing.
+    resize: length to which the short side is scaled, before the centre is cropped to `size`. With
+    None the whole photo is scaled to `size`.
     channels: "rgb", "bgr" or "grey".
-    scale: factor of the photo's values.
-    mean, std: one number for all channels, or one number for each channel, in the order of
-    `channels`.
-    rounding: "signed8" rounds down to multiples of 1/128 in [-1, 127/128]; "sign" gives 1 for 0 and
-    positive numbers, and -1 for negative ones; "none" leaves the numbers as they are.
+    scale: factor of the photo's numbers.
+    mean, std: one number for all channels, or one for each in the order of `channels`.
+    rounding: "signed8" rounds down to multiples of 1/128 in [-1, 127/128]; "sign" gives -1 for
+    negative numbers and 1 for others; "none" leaves the numbers as they are.
     """
 
     size: tuple[int, int] | None = None
@@ -75,7 +76,7 @@ class Preprocessing:
         if not math.isfinite(self.scale):
             raise InputError(f"scale {self.scale}: expected a finite number")
         if 0.0 in self.std:
-            raise InputError("std has a zero, by which nothing can be divided")
+            raise InputError("std has a zero; expected numbers to divide by")
         resize = () if self.resize is None else (self.resize,)
         size = "x".join(map(str, self.size or ()))
         if any(not 1 <= length <= LONGEST for length in (*(self.size or ()), *resize)):
@@ -88,10 +89,11 @@ class Preprocessing:
     def fitted(self, shape: Sequence[int | None]) -> Preprocessing:
         """Return this preprocessing with the size that a network's input shape asks for.
 
+        The size stays as it is where dimensions of the shape are open. `resize` keeps its
+        proportion to the size.
+
         shape: (N, C, H, W), or (N, C * H * W) for a network that takes a photo as one row of
-        numbers. A photo in one row is taken as square, unless the present size already has as many
-        numbers as the row. Where dimensions are open, the size stays as it is. `resize`, the length
-        of the short side, keeps its proportion to the size.
+        numbers. Unless the present size has the row's number of numbers, a square photo is taken.
         """
         channels = 1 if self.channels == "grey" else 3
         size = None
@@ -109,21 +111,28 @@ class Preprocessing:
         return replace(self, size=size, resize=resize)
 
     def __call__(self, image: np.ndarray | Image.Image) -> np.ndarray:
-        """Return the network's input for one photo, (channels, height, width) float32. image: the
-        photo as open_image() or load_image() returns it, (height, width, 3) uint8."""
+        """Return the network's input for one photo, (channels, height, width) float32.
+
+        image: the photo as open_image() or load_image() returns it, (height, width, 3) uint8.
+        """
         return self.normalised(np.asarray(self._sized(image), dtype=np.float32))
 
     def pixels(self, image: np.ndarray | Image.Image) -> np.ndarray:
-        """Return one photo scaled and cropped but not normalised, uint8 of (height, width,
-        channels) in the order of `channels`. image: as for __call__()."""
+        """Return one photo scaled and cropped but not normalised, (height, width, channels) uint8.
+
+        image: the photo as open_image() or load_image() returns it.
+        """
         values = np.asarray(self._sized(image))
         values = values[:, :, None] if values.ndim == 2 else values
         return np.ascontiguousarray(values[:, :, ::-1] if self.channels == "bgr" else values)
 
     def normalised(self, values: np.ndarray) -> np.ndarray:
         """Return the network's input for a photo of the right size, (channels, height, width)
-        float32. values: the photo's numbers from 0 to 255, float32, (height, width, 3) in
-        RGB, or (height, width) in grey."""
+        float32.
+
+        values: the photo's numbers from 0 to 255, float32, (height, width, 3) in RGB, or (height,
+        width) in grey.
+        """
         if self.channels == "bgr":
             values = values[:, :, ::-1]
         if values.ndim == 2:
@@ -142,8 +151,8 @@ class Preprocessing:
         return _stacked([self(image) for image in images])
 
     def pixel_batch(self, images: Sequence[np.ndarray | Image.Image]) -> np.ndarray:
-        """Return the photos as pixels() does, (N, height, width, channels). Raises InputError
-        where the photos have different sizes."""
+        """Return photos as pixels() does, (N, height, width, channels). Raises InputError where
+        the photos have different sizes."""
         return _stacked([self.pixels(image) for image in images])
 
     def _sized(self, photo: np.ndarray | Image.Image) -> Image.Image:
@@ -171,7 +180,7 @@ class Preprocessing:
 
 def _stacked(photos: Sequence[np.ndarray]) -> np.ndarray:
     if len({values.shape for values in photos}) > 1:
-        raise InputError("images of different sizes make no batch; give --size")
+        raise InputError("images of different sizes cannot be one batch; give --size")
     return np.stack(photos)
 
 
@@ -193,10 +202,11 @@ def load_image(path: str | Path) -> np.ndarray:
 
 
 def open_image(path: str | Path) -> Image.Image:
-    """Return a photo in RGB, turned upright as its EXIF orientation says. The result is an image
-    of Pillow and no array: to scale an array, Pillow would have to copy it to an image again.
+    """Return a photo in RGB, turned upright as its EXIF orientation says.
 
     Grey and palette images are expanded, transparency is laid on white, 16 bits are scaled to 8.
+    The result is an image of Pillow, which can be scaled without a copy, unlike an array.
+
     Raises InputError for a file that is missing, is no image of FORMATS, is damaged or has more
     pixels than MOST_PIXELS.
     """
@@ -209,17 +219,18 @@ def open_image(path: str | Path) -> Image.Image:
 
 
 class ImageSizeError(InputError):
-    """A photo has more pixels than may be read, or a longer side."""
+    """A photo has more pixels, or a longer side, than may be read."""
 
 
 def decode_image(data: bytes, name: str = "the picture", *,
                  most_pixels: int | None = None, longest: int | None = None) -> Image.Image:
-    """Return the photo in the bytes of a file, as open_image() does. Raises InputError where the
-    bytes are no photo that can be read.
+    """Return the photo in the bytes of a file, as open_image() does.
 
     name: the photo's name in messages.
-    most_pixels: the most pixels of a photo that is read (default: MOST_PIXELS).
-    longest: the longest side of a photo that is read (default: any).
+    most_pixels: the most pixels that the photo may have (default: MOST_PIXELS).
+    longest: the most pixels that a side may have (default: any number).
+    Raises InputError where the bytes are no photo that can be read, and ImageSizeError where it is
+    too large.
     """
     return _read(io.BytesIO(data), name, most_pixels, longest)
 
@@ -237,9 +248,9 @@ def _read(source: Path | io.BytesIO, name: str, most_pixels: int | None = None,
     except FileNotFoundError:
         raise InputError(f"{name}: no such image file{similar_file(name)}") from None
     except UnidentifiedImageError:
-        array = "; an array is given by --input" if name.endswith((".npy", ".npz")) else ""
+        hint = "; give arrays by --input" if name.endswith((".npy", ".npz")) else ""
         raise InputError(f"{name}: not an image that can be read; expected "
-                         f"{', '.join(FORMATS)}{array}") from None
+                         f"{', '.join(FORMATS)}{hint}") from None
     except InputError:
         raise
     except Image.DecompressionBombError:
@@ -254,8 +265,7 @@ def _opened(source: Path | io.BytesIO, name: str, most_pixels: int,
             longest: int | None) -> Image.Image:
     from PIL import Image, ImageOps
 
-    # without a list of formats Pillow takes any format that it knows, and runs other programs for
-    # some formats
+    # without a list of formats Pillow would read any that it knows, some by running other programs
     with Image.open(source, formats=FORMATS) as file:
         width, height = file.size
         if width * height > most_pixels:
@@ -274,7 +284,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     from PIL import Image
 
     if image.mode.startswith("I"):
-        # 65535 is white; 257 levels of 16 bits become one level of 8 bits
+        # 65535 is white: 257 levels of 16 bits become one level of 8 bits
         levels = np.asarray(image).astype(np.uint32)
         image = Image.fromarray(((levels + 128) // 257).clip(max=255).astype(np.uint8))
     if image.has_transparency_data:
@@ -285,13 +295,13 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".webp")
-"""Endings of the names of pictures in the formats that are read."""
+"""The suffixes of pictures in FORMATS."""
 
 
 def pictures_in(folder: Path) -> tuple[list[Path], int]:
     """Return the pictures below a folder, sorted by their paths, and the number of other files.
 
-    Hidden files and folders (.name) are passed over, and links to folders are not followed. Raises
+    Hidden files and folders (.name) do not count, and links to folders are not followed. Raises
     InputError where there is no picture, and for a folder that cannot be read.
     """
     def unreadable(error: OSError) -> None:

@@ -1,7 +1,7 @@
-"""Reads arrays in NumPy's format, from .npy files and from the entries of .npz files.
+"""Arrays in NumPy's format, from .npy files and from the entries of .npz files.
 
-A header is accepted only where it fits the number of bytes that follow the header, so that no
-memory is allocated for an array that the file does not hold. Python objects are never read.
+An array is read only where the bytes behind its header are as many as the header states, so that a
+file cannot make the reader allocate more memory. Python objects are never read.
 """
 
 from __future__ import annotations
@@ -27,21 +27,23 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0,
 _DAMAGED = (EOFError, LookupError, MemoryError, NotImplementedError, OverflowError, RecursionError,
             RuntimeError, SyntaxError, TypeError, ValueError, tokenize.TokenError,
             zipfile.BadZipFile, zlib.error)
-"""Errors that Python and NumPy raise for damaged files; RuntimeError for encrypted files."""
+"""Errors that Python and NumPy raise for damaged files, and RuntimeError for encrypted ones."""
 
 
 class BadArray(ValueError):
-    """An array that cannot be read; the message is the reason, in a few words that follow the
-    file's name."""
+    """An array cannot be read. The message is the reason, to follow a file's name."""
 
 
 class PickledObjects(BadArray):
-    """An array of Python objects, which are never read."""
+    """An array has Python objects, which are never read."""
 
 
 def read_array(stream: IO[bytes], size: int) -> np.ndarray:
-    """Return the array of a stream in NumPy's format. size: bytes of the whole stream. Raises
-    BadArray where the array cannot be read."""
+    """Return the array in a stream of NumPy's format.
+
+    size: bytes of the whole stream.
+    Raises BadArray where the array cannot be read.
+    """
     try:
         if stream.read(len(MAGIC)) != MAGIC:
             raise BadArray("is no .npy file")
@@ -58,8 +60,8 @@ def read_array(stream: IO[bytes], size: int) -> np.ndarray:
         count = math.prod(shape)
         if (min(shape, default=0) < 0 or (count and not dtype.itemsize)
                 or count * dtype.itemsize != size - stream.tell()):
-            raise BadArray(f"says it holds {cut(str(shape))} {cut(str(dtype))}, and "
-                           f"{size - stream.tell()} bytes follow")
+            raise BadArray(f"states the shape {cut(str(shape))} and the dtype {cut(str(dtype))}, "
+                           f"but {size - stream.tell()} bytes follow")
         flat = np.empty(count, dtype)
         if flat.nbytes:
             _fill(stream, flat)
@@ -71,9 +73,12 @@ def read_array(stream: IO[bytes], size: int) -> np.ndarray:
 
 
 def read_archive(file: Path | io.BytesIO, name: str) -> Archive:
-    """Open a .npz file. Raises BadArray where the file is no .npz file, OSError where it cannot be
-    read, and InputError, whose message begins with `name`, where its arrays unpack to more bytes
-    than gossamer.io.limits allows."""
+    """Open a .npz file.
+
+    name: name of the file, with which the message of InputError begins.
+    Raises BadArray where the file is no .npz file, OSError where it cannot be read, and InputError
+    where its arrays unpack to more bytes than gossamer.io.limits allows.
+    """
     try:
         archive = zipfile.ZipFile(file)
     except _DAMAGED as error:
@@ -88,7 +93,7 @@ def read_archive(file: Path | io.BytesIO, name: str) -> Archive:
 
 
 class Archive:
-    """An open .npz file, to be used in a with statement.
+    """An open .npz file, which the end of a `with` block closes.
 
     names: names of its arrays.
     """
@@ -134,9 +139,11 @@ def _fill(stream: IO[bytes], flat: np.ndarray) -> None:
 
 
 def read_arrays(file: str, option: str) -> dict[str, np.ndarray]:
-    """Return the one array of a .npy file under the name "", or the arrays of a .npz file by
-    their names. option: the option that named the file, for messages. Raises InputError where the
-    file cannot be read."""
+    """Return the arrays of a .npz file by their names, or that of a .npy file by the name "".
+
+    option: the option that names the file, for messages.
+    Raises InputError where the file cannot be read.
+    """
     path = Path(file)
     try:
         with path.open("rb") as stream:

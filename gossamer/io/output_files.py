@@ -1,5 +1,5 @@
-"""Checks output files, which options name, before the work. Writes the files after the work, whole
-or not at all."""
+"""Output files that options name: checked before the work, and written after it, whole or not at
+all."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ from gossamer.errors import InputError
 
 
 def check(name: str, outputs: int, read: Sequence[str]) -> Path:
-    """Return the file of --output, with symbolic links followed. Raises InputError where write()
-    could not write this number of outputs to the file, or where the command reads the file."""
+    """Return the file of --output, with symbolic links followed.
+
+    outputs: number of arrays that write() will get.
+    read: files that the command reads, which must not be replaced.
+    Raises InputError where the arrays cannot be written to the file.
+    """
     if not name:
         raise InputError("--output: the name is empty; expected one that ends in .npy or .npz")
     named, path = Path(name), Path(os.path.realpath(name))
@@ -38,23 +42,31 @@ def check(name: str, outputs: int, read: Sequence[str]) -> Path:
 
 def check_file(option: str, path: Path, suffix: str | None,
                read: Iterable[str | Path] = ()) -> None:
-    """Raise InputError where the file does not have the suffix (None allows any), cannot be
-    written, or is one of the files that the command reads."""
+    """Raise InputError where a file cannot be written, or must not be.
+
+    suffix: the suffix that the file must have; None allows any.
+    read: files that the command reads, which must not be replaced.
+    """
     if suffix is not None:
         check_named(f"{option} {path}", path, (suffix,))
     check_place(f"{option} {path}", path, read)
 
 
 def check_named(option_text: str, path: Path, suffixes: Sequence[str]) -> None:
-    """Raise InputError unless the name has one of the suffixes. option_text: the option and its
-    value, with which messages begin."""
+    """Raise InputError unless a file has one of the suffixes.
+
+    option_text: the option and its value, with which the message begins.
+    """
     if path.suffix not in suffixes:
         raise InputError(f"{option_text}: expected a name that ends in {' or '.join(suffixes)}")
 
 
 def check_place(option_text: str, path: Path, read: Iterable[str | Path]) -> None:
-    """Raise InputError where no file can be written to the path, or where the path is a file that
-    the command reads. option_text: the option and its value, with which messages begin."""
+    """Raise InputError where no file can be written at a path, or the path is a file that the
+    command reads.
+
+    option_text: the option and its value, with which messages begin.
+    """
     if path.is_dir():
         raise InputError(f"{option_text}: is a folder")
     if not path.parent.is_dir():
@@ -69,12 +81,15 @@ def check_place(option_text: str, path: Path, read: Iterable[str | Path]) -> Non
 
 
 def write(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a .npy file of one array or a .npz file of several arrays to `path`. name: the user's
-    name of the file. Raises InputError with the system's reason where writing fails."""
+    """Write one array as a .npy file, or several as a .npz file.
+
+    name: the value of --output, whose suffix decides.
+    Raises InputError with the system's reason where writing fails.
+    """
     with replacing(path, f"--output {name}") as file:
         if name.endswith(".npy"):
             (array,) = arrays.values()
-            # given a real file, NumPy calls tofile(), which loses the reason of a failure
+            # for a real file NumPy would call tofile(), whose errors do not tell the reason
             np.lib.format.write_array(SimpleNamespace(write=file.write), array,
                                       allow_pickle=False)
         else:
@@ -83,9 +98,12 @@ def write(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> None:
 
 @contextmanager
 def replacing(path: Path, option_text: str = "") -> Iterator[IO[bytes]]:
-    """Yield a new file, which replaces the file at the path when the body of the with statement
-    ends and is removed when the body fails. option_text: the option and its value, with which
-    messages begin instead of the path. Raises InputError where the file cannot be written."""
+    """Yield a file that replaces the one at the path at the end of a `with` block, if the block
+    does not fail.
+
+    option_text: the option and its value, with which the message begins in place of the path.
+    Raises InputError where the file cannot be written.
+    """
     try:
         with atomically_replacing(path) as file:
             yield file
@@ -95,7 +113,7 @@ def replacing(path: Path, option_text: str = "") -> Iterator[IO[bytes]]:
 
 
 def _write_npz(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
-    # np.savez takes arrays as keywords, so that no array could have the name "file"
+    # not by np.savez, which takes arrays as keywords, so that none could have the name "file"
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -103,16 +121,16 @@ def _write_npz(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
 
 
 PARTIAL = ".partial-"
-"""Beginning of the name of an incomplete file; a killed process may leave such a file."""
+"""Beginning of the name of an incomplete file, which a killed process may leave behind."""
 
 
 @contextmanager
 def atomically_replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
-    """Yield a file open for writing. The file replaces `path` when the body of the with statement
-    ends, and is removed when the body or the writing fails. Raises OSError where a file operation
-    fails.
+    """Yield a file that replaces the one at `path` at the end of a `with` block, if neither the
+    block nor the writing fails.
 
     mode: the permissions of the file, less the process's umask.
+    Raises OSError where the file cannot be written.
     """
     partial = path.with_name(f"{PARTIAL}{secrets.token_hex(8)}")
     try:

@@ -1,9 +1,9 @@
-"""Reads pictures from files ahead of their use, and gives them in batches of one size.
+"""Pictures that are read from files ahead of their use, in batches of one size.
 
-Threads read the pictures. Where there are many files and processors, other processes read the
-pictures instead. They write the pictures to shared memory, in the shape and dtype that a network
-takes, and answer once for several files. Reading then hardly holds Python's lock (the GIL) in the
-process that computes.
+Threads read the pictures, or other processes where there are many files and processors. The
+processes write pictures to shared memory, in the shape and dtype that a network takes, and answer
+once for several files. Reading then hardly holds Python's lock (the GIL) in the process that
+computes.
 """
 
 from __future__ import annotations
@@ -25,32 +25,33 @@ import numpy as np
 from gossamer.io.process_pool import NoProcessError, ProcessPool
 
 _PROCESSORS, _FILES = 8, 2000
-"""From these numbers of processors and of files on, other processes read the pictures instead of
-threads. On the host of an H200 one thread reads 212 pictures a second, but 16 threads read only
-1,200 a second, because they wait for Python's lock. Processes take a second to start."""
+"""The fewest processors and files with which processes read pictures in place of threads. Processes
+take a second to start. On the host of an H200 one thread reads 212 pictures a second, but 16
+threads, which wait for Python's lock, read only 1,200."""
 _GROUP = 16
-"""The most files of a group. A process sends one answer for all files of a group. Sending a group
-and taking its answer takes this process about as long as reading a small picture."""
+"""The most files for which a process answers at once. Sending such a group to a process and taking
+its answer takes about as long as reading a small picture."""
 _MOST_PROCESSES = 64
-"""The most processes that read. Each process takes a few file descriptors of this process."""
+"""The most processes that read. Each takes a few file descriptors of this process."""
 _AHEAD_BYTES = 2**29
-"""The most bytes of pictures that are read ahead. One picture for each process is read ahead even
-if these pictures take more bytes."""
+"""The most bytes of pictures that are read ahead, unless one picture for each process takes more.
+"""
 
 T = TypeVar("T")
 
 Form = tuple[tuple[int, ...], np.dtype]
 """Shape and dtype of a picture."""
 Answer = tuple[list[str], list[np.ndarray] | np.ndarray]
-"""For each file of a group the reason why it cannot be read, "" where it can; and the pictures of
-the other files, in order."""
+"""For each of some files the reason why it cannot be read, or ""; and the pictures of the files
+that can be read, in order."""
 _Block = tuple[np.ndarray | None, list[tuple[Sequence[str], Future[Any]]]]
-"""Memory for the pictures of some files, and the groups of these files with their futures."""
+"""Shared memory for the pictures of some files, and these files in groups, each with the future of
+its answer."""
 
 
 class PictureReader(Protocol):
-    """Reads a picture as an array that a network takes. A reader can be pickled, so that other
-    processes can read with it."""
+    """Reads a picture as an array that a network takes. A reader can be pickled for other
+    processes."""
 
     def form(self) -> Form | None:
         """Return the shape and dtype that all pictures have; None where their sizes differ."""
@@ -61,9 +62,9 @@ class PictureReader(Protocol):
 
 @dataclass(frozen=True)
 class PictureBatch:
-    """Files in their order, and the pictures of the files that can be read.
+    """Some files in their order, and the pictures of those that can be read.
 
-    errors: for each file the reason why it cannot be read; "" where it can.
+    errors: for each file the reason why it cannot be read, or "".
     pictures: the pictures in one array, in order; None where no file can be read.
     """
 
@@ -75,8 +76,8 @@ def picture_batches(reader: PictureReader, files: Sequence[str], processors: int
                     batch: int) -> Iterator[PictureBatch]:
     """Yield the pictures of files, in their order, in batches of one shape.
 
-    processors: number of processors that read ahead.
-    batch: number of pictures of a batch; files that cannot be read do not count.
+    processors: number of processors that may read ahead.
+    batch: the most pictures of a batch. Files that cannot be read do not count.
     """
     by_processes = processors >= _PROCESSORS and len(files) >= _FILES
     most = min(batch, len(files))
@@ -94,7 +95,7 @@ def picture_batches(reader: PictureReader, files: Sequence[str], processors: int
                     if pictures is not None and (
                             count == most or found[index].shape != pictures.shape[1:]):
                         yield PictureBatch(errors, pictures[:count])
-                        # the memory of a batch must not be kept while others are waited for
+                        # drop the batch, whose memory may be shared and is used again
                         errors, pictures, count = [], None, 0
                     if pictures is None:
                         whole = found[index:index + most]
@@ -123,11 +124,11 @@ def _by_threads(reader: PictureReader, files: Sequence[str],
 
 def _by_processes(reader: PictureReader, files: Sequence[str], processors: int,
                   batch: int) -> Generator[Answer, None, None]:
-    # more processes than processors, since a process that has answered waits for this process
+    # more processes than processors: one that has answered waits for its next group
     count = min(processors + processors // 2, _MOST_PROCESSES)
     form = reader.form()
     nbytes = 0 if form is None else math.prod(form[0]) * form[1].itemsize
-    # a block holds whole batches, which are not copied, and enough files for a group
+    # a block holds whole batches, so that these need no copy, and about a group of files or more
     size = min(batch * max(1, _GROUP // batch), len(files)) if batch else 1
     ahead = max(count, min(2 * count * _GROUP, _AHEAD_BYTES // max(1, nbytes)))
     with (closing(SharedBlocks(size * nbytes)) as shared,
@@ -146,7 +147,7 @@ def _by_processes(reader: PictureReader, files: Sequence[str], processors: int,
 
         for block in _ahead(map(submit, range(0, len(files), size)), 1 + -(-ahead // size)):
             yield _answer_of(reader, *block)
-            # the memory of a block must not be kept while others are waited for
+            # drop the block, whose memory is used again
             del block
 
 
@@ -174,10 +175,12 @@ def _answer_of(reader: PictureReader, memory: np.ndarray | None,
 class SharedBlocks:
     """Blocks of shared memory, which other processes write through a path.
 
-    A block is used again when no array lies in it any more. The memory has no file name. The system
-    frees the memory when no process has the descriptor or an array any more, even where processes
-    are killed. A process that writes more than the system has room for gets an error, where one
-    that touches a missing page is killed.
+    A block is used again when no array lies in it any more. The memory is a file without a name,
+    which the system frees with the last descriptor and array, even where processes are killed.
+    Processes write the file and do not map it: where the system has no room, writing gives an
+    error, while touching a mapped page would kill the process.
+
+    nbytes: bytes of a block.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -188,8 +191,9 @@ class SharedBlocks:
         self.path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def take(self, count: int, form: Form | None) -> tuple[np.ndarray | None, int]:
-        """Return memory for pictures, and the byte at which it begins in the file at `path`; None
-        where the system has no such memory, or the sizes of the pictures differ."""
+        """Return an array for `count` pictures in a block, and the block's offset in the file at
+        `path`. The array is None where the system has no such memory, or the pictures' sizes
+        differ."""
         if form is None or self._descriptor < 0:
             return None, 0
         try:
@@ -215,7 +219,7 @@ class SharedBlocks:
 
 
 def _ahead(futures: Iterator[T], count: int) -> Iterator[T]:
-    """Yield futures in their order, of which `count` are made ahead."""
+    """Yield items in their order, and take `count` of them from the iterator ahead."""
     waiting = deque(islice(futures, count))
     while waiting:
         yield waiting.popleft()
@@ -230,8 +234,8 @@ def _read(reader: PictureReader, files: Sequence[str]) -> tuple[list[str], list[
 
 def _read_into(path: str, offset: int, reader: PictureReader,
                files: Sequence[str]) -> tuple[list[str], list[np.ndarray] | None]:
-    """Return the answer for a group of files, with None for pictures that were written to the file
-    at `path` from a byte on."""
+    """Write the pictures of a group of files to the file at `path`, from `offset` on, and return
+    the answer with None for the pictures. Where they cannot be written, return them."""
     errors, pictures = _read(reader, files)
     arrays = [np.ascontiguousarray(picture) for picture in pictures]
     with suppress(OSError), open(path, "r+b", buffering=0) as file:  # there may be no room

@@ -1,9 +1,9 @@
-"""ProcessPool: calls functions in other Python processes.
+"""ProcessPool: calls of functions in other Python processes.
 
-Each thread of a ThreadPoolExecutor has a process of its own: a process that ends fails the one
-task that it had, and is replaced. A ProcessPoolExecutor would fail all tasks, whichever of them
-ended a process, and may wait forever for the rest of a result. Its processes would import the
-user's program, which may have no guard, and modules that lie in the working directory.
+Each thread of a ThreadPoolExecutor has a process of its own. Where a process ends, its task alone
+fails, and another process takes its place. In a ProcessPoolExecutor all tasks would fail, or wait
+forever for the rest of a result. Its processes would import the user's program, which may lack the
+guard `if __name__ == "__main__"`, and modules that lie in the working directory.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from typing import Any
 from gossamer.errors import GossamerError, first_line
 
 MOST_DEATHS = 3
-"""How often the processes of a pool are replaced, as a multiple of their number."""
+"""How many processes of a pool are replaced at most, as a multiple of their number."""
 START_SECONDS = 30.0
-"""Seconds after which a process that has not started is ended."""
+"""Seconds within which a process must start; it is ended otherwise."""
 _ENDS_SECONDS = 5.0
-"""Seconds that a process may take to end after its pipe was closed."""
+"""Seconds that a process may take to end after its pipe has failed."""
 _OOM_SCORE = "500"
-"""Linux's oom_score_adj of the processes, on a scale that ends at 1000. Where memory runs out,
-Linux kills these processes before most others."""
+"""Linux's oom_score_adj of the processes, of at most 1000. Where memory runs out, Linux kills them
+before most others."""
 
 Call = Callable[..., Any]
-"""Calls a function in another process: its arguments are the function and those of the function."""
+"""A function that takes another function and its arguments, and calls it in another process."""
 
 
 class NoProcessError(GossamerError):
-    """No other process is left to do a task. The process that submitted the task can do the task
-    itself."""
+    """No process of the pool can do a task. The process that submitted the task may do it itself.
+    """
 
 
 class ProcessEndedError(GossamerError):
-    """A process has ended before its task was done. Another try may succeed."""
+    """A process ended before its task was done. Another try may succeed."""
 
 
 class ProcessPool:
     """Processes that call functions, each one function at a time.
 
     The processes start immediately. They end with `close`, with the end of a `with` block, or with
-    this process, even where this process is killed. The processes import the modules of the
-    functions, never the user's program. Their output goes to a file; the error of an ended process
-    quotes the last line of this file.
+    this process, even where this process is killed. They import the modules of the functions, but
+    not the user's program. The last line of their output is quoted in the error of a process that
+    ended.
 
     count: number of processes.
     kind: words for one process, such as "process that builds candidates".
     initializer: function that each process calls first.
-    variables: variables that are added to the environment of the processes.
+    variables: environment variables that the processes get in addition to this process's.
     """
 
     def __init__(self, count: int, kind: str, initializer: Callable[[], object] = int, *,
@@ -84,27 +84,26 @@ class ProcessPool:
             return self._unfinished < self._count
 
     def submit(self, function: Callable[..., Any], *arguments: Any, what: str) -> Future[Any]:
-        """Return the future of a call in another process, which has to import the function.
+        """Return the future of a function's call in another process, which imports the function.
 
-        Functions are called in the order in which they are submitted. A future can be cancelled
-        while its function waits for a process. The exception of the future is the function's
-        exception; NoProcessError where no process calls the function; or ProcessEndedError where
-        the process ended during the call.
+        Calls begin in the order in which they are submitted, and can be cancelled before they
+        begin. The future has the function's result or exception, NoProcessError where no process
+        can call the function, or ProcessEndedError where the process ended during the call.
 
         what: words for the work, such as "compiled a kernel", for the error of an ended process.
         """
         return self.submit_job(lambda call: call(function, *arguments), what=what)
 
     def submit_job(self, job: Callable[[Call], Any], *, what: str) -> Future[Any]:
-        """Return the future of a job, whose calls run in one other process; see submit().
+        """Return the future of a job: a function that makes several calls in one other process.
 
-        The job runs in a thread of this process. Its argument is the function that calls.
+        The job runs in a thread of this process. Its argument is a Call. See submit().
         """
         return self._submit(self._do, job, what)
 
     def end(self) -> None:
-        """Cancel the tasks that wait and end the processes; return before they have ended. Calls
-        that had begun fail with NoProcessError."""
+        """Cancel the tasks that wait, and kill the processes without waiting for their end. Calls
+        that have begun fail with NoProcessError."""
         with self._lock:
             self._is_closed = True
             self._problem = f"no {self._kind} is left: they were closed"
@@ -164,7 +163,7 @@ class ProcessPool:
             raise ProcessEndedError(f"the process that {what} {ended}") from None
 
     def _process(self) -> _Process:
-        """Return the process of this thread, which is started where it does not run."""
+        """Return the process of this thread, which is started if it does not run."""
         process: _Process | None = getattr(self._of_thread, "process", None)
         if process is not None and not process.has_ended and not self._problem:
             return process
@@ -192,16 +191,18 @@ class ProcessPool:
 
 
 class _Process:
-    """A process that calls functions, one after another. Raises OSError where it cannot start."""
+    """A process that calls functions, one after another. Its constructor raises OSError where the
+    process cannot start."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         if not sys.executable:
             raise OSError("Python does not say where it lies (sys.executable is empty)")
-        # it imports what this process imports, and nothing from its working directory (-P)
+        # the process imports from the folders of this one; -P keeps it from adding its working
+        # directory
         folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         with ExitStack() as stack:
             self._errors = stack.enter_context(tempfile.TemporaryFile())
-            # in a group of its own the process gets no interrupt from the keyboard
+            # (a process group of its own keeps interrupts from the keyboard away from the process)
             self._popen = subprocess.Popen(
                 [sys.executable, "-P", "-c", f"from {__name__} import work; work()"],
                 env={**os.environ, "PYTHONPATH": folders, **variables}, process_group=0,
@@ -230,22 +231,25 @@ class _Process:
             timer.cancel()
 
     def call(self, task: bytes) -> Any:
-        """Return the result of a pickled function with its arguments. Raises the exception of the
-        function, and ProcessEndedError where the process ends."""
+        """Return the result of a function in the process, or raise its exception. Raises
+        ProcessEndedError where the process ends.
+
+        task: the pickled function and its arguments.
+        """
         assert self._popen.stdin is not None and self._popen.stdout is not None
         try:
             pickle.dump(task, self._popen.stdin, protocol=5)
             self._popen.stdin.flush()
             is_done, value = pickle.load(self._popen.stdout)
         except Exception:
-            # the process has ended, or has written something that is no result
+            # the process has ended, or has written what is no pickled result
             raise ProcessEndedError(self._ending()) from None
         if not is_done:
             raise value
         return value
 
     def _ending(self) -> str:
-        """Wait for a process whose pipe does not work any more, and return how it ended."""
+        """Wait for the end of a process whose pipe has failed, and return how it ended."""
         try:
             status = self._popen.wait(_ENDS_SECONDS)
         except subprocess.TimeoutExpired:
@@ -270,15 +274,15 @@ class _Process:
         self.kill()
         self._popen.wait()
         for stream in (self._errors, self._popen.stdin, self._popen.stdout):
-            # closing fails where a buffer holds data that the ended process has not read
+            # closing fails where data in a buffer cannot be written to the ended process
             with suppress(OSError):
                 stream.close()  # type: ignore[union-attr]
 
 
 def work() -> None:
-    """Do one task after another, in the other process, until the process that started it ends or
+    """Do one task after another in the other process, until the process that started it ends or
     closes the pipe."""
-    # an interrupt from the keyboard is for the process that started this one
+    # interrupts from the keyboard are for the process that started this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
@@ -292,14 +296,16 @@ def work() -> None:
 
 
 def _receive(tasks: queue.SimpleQueue[bytes]) -> None:
-    """Receive tasks in a thread of its own, so that even in the middle of a task this process ends
-    when the process that started it ends."""
+    """Receive tasks until the pipe is closed, and then end this process.
+
+    A thread of its own does this, so that the process ends even in the middle of a task.
+    """
     try:
         while True:
             tasks.put(pickle.load(sys.stdin.buffer))
     except EOFError:
         if os.getpgrp() == os.getpid():
-            # processes that this one started end with it
+            # ends the processes that this one has started, too
             os.killpg(0, signal.SIGKILL)
         os._exit(0)
     except BaseException as error:
@@ -308,7 +314,7 @@ def _receive(tasks: queue.SimpleQueue[bytes]) -> None:
 
 
 def _result(task: bytes) -> tuple[bool, Any]:
-    """Return whether a task is done, and its result or exception."""
+    """Do a task. Return True and its result, or False and its exception."""
     try:
         function, arguments = pickle.loads(task)
     except Exception as error:

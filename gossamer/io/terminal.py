@@ -1,4 +1,4 @@
-"""Prints tables and JSON on stdout and notices on stderr."""
+"""Tables and JSON on stdout, and notices on stderr."""
 
 from __future__ import annotations
 
@@ -17,58 +17,65 @@ from rich.text import Text
 from gossamer.errors import one_line
 
 _PIPE_WIDTH = 500
-"""Width of the output, in characters, where it goes to a pipe."""
+"""Width of the output where it goes to a pipe, in characters as all widths here."""
 _GAP = 2
-"""Characters between columns."""
+"""Width between columns."""
 _LEAST_WIDTH = 6
-"""Least width, in characters, of a column that is cut."""
+"""Width to which a column is cut at most."""
 _LEAST_SPARE = 12
-"""Least width, in characters, of a cut column that could be left out instead."""
+"""Width to which a spare column is cut at most: where this is not enough it is left out."""
 
 
-_said: set[str] = set()
-"""The notices and warnings that were printed since forget_notices()."""
+_printed: set[str] = set()
+"""The notices and warnings that were printed since the last call of forget_notices()."""
 
 
 def notice(message: object, kind: str = "notice") -> None:
-    """Print one line on stderr. A notice or warning is printed once, an error each time."""
+    """Print one line on stderr. The same notice or warning is printed only once, an error each
+    time.
+
+    kind: the word before the message: "notice", "warning" or "error".
+    """
     line = one_line(f"{kind}: {' '.join(str(message).split())}")
-    if line not in _said:
-        # where both go to one file, the line must not come within a table
+    if line not in _printed:
+        # where stdout and stderr go to one file, the line must not stand within a table
         with suppress(OSError, ValueError):
             sys.stdout.flush()
         print(line, file=sys.stderr)
     if kind != "error":
-        _said.add(line)
+        _printed.add(line)
 
 
 def forget_notices() -> None:
-    """Lets notices that were printed be printed again, as each verb does when it begins."""
-    _said.clear()
+    """Let notices that were printed be printed again. Each verb begins with this."""
+    _printed.clear()
 
 
 def print_line(text: str) -> None:
-    """Print one line on stdout. Names in it may come from strangers, so that characters which
-    control a terminal or the direction of a text are written as their codes."""
+    """Print one line on stdout, with codes in place of characters that control a terminal or the
+    direction of text: names in the line may come from strangers."""
     print(one_line(text))
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document; numbers that JSON lacks (NaN, infinity) become null."""
+    """Print one JSON document, with null for NaN and infinity, which JSON lacks."""
     print(json.dumps(plain(value), indent=2, allow_nan=False))
 
 
 def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
                 spare: Sequence[str] = (), below: str = "") -> None:
-    """Print a table. `columns` has the heading of each column by the column's key, and `rows` has
-    the cells of each row by the same keys. A column in which every cell is a number is
-    right-aligned.
+    """Print a table, in which columns of numbers are right-aligned.
 
-    Where a terminal is too narrow, the column `below` is left out of the table, and its texts are
-    printed below the table. A line there has the first cell of a row and the row's text. Where the
-    table is still too wide, cells of spare columns are cut. Where cuts are not enough, spare
-    columns are left out, in their order, and named below the table. Last, cells of other columns
-    are cut."""
+    In a terminal that is too narrow, the column `below` is printed below the table first. Then
+    cells of spare columns are cut, spare columns are left out and named below the table, and at
+    last cells of other columns are cut.
+
+    columns: the heading of each column, by its key.
+    rows: the cells of each row, by the keys of the columns.
+    spare: keys of the columns that may be left out, in the order in which they are left out.
+    below: key of the column whose texts may be printed below the table, each after the first cell
+    of its row.
+    """
     lines = [{key: one_line(_cell(row.get(key))) for key in columns} for row in rows]
     # a pipe has no width: lines must not be cut to the 80 columns that rich would assume
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
@@ -76,9 +83,9 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
     full = {key: max(map(cell_len, [heading, *cells[key]])) for key, heading in columns.items()}
     moved = below if sum(full.values()) + _GAP * (len(full) - 1) > console.width else ""
     full.pop(moved, None)
-    may_cut = [key for key in columns if not _numeric(cells[key])]
+    may_cut = [key for key in columns if not _are_numbers(cells[key])]
     widths = _widths(full, may_cut, [key for key in spare if key in columns], console.width)
-    right = {key for key in widths if _numeric(cells[key])}
+    right = {key for key in widths if _are_numbers(cells[key])}
 
     def joined(texts: Mapping[str, str]) -> str:
         return (" " * _GAP).join(_fitted(texts[key], width, key in right)
@@ -86,15 +93,15 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
 
     console.print(Text(joined(columns), style="bold"), soft_wrap=True)
     for line in lines:
-        # rich would take half a millisecond a row, and there may be thousands of rows
+        # not by rich, which takes half a millisecond for each of perhaps thousands of rows
         print(joined(line))
     first = next(iter(columns))
     for line in lines:
         if moved and line[moved]:
             console.print(Text(f"{line[first]}: {line[moved]}"))
     if left_out := [heading for key, heading in columns.items() if key not in {*widths, moved}]:
-        print(f"(left out in a narrow terminal: {', '.join(left_out)}; a pipe gets all, "
-              "such as | less -S)")
+        print(f"(left out in a narrow terminal: {', '.join(left_out)}; a pipe such as | less -S "
+              "gets all columns)")
 
 
 def _fitted(text: str, width: int, right: bool) -> str:
@@ -107,10 +114,14 @@ def _fitted(text: str, width: int, right: bool) -> str:
 
 def _widths(full_widths: Mapping[str, int], may_cut: Collection[str], spare: Sequence[str],
             available: int) -> dict[str, int]:
-    """Return the widths of the columns that are shown, which have two characters between them.
+    """Return the widths of the columns that are shown, by their keys.
 
-    The widest column that may be cut is cut first: among the spare columns, or among all columns
-    where no spare column is left. (rich would cut all columns by the same number of characters.)
+    Among the spare columns that may be cut, or among all columns where no spare one is left, the
+    widest is always cut first. (rich would cut all columns by the same width.)
+
+    full_widths: the widths of the columns without cuts.
+    may_cut: keys of the columns that may be cut.
+    available: the width of the terminal.
     """
     widths, spare_left = dict(full_widths), [key for key in spare if full_widths.get(key)]
     while (excess := sum(widths.values()) + _GAP * (len(widths) - 1) - available) > 0:
@@ -127,8 +138,10 @@ def _widths(full_widths: Mapping[str, int], may_cut: Collection[str], spare: Seq
     return widths
 
 
-def _numeric(cells: Sequence[str]) -> bool:
-    return all(cell.lstrip("<>").rstrip("%TGMkB imsu").replace(".", "", 1).isdigit()
+def _are_numbers(cells: Sequence[str]) -> bool:
+    """Return whether all cells are numbers, perhaps with a bound before and a unit behind, such as
+    <0.1%, 3.5 M, 13.5 MiB and 8.3 us."""
+    return all(cell.lstrip("<> ").rstrip("%TGMkB imsu").replace(".", "", 1).isdigit()
                for cell in cells)
 
 
@@ -143,7 +156,7 @@ def _cell(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return the value in types that JSON has."""
+    """Return a value in the types of Python that JSON has; None for NaN and infinity."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

@@ -1,4 +1,4 @@
-"""Formats counts, sizes and shapes as text for people."""
+"""Counts, sizes, times, shapes and shares as text for people."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 
 def human(count: float) -> str:
-    """Return a count in thousands, millions or billions, in three digits: 3.5 M."""
+    """Return a count of 1,000 and more in three digits with a prefix of SI: 3.5 M."""
     rounded = float(f"{count:.3g}")
     for size, unit in ((1e18, " E"), (1e15, " P"), (1e12, " T"), (1e9, " G"), (1e6, " M"),
                        (1e3, " k")):
-        # what is rounded decides: 999,999 is 1 M
+        # the rounded count decides on the prefix: 999,999 is 1 M
         if abs(rounded) >= size:
             return f"{rounded / size:g}{unit}"
     return f"{count:g}"
@@ -27,7 +27,7 @@ def bytes_text(count: int) -> str:
 
 
 def duration_text(microseconds: float) -> str:
-    """Return a time with its unit, from 1,000 us on in three digits: 8.3 us, 1.50 ms, 12.3 s."""
+    """Return a time with its unit: 8.3 us, and in three digits 1.50 ms and 12.3 s."""
     if round(microseconds, 1) < 1e3:
         return f"{microseconds:.1f} us"
     value, unit = microseconds / 1e3, "ms"
@@ -37,7 +37,8 @@ def duration_text(microseconds: float) -> str:
 
 
 def range_text(low: float, high: float) -> str:
-    """Return two times in microseconds, with one unit where both have it: 8.3 to 9.1 us."""
+    """Return two times in microseconds as a range; a unit that both have stands once: 8.3 to
+    9.1 us."""
     (start, start_unit), (end, end_unit) = (duration_text(each).split() for each in (low, high))
     return f"{start}{'' if start_unit == end_unit else f' {start_unit}'} to {end} {end_unit}"
 
@@ -48,9 +49,11 @@ def shape_text(shape: Iterable[int | str | None]) -> str:
 
 
 def share_text(share: float) -> str:
-    """Return a share from 0 to 1, such as a density, in percent. Only shares of exactly 0 and 1
-    become 0% and 100%. A share below 1% or above 99% has a decimal (0.3%). A share below 0.05%, or
-    of 99.95% and more, is given as a bound (<0.1%, >99.9%)."""
+    """Return a share from 0 to 1, such as a density, in percent.
+
+    Only exactly 0 and 1 become 0% and 100%. Shares near them have a decimal (0.3%, 99.2%), and
+    those that would be rounded to them become a bound (<0.1%, >99.9%).
+    """
     if share in (0, 1):
         return f"{share:.0%}"
     if share < 5e-4:

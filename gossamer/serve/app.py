@@ -33,25 +33,25 @@ logger = logging.getLogger("gossamer.serve")
 
 _INFERENCE = re.compile("/v2/models/([^/]+)/infer")
 _SMALL_BYTES = 2**15
-"""The most bytes of JSON that the event loop itself parses. Longer JSON would keep the loop busy;
-another process parses it."""
+"""The most bytes of JSON that the event loop itself parses. Longer JSON, which would hold up other
+requests, is parsed by another process."""
 _LARGE_BYTES = 2**21
-"""The bytes of JSON above which few bodies are parsed at the same time."""
+"""Bytes of JSON above which parsing it is a large task, of which few run at the same time."""
 _FEW_NUMBERS = 2**12
-"""The most numbers that the event loop itself writes as JSON; another process writes larger
-outputs."""
+"""The most numbers that the event loop itself writes as JSON. More are written by another process.
+"""
 _MANY_NUMBERS = 2**18
-"""The numbers above which few answers are written as JSON at the same time."""
+"""Numbers above which writing them as JSON is a large task."""
 _MANY_PIXELS = 2**22
-"""The pixels above which few pictures are decoded at the same time."""
+"""Pixels above which decoding a picture is a large task."""
 _BODIES_AT_ONCE = 6
-"""The most memory that all requests together may hold, as a multiple of the largest size of a
-body."""
+"""The most memory that all requests together may hold, in bodies of the largest allowed size."""
 _PIECE = 2**20
-"""Bytes of an answer that are written at a time, so that an answer which a client reads slowly is
-not copied to the connection's buffer as a whole."""
+"""Bytes of an answer that are written at a time. While a client reads slowly, the rest is not
+copied to the connection's buffer."""
 _LINGER_S = 2.0
-"""Seconds for which a body is read, and dropped, after an answer that did not wait for it."""
+"""Seconds for which the rest of a body is read and dropped after an answer that needed no more of
+it."""
 
 
 class _LargeResponse(Response):
@@ -74,7 +74,10 @@ class _LargeResponse(Response):
 
 
 class _Receive:
-    """ASGI's function that returns the parts of a body. is_whole: whether no further part comes."""
+    """ASGI's function that returns the next part of a body.
+
+    is_whole: whether the last part has come.
+    """
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -86,8 +89,8 @@ class _Receive:
         return message
 
     async def respond(self, response: Response, scope: Scope, send: Send) -> None:
-        """Send a response. Where the connection is closed before its body was read, the body is
-        read and dropped for a moment: bytes that come to a closed connection would make the
+        """Send a response. Where it closes the connection before the whole body has come, read and
+        drop the body for a moment first: bytes that come to a closed connection would make the
         client's system throw the answer away."""
         if self.is_whole or response.headers.get("connection") != "close":
             await response(scope, self, send)
@@ -105,12 +108,12 @@ class _Receive:
 class Server:
     """The state of an application.
 
-    most_bytes: bytes of the largest body.
-    most_json: bytes of the longest answer in JSON.
-    most_pixels: pixels of the largest picture.
+    most_bytes: the most bytes of a body.
+    most_json: the most bytes of an answer in JSON.
+    most_pixels: the most pixels of a picture.
     body_seconds: seconds that a client may take to send a body.
-    hosts: the names with a dot that the header Host may have; None where it may have any.
-    is_ending: whether the server is about to end, so that connections are not kept.
+    hosts: the names with a dot that the header Host may have; None allows any.
+    is_ending: whether the server is about to end, so that each answer closes its connection.
     """
 
     def __init__(self, models: Models, *, most_bytes: int = 2**26, most_json: int = 2**26,
@@ -129,8 +132,8 @@ class Server:
         self._exchange = Exchange()
 
     async def renew(self) -> None:
-        """Read again the networks whose files have changed. The old plan of such a network
-        computes the requests that wait, and the new plan computes later requests."""
+        """Read again the networks whose files have changed. Requests that wait are computed by the
+        old plan of such a network, and later requests by the new plan."""
         loop = asyncio.get_running_loop()
         for name, model in (await loop.run_in_executor(None, self.models.renewals)).items():
             old = self.models.by_name[name]
@@ -141,7 +144,7 @@ class Server:
             logger.warning("%s was read again", name)
 
     def close(self) -> None:
-        """Computes the requests that wait, and frees what the server holds."""
+        """Compute the requests that wait, and free what the server holds."""
         self.models.close()
         self.workers.close()
 
@@ -153,13 +156,13 @@ class Server:
         deadline = self._deadline(headers)
         kind = checks.media_type(headers)
         encoding = checks.content_encoding(headers)
-        # no name here holds the body, whose memory is free when its tensors are computed
+        # no local variable holds the body, so that its memory is freed before the inference
         wanted = await self._wanted(name, kind, headers, share,
                                     await self._body(headers, receive, encoding, share))
         if wanted.timeout_us is not None:
             until = time.monotonic() + wanted.timeout_us / 1e6
             deadline = until if deadline is None else min(deadline, until)
-        # the network may have been read again while this request came in
+        # looked up only now: the network may have been read again while the body came
         model = self.models.by_name[name]
         images = model.checked_images(wanted.arrays)
         left = None if deadline is None else deadline - time.monotonic()
@@ -208,8 +211,8 @@ class Server:
 
     @staticmethod
     def _deadline(headers: Mapping[str, str]) -> float | None:
-        """Return the time of the monotonic clock after which the answer is of no use; None where
-        the request states no deadline."""
+        """Return the time of the monotonic clock until which the answer is wanted; None where the
+        request states no deadline."""
         text = headers.get(DEADLINE.lower())
         if text is None:
             return None
@@ -244,7 +247,7 @@ class Server:
         what = "decoded a picture"
         few = min(self._most_pixels, _MANY_PIXELS)
         try:
-            # which also tells how many pixels there are
+            # only decoding tells how many pixels a picture has
             return await self.workers.call(decode, body, few, what=what)
         except ImageSizeError:
             return await self.workers.call(decode, body, self._most_pixels, what=what,
@@ -275,8 +278,7 @@ class Server:
 
     async def answer(self, name: str, headers: Mapping[str, str], receive: Receive,
                      share: Share) -> Response:
-        """Return the answer to a request for inference, whether the request succeeds or fails, and
-        counts the answer.
+        """Return the answer to a request for inference, whether it succeeds or fails, and count it.
 
         headers: values of the headers, by their names in lower case.
         receive: ASGI's function that returns the parts of the body.
@@ -289,7 +291,7 @@ class Server:
             response = _error_response(name, error)
             _forget_frames(error)
         if response.status_code in (408, 413, 415, 429) or self.is_ending:
-            # the rest of the body may not have been read, or the server takes no further requests
+            # part of the body may be unread, or the server takes no further requests
             response.headers["Connection"] = "close"
         self.metrics.count(name if name in self.models.by_name else "", response.status_code,
                            time.monotonic() - start)
@@ -318,9 +320,11 @@ def _error_response(name: str, error: Exception) -> Response:
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Drop the frames in the tracebacks of an error and of the errors before it. These frames hold
-    the request's body, and the future that holds the error: a cycle that only the next garbage
-    collection would free."""
+    """Drop the frames in the tracebacks of an error and of the errors in its context.
+
+    The frames hold the request's body and the future that holds the error. Without this, only the
+    next garbage collection would free this cycle.
+    """
     while error is not None:
         error.__traceback__ = None
         error = error.__context__
@@ -331,8 +335,8 @@ def _error(status: int, message: str) -> Response:
 
 
 class _App(FastAPI):
-    """The application. Requests for inference bypass FastAPI, whose layers would take as long for a
-    request as all of gossamer's own code."""
+    """The application. Requests for inference bypass FastAPI, which would take as long for each as
+    all of gossamer's own code."""
 
     server: Server
 
@@ -341,7 +345,7 @@ class _App(FastAPI):
         if self.openapi_schema is None:
             for path in super().openapi()["paths"].values():
                 for operation in path.values():
-                    # FastAPI describes an answer to names of a wrong type, and every text is a name
+                    # status 422 is for parameters of a wrong type, but any text may be a name
                     operation["responses"].pop("422", None)
                     for parameter in operation.get("parameters", ()):
                         if parameter["in"] == "path":
@@ -362,7 +366,7 @@ class _App(FastAPI):
             return
         found = _INFERENCE.fullmatch(scope["path"]) if scope["method"] == "POST" else None
         if found is None:
-            # who sends an answer leaves the content out of one to HEAD
+            # uvicorn leaves the content out of answers to HEAD
             method = "GET" if scope["method"] == "HEAD" else scope["method"]
             await super().__call__({**scope, "method": method}, receive, send)
             return

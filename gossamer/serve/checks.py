@@ -1,4 +1,4 @@
-"""Checks of a request's head that the application makes before it reads a body."""
+"""Checks of a request's head, the unpacking of its body, and the memory that requests hold."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ PICTURES = ("image/jpeg", "image/png", "image/webp", "image/bmp", "image/gif")
 """The media types of pictures that are read."""
 _JSON = "application/json"
 _JSON_OF_PROGRAMS = ("", "application/octet-stream", "application/x-www-form-urlencoded")
-"""What clients state for JSON besides its own type: nothing, as clients of KServe and Triton do, or
-what they state by default, as curl does. A page in a browser can send these types to any server
-without asking it first, so that they are refused from pages."""
+"""The types besides its own that programs give for JSON: clients of KServe and Triton give none,
+and curl gives its default. They are refused where the request comes from a page in a browser,
+which may send these types to any server without asking the server first."""
 _ENCODINGS = ("gzip", "x-gzip", "deflate")
 _PACKED_PIECE, _PIECE = 2**16, 2**20
-"""Bytes that are unpacked at a time, and that they may become at a time."""
+"""Bytes of a packed body that are given to the unpacker at a time, and the most bytes that it
+returns at a time."""
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]*)(:[0-9]*)?")
 
 
 class Refusal(Exception):
-    """An answer other than success: its HTTP status, and the message for the client."""
+    """A request is refused. The message is for the client, `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -37,13 +38,14 @@ def check_head(version: str, fields: Collection[tuple[bytes, bytes]],
     """Raise Refusal where the head of a request is malformed, or names another host.
 
     version: the version of HTTP, such as "1.1".
-    fields: the header's fields, with their names in lower case.
-    hosts: the names with a dot that the field Host may have; None where it may have any. A website
-    has a name with a dot, and may have it resolved to any address.
+    fields: the fields of the head, with their names in lower case.
+    hosts: the names with a dot that the field Host may have; None allows any name. Names without a
+    dot and addresses are always allowed: no website can have its own name resolved to this server
+    with them.
     """
     stated = [value for name, value in fields if name == b"host"]
     if len(stated) > 1 or (version == "1.1" and not stated):
-        raise Refusal(400, "a request of HTTP/1.1 has one field Host")
+        raise Refusal(400, "expected one field Host in a request of HTTP/1.1")
     if version == "1.0" and any(name == b"transfer-encoding" for name, _ in fields):
         raise Refusal(400, "HTTP/1.0 has no Transfer-Encoding; state the Content-Length")
     if hosts is not None and stated:
@@ -65,7 +67,7 @@ def _is_address(name: str) -> bool:
 
 def media_type(headers: Mapping[str, str]) -> str:
     """Return the media type of a body: one of PICTURES, or "" for tensors. Raises Refusal for
-    other types."""
+    any other type."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind in PICTURES:
         return kind
@@ -76,8 +78,8 @@ def media_type(headers: Mapping[str, str]) -> str:
 
 
 def content_encoding(headers: Mapping[str, str]) -> str:
-    """Return how a body is packed; "" where it is not. Raises Refusal for encodings that are not
-    read."""
+    """Return how a body is packed, or "" where it is not. Raises Refusal for any other encoding
+    than those of _ENCODINGS."""
     encoding = headers.get("content-encoding", "").strip().lower()
     if encoding in ("", "identity"):
         return ""
@@ -89,13 +91,13 @@ def content_encoding(headers: Mapping[str, str]) -> str:
 def unpacked(body: bytes | bytearray, encoding: str, most: int) -> bytes:
     """Return the content of a packed body. Raises Refusal where it has more than `most` bytes, and
     InputError where it is damaged."""
-    # gzip's header, or zlib's
+    # zlib expects gzip's header where 16 is added to the bits of the window, else its own
     unpacker = zlib.decompressobj(15 + (0 if encoding == "deflate" else 16))
     parts: list[bytes] = []
     size = 0
     view = memoryview(body)
     try:
-        # in parts, each of which keeps Python's lock for a moment only
+        # in parts, so that a content which is too large is not unpacked as a whole
         for start in range(0, len(body), _PACKED_PIECE):
             packed: bytes | memoryview = view[start:start + _PACKED_PIECE]
             is_whole = False
@@ -118,18 +120,23 @@ def unpacked(body: bytes | bytearray, encoding: str, most: int) -> bytes:
 
 
 class MemoryFullError(Exception):
-    """The requests in memory have no room for another one."""
+    """A request needs more memory than the other requests leave."""
 
 
 class Memory:
-    """Counts the bytes that requests hold. most: the most bytes that all of them may hold."""
+    """The bytes that all requests of a server hold.
+
+    most: the most bytes that they may hold.
+    held: the bytes that they hold now.
+    """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.held = 0
 
     def share(self) -> Share:
-        """Return the share of a request, which is given back at the end of a `with` block."""
+        """Return the share of a request, whose bytes are given back at the end of a `with` block.
+        """
         return Share(self)
 
 
@@ -141,8 +148,8 @@ class Share:
         self._held = 0
 
     def set(self, count: int) -> None:
-        """Change how many bytes the request holds. Raises MemoryFullError where these are more
-        than before, and more than there is room for."""
+        """Change the number of bytes that the request holds. Raises MemoryFullError where it grows
+        and all requests would hold more than they may."""
         more = count - self._held
         if more > 0 and self._memory.held + more > self._memory.most:
             raise MemoryFullError

@@ -1,4 +1,5 @@
-"""A connection of HTTP/1: what limits it in time and in bytes, in addition to uvicorn."""
+"""The server's end of a connection of HTTP/1, with limits in time and bytes that uvicorn lacks, and
+the exchange of requests and results between the event loop and batchers."""
 
 from __future__ import annotations
 
@@ -17,25 +18,26 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from gossamer.plan.batcher import Batcher
 
 IDLE_S = 30.0
-"""Seconds in which a connection has to send the head of its next request."""
+"""Seconds that a client may take for the head of its next request."""
 UNREAD_S = 30.0
-"""Seconds for which a client may leave the bytes of an answer unread that the system does not take.
+"""Seconds for which a client may read nothing while an answer fills the buffers of its connection.
 """
 MOST_HEAD_BYTES = 2**16
 """The most bytes of a request's head, and of its trailers."""
 MOST_FIELDS = 100
 """The most fields of a request's head and trailers together."""
 _MOST_PIPELINED = 16
-"""The most requests that may wait for the answer to an earlier one of the same connection."""
+"""The most requests of a connection that may wait for the answer to an earlier one."""
 _LINGER_S = 2.0
-"""Seconds for which a connection is still read after a refusal: closing it while bytes come would
-make the client's system throw the refusal away."""
+"""Seconds for which a connection is still read after a refusal. If it were closed while bytes come,
+the client's system would throw the refusal away."""
 _OFFERS = (b"upgrade", b"http2-settings")
-"""The fields in which a client offers another protocol."""
+"""The fields of a head in which a client offers another protocol."""
 
 
 class _RefusedError(Exception):
-    """A request that is refused before the application gets it: its HTTP status, and why."""
+    """A request is refused before the application gets it. The message says why, `status` is the
+    HTTP status of the answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -43,26 +45,31 @@ class _RefusedError(Exception):
 
 
 class Connection(HttpToolsProtocol):
-    """A connection that is closed where the head of a request is not complete in time, even while
-    single bytes of the head still come; where the head or the trailers are too long; and where the
-    client does not read its answer. Offers of another protocol (Upgrade) are ignored."""
+    """A connection that is closed where a client is too slow or sends too much.
 
-    _waiting: asyncio.TimerHandle | None = None
-    _unread: asyncio.TimerHandle | None = None
+    It is closed where the head of a request is not complete in time, even while bytes of it come;
+    where the head or the trailers are too long; and where the client does not read its answer.
+    Offers of another protocol (Upgrade) are ignored.
+    """
+
+    _idle_timer: asyncio.TimerHandle | None = None
+    """Runs while the head of a request is awaited; at its end the connection is closed."""
+    _unread_timer: asyncio.TimerHandle | None = None
+    """Runs while the client does not read; at its end the connection is closed."""
     _refused: _RefusedError | None = None
     _is_head = True
-    """Whether the parser is before the end of a request's head."""
+    """Whether the end of the present request's head has not been parsed yet."""
     _fields = 0
     _head_bytes = 0
-    """Bytes of the head and the trailers, as far as their fields are complete."""
+    """Bytes of the complete fields of the head and the trailers."""
     _pending_bytes = 0
-    """Bytes since the parser last ended a request or found a part of a body. They are limited,
-    since the parser collects an incomplete field in time that grows with the square of its
-    length."""
+    """Bytes that came since the parser last ended a request or found a part of a body. They bound
+    the length of an incomplete field, for which the parser takes time that grows with the square of
+    the length."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._wait()
+        self._start_idle_timer()
 
     def data_received(self, data: bytes) -> None:
         if self._refused is not None:
@@ -80,18 +87,19 @@ class Connection(HttpToolsProtocol):
             self._refuse(self._refused or _RefusedError(400, "this is no valid request of HTTP/1"))
             return
         if self.cycle is not None and not self.cycle.response_complete:
-            self._stop_waiting()
-        elif self._waiting is None:
-            self._wait()
+            self._stop_idle_timer()
+        elif self._idle_timer is None:
+            self._start_idle_timer()
 
     def _feed(self, data: bytes) -> None:
+        """Give bytes to the parser, without offers of another protocol."""
         while data:
             try:
                 self.parser.feed_data(data)
                 return
             except httptools.HttpParserUpgrade as upgrade:
-                # the parser stops at the end of this head: it reads the head again without the
-                # offer, and goes on
+                # the parser has stopped at the end of this head: a new parser reads the head again
+                # without the offer, and what follows
                 method = self.parser.get_method()
                 if method == b"CONNECT":
                     raise _RefusedError(400, "CONNECT is not offered") from None
@@ -103,7 +111,8 @@ class Connection(HttpToolsProtocol):
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def _raise(self, refused: _RefusedError) -> None:
-        # the parser replaces the errors of its callbacks by one of its own
+        """Refuse the request from within a callback of the parser, which replaces errors of its
+        callbacks by one of its own."""
         self._refused = refused
         raise refused
 
@@ -121,7 +130,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes += len(name) + len(value) + len(b": \r\n")
         if self._fields > MOST_FIELDS or self._head_bytes > MOST_HEAD_BYTES:
             self._raise(_too_long())
-        # trailers are read and dropped
+        # the fields of trailers are dropped
         if self._is_head:
             super().on_header(name, value)
 
@@ -139,10 +148,10 @@ class Connection(HttpToolsProtocol):
         self._pending_bytes = 0
         cycle: Any = self.cycle
         if not cycle.body:
-            # a body of one part is not copied: b"" + part and bytes(part) are the part itself
+            # b"" + part is the part itself, so that a body of one part is not copied
             cycle.body = b""
         elif isinstance(cycle.body, bytes):
-            # as bytes, a body of many parts would be copied once for each part
+            # each further part would copy bytes, but is appended to a bytearray
             cycle.body = bytearray(cycle.body)
         super().on_body(body)
 
@@ -152,19 +161,19 @@ class Connection(HttpToolsProtocol):
             super().on_message_complete()
 
     def _refuse(self, refused: _RefusedError) -> None:
-        """Answers a request that is refused, and takes no further bytes of the connection."""
+        """Answer a refused request, and take no further bytes of the connection."""
         self._refused = refused
         cycle = self.cycle
         is_answering = cycle is not None and not cycle.response_complete
         if is_answering and (self._is_head or cycle.response_started or self.pipeline):
-            # the answers to earlier requests come first, and then the connection ends
+            # an earlier request is still being answered: the connection ends after its answer
             cycle.keep_alive = False
             return
         if is_answering:
-            # the application learns that no further part of the body comes
+            # tells the application that no further part of the body comes
             cycle.disconnected = True
             cycle.message_event.set()
-        self._stop_waiting()
+        self._stop_idle_timer()
         body = json.dumps({"error": str(refused)}).encode()
         self.transport.write(b"%bcontent-type: application/json\r\ncontent-length: %d\r\n"
                              b"connection: close\r\n\r\n%b" % (
@@ -174,76 +183,85 @@ class Connection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread = self.loop.call_later(UNREAD_S, self.transport.abort)
+        self._unread_timer = self.loop.call_later(UNREAD_S, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._stop_unread()
+        self._stop_unread_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._stop_waiting()
-        self._stop_unread()
+        self._stop_idle_timer()
+        self._stop_unread_timer()
 
-    def _wait(self) -> None:
-        self._waiting = self.loop.call_later(IDLE_S, self._close_idle)
+    def _start_idle_timer(self) -> None:
+        self._idle_timer = self.loop.call_later(IDLE_S, self._close_idle)
 
-    def _stop_waiting(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+    def _stop_idle_timer(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
 
-    def _stop_unread(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
+    def _stop_unread_timer(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
 
     def _close_idle(self) -> None:
-        self._waiting = None
+        self._idle_timer = None
         if self.cycle is None or self.cycle.response_complete:
             self.transport.close()
 
 
 def _too_long() -> _RefusedError:
-    return _RefusedError(431, f"the head of a request, and its trailers, have at most "
-                              f"{MOST_HEAD_BYTES} bytes in {MOST_FIELDS} fields")
+    return _RefusedError(431, f"the head and the trailers of a request are too long: expected at "
+                              f"most {MOST_HEAD_BYTES} bytes in {MOST_FIELDS} fields")
 
 
 _GATHER_S = 2e-3
-"""The most seconds for which the loop reads requests before it hands them over. The loop hands them
-over earlier after a round that brings no further request."""
+"""The most seconds for which requests are gathered before batchers get them. They get them earlier
+after a round of the event loop that brings no further request."""
 
 _Entry = tuple[Mapping[str, np.ndarray], float | None, asyncio.Future[Any]]
 """A request: its inputs by name, the seconds until its deadline, and its future."""
 
 
 class Exchange:
-    """The requests and results of one event loop."""
+    """The requests and results that pass between one event loop and the threads of batchers.
+
+    Batchers get several requests at once, and wake the loop once for several results: each single
+    call across threads would take time from both sides.
+    """
 
     def __init__(self) -> None:
-        self._given: dict[Batcher, list[_Entry]] = {}
+        self._gathered: dict[Batcher, list[_Entry]] = {}
         self._count = 0
         self._done: deque[tuple[asyncio.Future[Any], Future[Any]]] = deque()
         self._is_waking = False
 
     def submit(self, batcher: Batcher, arrays: Mapping[str, np.ndarray],
                deadline: float | None) -> asyncio.Future[Any]:
-        """Return the future of a request's outputs, which a batcher computes. Cancelling the
-        future gives up a request that is not being computed yet. deadline: seconds from now after
-        which the outputs are of no use; None without a deadline."""
+        """Return the future of a request's outputs, which a batcher computes.
+
+        Cancelling the future withdraws the request, unless it is being computed already.
+
+        deadline: seconds from now after which the outputs are not wanted any more; None without a
+        deadline.
+        """
         loop = asyncio.get_running_loop()
-        if not self._given:
+        if not self._gathered:
             loop.call_soon(self._gather, loop, self._count, loop.time() + _GATHER_S)
         self._count += 1
         own: asyncio.Future[Any] = loop.create_future()
-        self._given.setdefault(batcher, []).append((arrays, deadline, own))
+        self._gathered.setdefault(batcher, []).append((arrays, deadline, own))
         return own
 
     def _gather(self, loop: asyncio.AbstractEventLoop, before: int, until: float) -> None:
-        """Hand all requests over, or looks again after the loop's next round.
+        """Hand all requests over, unless some have come in the loop's last round: then look again
+        after the next round.
 
-        before: number of requests that had come at the last look.
-        until: the loop's time after which requests are handed over in any case.
+        before: number of requests that had come before the last round.
+        until: the loop's time from which on requests are handed over in any case.
         """
         if self._count > before and loop.time() < until:
             loop.call_soon(self._gather, loop, self._count, until)
@@ -253,22 +271,23 @@ class Exchange:
     def hand_over(self) -> None:
         """Hand all requests to their batchers now, for example before a batcher is closed."""
         loop = asyncio.get_running_loop()
-        given, self._given = self._given, {}
-        for batcher, entries in given.items():
+        gathered, self._gathered = self._gathered, {}
+        for batcher, entries in gathered.items():
             futures = batcher.submit_all((arrays, deadline) for arrays, deadline, _ in entries)
             for (_, _, own), future in zip(entries, futures, strict=True):
                 own.add_done_callback(partial(_cancel, future))
-                future.add_done_callback(partial(self._came, loop, own))
+                future.add_done_callback(partial(self._note_done, loop, own))
 
-    def _came(self, loop: asyncio.AbstractEventLoop, own: asyncio.Future[Any],
-              future: Future[Any]) -> None:
+    def _note_done(self, loop: asyncio.AbstractEventLoop, own: asyncio.Future[Any],
+                   future: Future[Any]) -> None:
+        """Note a result, in the thread of a batcher, and wake the loop to deliver it."""
         self._done.append((own, future))
         if not self._is_waking and not loop.is_closed():
             self._is_waking = True
             loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        # a result that comes from now on wakes the loop again
+        # set first, so that a result which comes during the loop below wakes the event loop again
         self._is_waking = False
         while self._done:
             own, future = self._done.popleft()

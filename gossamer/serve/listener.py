@@ -10,7 +10,7 @@ from gossamer.errors import InputError
 
 def bound(host: str, port: int) -> socket.socket:
     """Return a socket that is bound to an address; port 0 means any free port. Raises InputError
-    where no socket can be bound to the address."""
+    where the address is not this machine's, or the port is not free."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
                                                          flags=socket.AI_PASSIVE)[0]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 FORMATS = ("text", "json")
 _REQUEST = ("client", "method", "path", "http_version", "status")
-"""The fields of a request, in the order in which uvicorn logs them."""
+"""The fields of a request's line in the log, in uvicorn's order."""
 
 logger = logging.getLogger("gossamer.serve")
 
@@ -32,17 +32,17 @@ class _Json(logging.Formatter):
 
 @contextmanager
 def written(form: str, *, requests: bool) -> Iterator[None]:
-    """Write the log, and warnings, while the body of the with statement runs.
+    """Write the log, and warnings as lines of it, during a `with` block.
 
     form: one of FORMATS.
-    requests: whether each request is written.
+    requests: whether to write a line for each request.
     """
     handler = logging.StreamHandler(sys.stderr)
     formatter = _Json() if form == "json" else logging.Formatter(
         "%(asctime)s %(levelname)s %(name)s: %(message)s")
     formatter.default_msec_format = "%s.%03d"
     handler.setFormatter(formatter)
-    # uvicorn writes of a request that is no HTTP, which anybody can send, at the level WARNING
+    # at WARNING, uvicorn writes a line for bytes that are no HTTP, and anybody can send such bytes
     levels = {"gossamer": logging.INFO, "uvicorn.error": logging.ERROR,
               "uvicorn.access": logging.INFO if requests else logging.WARNING}
     before = {name: logging.getLogger(name).level for name in levels}

@@ -30,7 +30,10 @@ class Total:
 
 
 class Metrics:
-    """The counters of one server; `registry` has all of them."""
+    """The counters of one server.
+
+    registry: all counters, as Prometheus reads them.
+    """
 
     def __init__(self, models: Models) -> None:
         self.registry = CollectorRegistry()
@@ -40,7 +43,8 @@ class Metrics:
                                   "Seconds from the first byte of a request to its answer.",
                                   ["model"], buckets=_SECONDS, registry=self.registry)
         self.registry.register(_Batches(models))
-        # looking labels up takes longer than counting
+        # the counters by their labels, whose look-up in Prometheus's client takes longer than
+        # counting
         self._labelled: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._totals: dict[tuple[str, bool], Total] = {}
         self._images: dict[str, int] = {}
@@ -48,9 +52,11 @@ class Metrics:
         self._last: dict[str, float] = {}
 
     def statistics(self, name: str, model: ServedModel) -> dict[str, Any]:
-        """Return the statistics of a network as Triton's extension of the protocol has them: those
-        since the server was started. The parts of a request's time are not measured separately,
-        and are left out."""
+        """Return the statistics of a network since the server was started.
+
+        The form is that of Triton's extension of the protocol, without the parts of a request's
+        time, which are not measured.
+        """
         succeeded, failed = (self._totals.get((name, ok), Total()) for ok in (True, False))
         batches = self._all_batches(model)
         return {"name": name, "version": "", "last_inference": int(1e3 * self._last.get(name, 0)),
@@ -66,11 +72,11 @@ class Metrics:
         self._images[name] = self._images.get(name, 0) + images
 
     def keep_batches(self, model: ServedModel) -> None:
-        """Keep the counts of a network's batcher, which another one replaces."""
+        """Keep the counts of a network's batcher before another batcher replaces it."""
         self._batches[model.name] = self._all_batches(model)
 
     def _all_batches(self, model: ServedModel) -> dict[int, Total]:
-        """Return the batches by size, also those of the batchers before this one."""
+        """Return the batches by size, of this batcher and of those before it."""
         batches = dict(self._batches.get(model.name, {}))
         for size, count in model.batcher.batches.items():
             before = batches.get(size, Total())
@@ -93,7 +99,7 @@ class Metrics:
 
 
 class _Batches(Collector):
-    """The numbers that the batchers themselves keep."""
+    """The numbers that batchers count themselves."""
 
     def __init__(self, models: Models) -> None:
         self._models = models

@@ -1,4 +1,5 @@
-"""The networks that a server offers, each with its batcher; changed files are read again."""
+"""The networks that a server offers, each with its batcher, and the OpenAPI description of the
+answers for them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ logger = logging.getLogger("gossamer.serve")
 
 @dataclass(frozen=True)
 class Loaded:
-    """A network that is ready.
+    """A network that has been read.
 
     plan: the plan that computes the network.
     prepare: how pictures are prepared for the network; None where no preparation is known.
@@ -38,11 +39,11 @@ class Loaded:
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """The options of the batchers.
+    """The options of a network's batcher.
 
     latency: seconds within which results are wanted; None without a limit.
-    most: the largest batch, in images.
-    queue: number of images that may wait.
+    most: the most images of a batch.
+    queue: the most images that may wait.
     """
 
     latency: float | None = None
@@ -53,10 +54,10 @@ class BatchOptions:
 class ServedModel:
     """A network that a server offers under a name.
 
-    files: the network's files; where they have changed, the network can be read again.
+    files: the network's files. renewed() reads the network again where they have changed.
     load: function that reads the network.
-    plan: the plan that computes the network now.
-    batcher: the batcher that makes batches of the requests for this plan.
+    plan: the plan that computes the network.
+    batcher: makes batches of the requests for the plan.
     """
 
     def __init__(self, name: str, files: Sequence[Path], load: Callable[[], Loaded],
@@ -86,14 +87,14 @@ class ServedModel:
         return stamps
 
     def renewed(self) -> ServedModel | None:
-        """Return the network, read again from its changed files; None where they have not changed.
-        Raises GossamerError where the network cannot be read."""
+        """Read the network again and return it; None where its files have not changed. Raises
+        GossamerError where the network cannot be read."""
         if self._stamps_now() == self._stamps:
             return None
         return ServedModel(self.name, self._files, self._load, self._options)
 
     def close(self) -> None:
-        """Computes the requests that wait, then frees the memory of the devices."""
+        """Compute the requests that wait, then free the memory of the devices."""
         self.batcher.close()
         self.plan.close()
 
@@ -104,9 +105,9 @@ class ServedModel:
                 "outputs": [described(info) for info in self.plan.outputs]}
 
     def config(self) -> dict[str, Any]:
-        """Return the network's configuration as Triton's extension of the protocol has it."""
+        """Return the network's configuration in the form of Triton's extension of the protocol."""
         infos = (self.plan.inputs, self.plan.outputs)
-        # the sizes leave out a batch that is free
+        # Triton's dims have no batch dimension where max_batch_size is above 0
         is_free = all(info.shape[:1] == (None,) for group in infos for info in group)
         inputs, outputs = (
             [{"name": each["name"], "data_type": f"TYPE_{each['datatype']}",
@@ -117,15 +118,15 @@ class ServedModel:
                 "input": inputs, "output": outputs}
 
     def checked_images(self, arrays: Mapping[str, np.ndarray]) -> int:
-        """Return the number of images in the inputs of a request.
+        """Return the number of images in a request, and check its inputs.
 
-        Raises InputError where the inputs have other names or datatypes than the network takes.
+        Raises InputError for other names or datatypes than the network takes.
         """
         infos, images = self.plan.inputs, 1
         names = [info.name for info in infos]
         if arrays.keys() != set(names):
             raise InputError(f"model {quoted(self.name)} takes the inputs "
-                             f"{', '.join(map(quoted, names))}, got "
+                             f"{', '.join(map(quoted, names))}, but the request has "
                              f"{', '.join(map(quoted, arrays)) or 'none'}")
         for info in infos:
             array = arrays[info.name]
@@ -139,10 +140,10 @@ class ServedModel:
         return images
 
     def picture(self) -> Picture:
-        """Return how the network's input is made of a picture. Raises InputError where no
+        """Return how a picture becomes the network's input. Raises InputError where no
         preparation is known."""
         if self._prepare is None:
-            raise InputError(f"{self.name}: nothing is known of how pictures are prepared; send "
+            raise InputError(f"{self.name}: it is not known how pictures must be prepared; send "
                              "tensors, or start the server with --preprocess")
         return Picture(self.plan.graph.inputs[0], self._prepare)
 
@@ -155,8 +156,12 @@ class Picture:
     prepare: Preprocessing
 
     def arrays(self, body: bytes, most_pixels: int) -> dict[str, np.ndarray]:
-        """Return the input for the picture whose file has these bytes. Raises InputError where the
-        picture cannot be read, and ImageSizeError where it has more pixels than `most_pixels`."""
+        """Return the network's input for one picture.
+
+        body: the bytes of the picture's file.
+        Raises InputError where the picture cannot be read, and ImageSizeError where it has more
+        pixels than `most_pixels`.
+        """
         photo = decode_image(body, most_pixels=most_pixels, longest=LONGEST)
         return {self.info.name: as_taken(self.prepare, self.info, photo)[None]}
 
@@ -168,12 +173,12 @@ class Models:
         self.by_name: dict[str, ServedModel] = {model.name: model for model in models}
 
     def unknown(self, name: str) -> str:
-        """Return the message on a name of no network."""
+        """Return the message for a name that no network has."""
         return f"there is no model {quoted(name)}{did_you_mean(name, self.by_name)}"
 
     def renewals(self) -> Mapping[str, ServedModel]:
-        """Return the networks whose files have changed, read again. A network that cannot be read
-        is left out, with a line in the log."""
+        """Read the networks again whose files have changed, and return these networks. One that
+        cannot be read is left out, and the log says why."""
         found = {}
         for name, model in self.by_name.items():
             try:
@@ -192,7 +197,7 @@ class Models:
 
 
 DEADLINE = "Deadline-Ms"
-"""The header with the milliseconds after which an answer is of no use."""
+"""The header with the milliseconds after which the client does not want an answer any more."""
 BINARY = "application/octet-stream"
 """The media type of tensors in binary."""
 
@@ -261,17 +266,20 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 
 
 def responses(schema: str = "", *errors: int) -> dict[int | str, Any]:
-    """Return the answers of an address by their status. schema: a name of SCHEMAS; "" for an
-    answer without content."""
+    """Return the description of a route's answers by their status.
+
+    schema: the key in SCHEMAS of a successful answer; "" for an answer without content.
+    errors: the statuses of errors, besides those that every route has.
+    """
     success = (_answer("Success.", SCHEMAS[schema]) if schema else {"description": "Success."})
     return {200: success, **{status: _answer(_WHY[status], _ERROR)
                              for status in sorted({400, 403, 431, *errors})}}
 
 
 INFERENCE: dict[str, Any] = {
-    # no parameter: programs that try described requests would take 504 for a fault
-    "description": f"The header {DEADLINE} may state the milliseconds after which the answer is of "
-                   "no use.",
+    # not described as a parameter: test programs would send it, and take status 504 for a fault
+    "description": f"The header {DEADLINE} may state the milliseconds after which the client does "
+                   "not want the answer any more.",
     "parameters": [{
         "name": HEADER_LENGTH, "in": "header", "required": False,
         "description": "Bytes of the JSON, where binary tensors follow it.",
@@ -285,4 +293,4 @@ INFERENCE: dict[str, Any] = {
             **_json(_object("model_name outputs", model_name=_TEXT, id=_TEXT,
                             outputs=_list(_INPUT))), BINARY: _BYTES}}},
 }
-"""The operation of inference."""
+"""The OpenAPI description of a request for inference."""

@@ -1,7 +1,7 @@
 """The Open Inference Protocol, version 2, over HTTP: requests as arrays, and outputs as answers.
 
-Tensors are numbers in JSON, or bytes behind the JSON (the binary tensor extension). This module
-depends on no web framework: it takes the bytes of a request and returns the bytes of an answer.
+A tensor's numbers stand in the JSON, or as bytes behind it (the binary tensor extension). This
+module needs no web framework: it takes the bytes of a request, and returns the bytes of an answer.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from gossamer.model.graph import ValueInfo
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """The header with the length, in bytes, of the JSON that precedes binary tensors."""
 MOST_JSON_BYTES = 2**24
-"""The most bytes of JSON that are parsed: parsed numbers take many times as much memory as their
-text in JSON."""
-_MOST_PARTS = 2**20
-"""The most lists, objects and texts of JSON together; empty lists take 30 times as much memory as
-their text."""
+"""The most bytes of JSON that are parsed: numbers take many times as much memory when they are
+parsed as in JSON."""
+_MOST_MARKS = 2**20
+"""The most opening brackets, opening braces and quotation marks of JSON together. They bound the
+lists, objects and texts: an empty list takes 30 times as much memory when it is parsed as in JSON.
+"""
 _MOST_TENSORS = 1024
-"""The most inputs, and the most outputs, that a request names."""
+"""The most inputs, and the most outputs, that a request may name."""
 _MOST_ID = 1024
-"""The most characters of a request's id, which is part of the answer."""
+"""The most characters of a request's id, which the answer repeats."""
 _MOST_DIMENSIONS = 32
-"""Most dimensions of a tensor in a request."""
+"""The most dimensions of a tensor in a request."""
 _MOST_SIZE = 2**48
-"""The largest product of a shape's sizes other than 0. A shape with a 0 needs no data, and NumPy
-takes no shape whose other sizes are beyond its range."""
+"""The largest product of those sizes of a shape that are not 0. No number of data bounds them where
+another size is 0, and NumPy fails where they are too large."""
 _PIECE = 2**14
 """Numbers that are written as JSON at a time."""
 _LEAST_CHARACTERS = {"b": 5, "f": 4}
-"""The fewest characters of a number in JSON with its comma, by the kind of its dtype; 2 for
-others."""
+"""The fewest characters of a value in JSON with its comma, by the kind of its dtype: `true,` and
+`1.0,`, and `1,` for the kinds that are not listed."""
 
 DATATYPES = {"bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32",
              "uint64": "UINT64", "int8": "INT8", "int16": "INT16", "int32": "INT32",
              "int64": "INT64", "float16": "FP16", "float32": "FP32", "float64": "FP64"}
-"""The protocol's names of NumPy's dtypes."""
+"""The protocol's name of each of NumPy's dtypes."""
 _DTYPES = {datatype: np.dtype(dtype) for dtype, datatype in DATATYPES.items()}
 _DATATYPES = {dtype: datatype for datatype, dtype in _DTYPES.items()}
 
@@ -54,10 +55,12 @@ class InferRequest:
     """A request for inference.
 
     arrays: the inputs by name.
-    id: the client's name for the request; None where the client gives no name.
-    outputs: for each wanted output, by name, whether it is binary; empty where all are wanted.
-    binary: whether outputs are binary by default, where the request states nothing for an output.
-    timeout_us: microseconds after which the answer is of no use; None without a limit.
+    id: the client's name for the request, or None.
+    outputs: the names of the wanted outputs, and whether each is sent in binary; empty where the
+    request names no output and so wants all.
+    binary: whether outputs that the request does not name are sent in binary.
+    timeout_us: microseconds after which the client does not want the answer any more; None without
+    a limit.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -69,16 +72,19 @@ class InferRequest:
 
 @dataclass(frozen=True)
 class BinaryTensor:
-    """The place of an input's bytes behind the JSON: its first byte, and what the bytes are."""
+    """An input whose bytes follow the JSON.
 
-    place: int
+    offset: the input's first byte, counted from the end of the JSON.
+    """
+
+    offset: int
     shape: tuple[int, ...]
     dtype: np.dtype
 
     def array(self, binary: memoryview) -> np.ndarray:
-        """Return the input. binary: all bytes behind the JSON."""
+        """Return the input as an array. binary: all bytes behind the JSON."""
         size = math.prod(self.shape) * self.dtype.itemsize
-        data = np.frombuffer(binary[self.place:self.place + size], self.dtype.newbyteorder("<"))
+        data = np.frombuffer(binary[self.offset:self.offset + size], self.dtype.newbyteorder("<"))
         if self.dtype == np.bool_:
             data = data.view(np.uint8) != 0
         return data.astype(self.dtype, copy=False).reshape(self.shape)
@@ -86,8 +92,11 @@ class BinaryTensor:
 
 @dataclass(frozen=True)
 class OutputTensor:
-    """An output that a request wants. numbers: its array where it is written as JSON; None where
-    its `byte_count` bytes follow the JSON."""
+    """An output that a request wants.
+
+    byte_count: size of the output in bytes.
+    numbers: the output where it is written as JSON; None where its bytes follow the JSON.
+    """
 
     name: str
     datatype: str
@@ -97,8 +106,8 @@ class OutputTensor:
 
 
 def parsed(text: bytes, binary: memoryview) -> InferRequest:
-    """Return the request that consists of JSON and of the binary tensors after it. Raises
-    InputError where the two make no valid request."""
+    """Return the request in some JSON and the binary tensors after it. Raises InputError where the
+    request is not valid."""
     return with_binary(parsed_json(text, len(binary)), binary)
 
 
@@ -108,39 +117,42 @@ def without_arrays(request: InferRequest) -> InferRequest:
 
 
 def with_binary(request: InferRequest, binary: memoryview) -> InferRequest:
-    """Return a request of parsed_json() with arrays in the places of its BinaryTensors."""
+    """Return a request of parsed_json() with its BinaryTensors replaced by arrays."""
     return replace(request, arrays={
         name: value.array(binary) if isinstance(value, BinaryTensor) else value
         for name, value in request.arrays.items()})
 
 
 def parsed_json(text: bytes, binary_bytes: int) -> InferRequest:
-    """Return the request in JSON, in which a BinaryTensor stands for each binary input.
-    binary_bytes: number of bytes after the JSON. Raises InputError where the JSON is no valid
-    request."""
+    """Return the request in some JSON, with a BinaryTensor for each binary input.
+
+    binary_bytes: number of bytes after the JSON.
+    Raises InputError where the request is not valid.
+    """
     _check_length(len(text))
-    if sum(map(text.count, (b"[", b"{", b'"'))) > _MOST_PARTS:
-        raise InputError(f"the JSON has more than {_MOST_PARTS} lists, objects and texts; give the "
-                         "data of each input in one list")
+    if sum(map(text.count, (b"[", b"{", b'"'))) > _MOST_MARKS:
+        raise InputError(f"the JSON has more than {_MOST_MARKS} opening brackets, opening braces "
+                         "and quotation marks; give the data of each input in one list of numbers")
     try:
         request = json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = first_line(error)
+        # what follows the JSON may be binary tensors whose header is missing
         if isinstance(error, UnicodeDecodeError) or reason.startswith("Extra data"):
-            reason = (f"binary tensors may follow it where {HEADER_LENGTH} states the bytes of the "
-                      "JSON")
+            reason = (f"other bytes follow it; where they are binary tensors, {HEADER_LENGTH} must "
+                      "state the length of the JSON")
         raise InputError(f"the request is no JSON: {reason}") from None
     request = _object(request, "the request")
     parameters = _object(request.get("parameters", {}), "parameters")
     arrays: dict[str, Any] = {}
-    place = 0
+    offset = 0
     for tensor in _tensors(request.get("inputs"), "inputs"):
         name = _name(_object(tensor, "an input"), "an input")
         if name in arrays:
             raise InputError(f"input {quoted(name)} is given twice")
-        arrays[name], place = _array(tensor, f"input {quoted(name)}", binary_bytes, place)
-    if place != binary_bytes:
-        raise InputError(f"{binary_bytes} bytes of binary data, and the inputs take {place}")
+        arrays[name], offset = _array(tensor, f"input {quoted(name)}", binary_bytes, offset)
+    if offset != binary_bytes:
+        raise InputError(f"the inputs take {offset} bytes of binary data, but get {binary_bytes}")
     outputs: dict[str, bool] = {}
     wants_binary = _flag(parameters, "binary_data_output", False)
     for output in _tensors(request.get("outputs", []), "outputs"):
@@ -161,7 +173,7 @@ def split(body: bytes | bytearray, header_length: str | None) -> tuple[bytes, me
     """
     length = len(body) if header_length is None else stated_length(header_length)
     if length > len(body):
-        raise InputError(f"{HEADER_LENGTH} is {length}, and the body has {len(body)} bytes")
+        raise InputError(f"{HEADER_LENGTH} is {length}, but the body has {len(body)} bytes")
     _check_length(length)
     view = memoryview(body)
     return bytes(view[:length]), view[length:]
@@ -233,41 +245,46 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
 
 
 def _array(tensor: Mapping[str, Any], what: str, binary_bytes: int,
-           place: int) -> tuple[np.ndarray | BinaryTensor, int]:
-    """Return the array of a tensor, and the byte at which the next tensor's binary data begin."""
+           offset: int) -> tuple[np.ndarray | BinaryTensor, int]:
+    """Return the array of an input, and where the binary data of the next input begin.
+
+    what: words for the input, with which messages begin.
+    binary_bytes: number of bytes after the JSON.
+    offset: where the binary data of this input begin, if it has any.
+    """
     shape = _shape(tensor.get("shape"), what)
     datatype = tensor.get("datatype")
     dtype = _DTYPES.get(datatype) if isinstance(datatype, str) else None
     if dtype is None:
-        raise InputError(f"{what}: datatype {quoted(datatype)}, expected one of "
+        raise InputError(f"{what}: datatype is {quoted(datatype)}, expected one of "
                          f"{', '.join(_DTYPES)}")
     size = _object(tensor.get("parameters", {}), f"{what}: parameters").get("binary_data_size")
     if size is None:
-        return _from_json(tensor.get("data"), shape, dtype, what), place
+        return _from_json(tensor.get("data"), shape, dtype, what), offset
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
         raise InputError(f"{what}: binary_data_size is {quoted(size)}, expected a number of bytes")
     expected = math.prod(shape) * dtype.itemsize
     if size != expected:
-        raise InputError(f"{what}: binary_data_size is {size}, and {shape_text(shape)} {datatype} "
+        raise InputError(f"{what}: binary_data_size is {size}, but {shape_text(shape)} {datatype} "
                          f"takes {expected}")
-    if place + size > binary_bytes:
-        raise InputError(f"{what}: takes {size} bytes of binary data, and {binary_bytes - place} "
-                         "are left")
-    return BinaryTensor(place, shape, dtype), place + size
+    if offset + size > binary_bytes:
+        raise InputError(f"{what}: takes {size} bytes of binary data, but only "
+                         f"{binary_bytes - offset} are left")
+    return BinaryTensor(offset, shape, dtype), offset + size
 
 
 def _shape(value: Any, what: str) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS or any(
             isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 2**31
             for size in value):
-        raise InputError(f"{what}: shape {quoted(value)}, expected a list of sizes")
+        raise InputError(f"{what}: shape is {quoted(value)}, expected a list of sizes")
     if math.prod(size or 1 for size in value) > _MOST_SIZE:
-        raise InputError(f"{what}: shape {quoted(value)} is too large, also without its zeros")
+        raise InputError(f"{what}: shape {quoted(value)} is too large, even without its sizes of 0")
     return tuple(value)
 
 
 def _from_json(data: Any, shape: tuple[int, ...], dtype: np.dtype, what: str) -> np.ndarray:
-    """Return the array of numbers in JSON, which are in one list or in nested lists."""
+    """Return the array of the numbers that an input has in JSON, in one list or in nested ones."""
     if not isinstance(data, list):
         raise InputError(f"{what}: data is {quoted(data)}, expected a list of numbers")
     try:
@@ -277,25 +294,25 @@ def _from_json(data: Any, shape: tuple[int, ...], dtype: np.dtype, what: str) ->
     if values.size == 0 and values.dtype != object:
         values = values.astype(dtype)
     kinds = {"b": "b", "u": "bu", "i": "biu"}.get(dtype.kind, "biuf")
-    # NumPy makes int64 of whole numbers, also where an unsigned dtype is wanted
+    # NumPy reads whole numbers as int64, which is accepted for unsigned dtypes too
     if values.dtype.kind not in kinds and not (values.dtype.kind == "i" and dtype.kind == "u"):
-        raise InputError(f"{what}: data are not numbers of datatype {DATATYPES[dtype.name]}, in "
-                         "one list or in nested ones")
+        raise InputError(f"{what}: data is not numbers of datatype {DATATYPES[dtype.name]} in one "
+                         "list, or in nested lists of equal lengths")
     if values.size != math.prod(shape):
-        raise InputError(f"{what}: {values.size} numbers, and shape {shape_text(shape)} takes "
-                         f"{math.prod(shape)}")
+        raise InputError(f"{what}: data has {values.size} numbers, but shape {shape_text(shape)} "
+                         f"takes {math.prod(shape)}")
     if dtype.kind in "ui" and values.size and not (
             np.iinfo(dtype).min <= values.min() and values.max() <= np.iinfo(dtype).max):
-        raise InputError(f"{what}: data are not numbers of datatype {DATATYPES[dtype.name]}: they "
-                         f"go from {values.min()} to {values.max()}")
+        raise InputError(f"{what}: data has numbers from {values.min()} to {values.max()}, beyond "
+                         f"the range of datatype {DATATYPES[dtype.name]}")
     with np.errstate(over="ignore"):
         return values.astype(dtype).reshape(shape)
 
 
 def wanted_outputs(request: InferRequest,
                    outputs: Mapping[str, np.ndarray]) -> list[OutputTensor]:
-    """Return the outputs that a request wants. Raises InputError where the network does not have
-    one of them."""
+    """Return the outputs that a request wants. Raises InputError for an output that the network
+    does not have."""
     wanted = request.outputs or dict.fromkeys(outputs, request.binary)
     tensors = []
     for name, is_binary in wanted.items():
@@ -310,8 +327,7 @@ def wanted_outputs(request: InferRequest,
 
 def written(model: str, request_id: str | None, tensors: Sequence[OutputTensor],
             most: int) -> bytes:
-    """Return the JSON of an answer. Raises InputError where it would have more than `most`
-    bytes."""
+    """Return the JSON of an answer. Raises InputError where it is longer than `most` bytes."""
     parts: list[str] = []
     size = 0
 
@@ -334,18 +350,21 @@ def written(model: str, request_id: str | None, tensors: Sequence[OutputTensor],
         if tensor.numbers is not None:
             add(',"data":[')
             flat = tensor.numbers.reshape(-1)
-            # in parts, which take little memory compared with the text
+            # some numbers at a time, whose Python objects take little memory beside the text
             for start in range(0, flat.size, _PIECE):
                 add("," * (start > 0) + _compact(flat[start:start + _PIECE].tolist())[1:-1])
             add("]")
         add("}")
     add("]}")
-    # json writes other characters as \u...
+    # json writes characters that are not ASCII as \u...
     return "".join(parts).encode("ascii")
 
 
 def check_json(tensors: Sequence[OutputTensor], most: int) -> None:
-    """Raise InputError where the JSON of an answer certainly has more than `most` bytes."""
+    """Raise InputError where the JSON of an answer is certain to be longer than `most` bytes.
+
+    written() checks the true length, after it has taken time and memory.
+    """
     _check_json_bytes(sum(each.numbers.size * _LEAST_CHARACTERS.get(each.numbers.dtype.kind, 2)
                           for each in tensors if each.numbers is not None), most)
 
@@ -361,8 +380,8 @@ def _compact(value: Any) -> str:
 
 
 def binary_data(array: np.ndarray) -> memoryview:
-    """Return the bytes of an output as they follow the JSON, without a copy where they lie in
-    memory so."""
+    """Return the bytes of an output as they follow the JSON: C-contiguous and little-endian. They
+    are not copied where the array has this form already."""
     flat = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1)
     return flat.view(np.uint8).data
 

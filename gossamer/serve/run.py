@@ -1,4 +1,4 @@
-"""Runs a server in this process, and handles its connections, its signals and its end."""
+"""The process of a server: its address, connections, signals and end."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ from gossamer.serve.connection import IDLE_S, Connection
 logger = logging.getLogger("gossamer.serve")
 
 _END_S = 60
-"""Seconds after which requests that are still being answered are given up when the server ends."""
+"""Seconds that a server which ends waits for requests that are still being answered."""
 _LAST_REQUEST_S = 0.5
-"""Seconds for which open connections may still send a request when the server ends."""
+"""Seconds for which open connections of a server that ends may still send a request."""
 _M_MMAP_THRESHOLD = -3
 """The number of this setting in glibc's malloc.h."""
 _LARGE_BLOCK = 2**22
-"""Bytes of memory from which on a block is given back to the system."""
+"""Bytes of a block of memory from which on glibc gives it back to the system when it is freed."""
 _CONNECTIONS = 2**16
-"""Connections that may be open at once, where the system allows as many."""
+"""Connections that may be open at once, unless the system allows fewer."""
 _SWITCH_S = 5e-4
-"""Seconds after which the event loop gives Python's lock to a batcher's thread that waits for it. A
-batcher waits for the lock after each call of the driver, and Python's default of 5 ms is as long as
-a short batch takes. A rule of thumb: no gain was measured; with Python's default the server gave as
-many answers a second."""
+"""Seconds after which the event loop gives Python's lock to a thread of a batcher that waits for
+it. A batcher waits for the lock after each call of the driver, and Python's default of 5 ms is as
+long as a short batch. A rule of thumb, by which no gain was measured: with Python's default the
+server gave as many answers a second."""
 _NEW_OBJECTS = 20_000
-"""Number of new objects after which Python collects garbage. There is little garbage: each request
-leaves two or three objects in a cycle. With Python's default of 700 new objects, a few requests in
-progress would already start a collection. A rule of thumb."""
+"""Number of new objects after which Python collects garbage. A rule of thumb: each request leaves
+only two or three objects in a cycle, but a few requests in progress have more than the 700 new
+objects of Python's default."""
 
 
 def serve(server: Server, listener: socket.socket, *, grace: float = 1.0,
           logs_requests: bool = False,
           ready: Callable[[], None] = lambda: None) -> None:
-    """Answers requests until SIGTERM or SIGINT comes; SIGHUP reads changed networks again.
+    """Answer requests until SIGTERM or SIGINT comes. SIGHUP reads changed networks again.
 
     grace: seconds for which a server that ends still accepts requests. Meanwhile /v2/health/ready
     answers 503, so that clients turn to other servers.
-    logs_requests: whether each request is written to the log.
-    ready: function that is called when the first request may come.
+    logs_requests: whether to write each request to the log.
+    ready: called when the server is about to accept requests.
     """
     _allow_connections()
     _return_memory()
     sys.setswitchinterval(_SWITCH_S)
-    # garbage collections leave the present objects out from now on: a collection over all objects
-    # of the networks would delay answers by 0.1 s
+    # later collections leave the present objects out: a collection of all objects of the networks
+    # would delay answers by 0.1 s
     gc.collect()
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
@@ -74,6 +74,7 @@ async def _serve(http: _Uvicorn, server: Server, listener: socket.socket, grace:
     one_at_a_time = asyncio.Lock()
 
     def end() -> None:
+        """End after the grace, or at once at a second signal."""
         logger.info("ends")
         if server.is_ending:
             http.should_exit = http.force_exit = True
@@ -96,7 +97,7 @@ async def _serve(http: _Uvicorn, server: Server, listener: socket.socket, grace:
         loop.add_signal_handler(number, end)
     if hasattr(signal, "SIGHUP"):
         loop.add_signal_handler(signal.SIGHUP, begin_renewal)
-    # a signal that came during the start was ignored
+    # a SIGHUP during the start was ignored, and files may have changed
     begin_renewal()
     server.workers.start()
     loop.call_soon(ready)
@@ -112,8 +113,8 @@ class _Uvicorn(uvicorn.Server):
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no further connections, and wait a moment for the requests of connections that
-        were made just before."""
+        """Take no further connections, and end after a moment, in which connections that were made
+        just before may send their request."""
         for server in self.servers:
             server.close()
         end = time.monotonic() + _LAST_REQUEST_S
@@ -123,14 +124,14 @@ class _Uvicorn(uvicorn.Server):
 
 
 def _return_memory() -> None:
-    """Have glibc give large blocks back to the system when they are freed, such as bodies."""
-    # other systems have no such function
+    """Have glibc give large blocks, such as bodies, back to the system when they are freed."""
+    # other C libraries have no mallopt
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
 def _allow_connections() -> None:
-    """Raise the limit of open connections as far as the system lets a process do so."""
+    """Raise this process's limit of open connections to _CONNECTIONS, or as far as is allowed."""
     try:
         import resource
     except ImportError:  # Windows has no such limit

@@ -1,7 +1,7 @@
 """Processes that parse JSON, write JSON and decode pictures for a server.
 
-Parsers keep Python's lock as long as they run: in the server's own process, a large body would
-delay the requests of all others, whichever thread parsed it.
+Parsing holds Python's lock. In any thread of the server's own process, parsing a large body would
+delay all other requests.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from gossamer.io.process_pool import NoProcessError, ProcessPool
 
 _MOST_PROCESSES = 8
 _LARGE_AT_ONCE = 2
-"""How many large tasks may be done at the same time, each of which takes some hundred MB."""
+"""How many large tasks may run at the same time, since each takes some hundred MB."""
 _VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(2**20)}
-"""Has glibc give large blocks back to the system when a task is done."""
+"""Environment variables with which glibc gives freed blocks of 1 MiB and more back to the system.
+"""
 _NICENESS = 5
-"""By how much the processes are nicer than the server, which must answer in the meantime."""
+"""By how much the niceness of the processes is above the server's, which goes on answering."""
 
 
 class Workers:
@@ -36,7 +37,7 @@ class Workers:
         self._count = count
 
     def start(self) -> ProcessPool:
-        """Start the processes where they do not run, and return their pool."""
+        """Return the pool of the processes, which are started if they do not run."""
         if self._pool is None:
             self._pool = ProcessPool(self._count, "process that reads and writes requests", _begin,
                                      variables=_VARIABLES)
@@ -44,17 +45,18 @@ class Workers:
 
     async def call(self, function: Callable[..., Any], *arguments: Any, what: str,
                    is_large: bool = False) -> Any:
-        """Return what a function gives in another process, and raise what it raises there.
+        """Call a function in another process, and return its result or raise its error.
 
         what: words for the work, such as "parsed JSON", for the error of a process that ended.
-        is_large: whether the task may take much memory, and waits for other such tasks.
+        is_large: whether the task may take much memory, so that it waits for other such tasks.
         """
         async with self._large if is_large else contextlib.nullcontext():
             pool = self.start()
             try:
                 return await asyncio.wrap_future(pool.submit(function, *arguments, what=what))
             except NoProcessError:
-                # too many processes of this pool have ended, for example for want of memory
+                # too many processes of this pool have ended, perhaps because memory ran out: the
+                # task goes to a new pool
                 if self._pool is pool:
                     self._pool = None
                     pool.end()
@@ -62,13 +64,12 @@ class Workers:
                     self.start().submit(function, *arguments, what=what))
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a function gives in another thread, which suits functions that release
-        Python's lock."""
+        """Call a function that releases Python's lock, in another thread of this process."""
         return await asyncio.get_running_loop().run_in_executor(
             self._threads, function, *arguments)
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes and the threads."""
         if self._pool is not None:
             self._pool.close()
         self._threads.shutdown()

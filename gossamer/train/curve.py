@@ -1,4 +1,4 @@
-"""Draw a learning curve as a picture."""
+"""Learning curves as pictures."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def png(title: str, losses: Sequence[float],
         accuracies: Mapping[str, Mapping[int, float]], of_labels: bool = True) -> bytes:
     """Return a PNG picture of a learning curve.
 
-    losses: mean loss of each epoch; the axis is logarithmic where all of them are above 0.
-    accuracies: shares of right answers, or R^2 for regression, by name of the data and by epoch
-    (from 1); they are drawn below the losses.
-    of_labels: whether `accuracies` are shares of right answers; else they are R^2.
+    losses: mean loss of each epoch; their axis is logarithmic where all are above 0.
+    accuracies: for each name of data the accuracy, or R^2, after some epochs, by their numbers
+    from 1. They are drawn below the losses.
+    of_labels: whether `accuracies` are shares of right answers; otherwise they are R^2.
     """
     from matplotlib.ticker import MaxNLocator
 

@@ -24,30 +24,29 @@ from gossamer.train.network_entry import GivenData, NetworkEntry, entries_of, op
 from gossamer.train.predictor import become
 
 SHARE = 8
-"""Number of configs that a worker of a Ray cluster trains at once. The number does not depend on
-the size of the cluster, so that a run may be resumed in another cluster."""
+"""Number of configs that a worker of a Ray cluster trains at once. It is the same for all clusters,
+so that a run may be resumed in another cluster."""
 
 
 @dataclass(frozen=True)
 class ManyResult:
-    """The networks that train_many() trained, and the results of each of them.
+    """The networks that train_many() trained, and a row of results for each.
 
     Attributes
     ----------
     rows : list of dict
-        One row for each network, in the order of the configs and of the folds of each config,
-        with the keys
+        One row for each network, in the order of the configs and then of the folds, with the keys
 
         - config (int): index of the config,
         - fold (int or None): index of the fold,
         - network (str): the MLP as text,
         - epochs (int): number of finished epochs,
         - loss (float): mean loss of the last epoch,
-        - train_accuracy (float or None): accuracy on the training data, R^2 for regression; it is
-          computed on at most 10,000 rows, which are spread over all rows,
+        - train_accuracy (float or None): accuracy on the training data, R^2 for regression,
+          computed on at most 10,000 rows that are spread over all,
         - validation_accuracy (float or None): accuracy, or R^2, on the validation data; None
           without validation data,
-        - seconds (float): duration of the launches that the network shared with others,
+        - seconds (float): duration of the epochs, which the network may share with others,
         - kept_epoch (int): number of the epoch whose parameters the network has,
         - state (str): "trained", "target reached", "no improvement" where the patience ended
           training, or a sentence that says how training diverged (the network is then as it was
@@ -75,10 +74,10 @@ class ManyResult:
 
     @property
     def best(self) -> MLP:
-        """Network with the best score among the networks of the best config.
+        """Network with the best score of the best config.
 
-        The best config has the best mean score over the folds. Where means are equal, the config
-        with the smallest mean loss wins.
+        The best config has the highest mean score over its folds and, among equal ones, the lowest
+        mean loss.
 
         Returns
         -------
@@ -88,15 +87,15 @@ class ManyResult:
         Raises
         ------
         TrainingError
-            If no config was trained without diverging.
+            If in every config some network diverged or was not begun.
         """
         scores = self.scores
         means = scores.mean(axis=1)
         trained_configs = np.flatnonzero(np.isfinite(means))
         if not len(trained_configs):
-            raise TrainingError(f"of {len(self.rows)} networks none came through"
-                                + (" all folds" if scores.shape[1] > 1 else "")
-                                + f"; the first {self.rows[0]['state']}")
+            raise TrainingError("there is no best config: of each config some network diverged or "
+                                f"was not begun; the state of the first is: "
+                                f"{self.rows[0]['state']}")
         folds = scores.shape[1]
 
         def loss(config: int) -> float:
@@ -113,10 +112,11 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
                ray: str | None = None) -> ManyResult:
     """Train one network for each config (and fold), many of them at once.
 
-    Each network is trained as MLP.fit() would train it; the rows that a fold leaves out do not
-    decide which epoch is kept. Networks with the same sizes, activation, loss and batch share
-    launches; each has its own learning rate, schedule, momentum, decay, seed and last epoch. A
-    network that diverges is marked in the result, and the others continue.
+    Each network is trained as MLP.fit() would train it. The rows on which a fold is validated do
+    not choose the epoch that is kept. Networks with the same sizes, activation, loss and batch are
+    trained by the same launches of kernels, each with its own learning rate, schedule, momentum,
+    decay, seed and last epoch. A network that diverges is marked in the result, and the others
+    continue.
 
     When Ctrl-C or an error interrupts the training, the finished epochs are kept in the
     checkpoint, and as a ManyResult in the exception's attribute `result`.
@@ -135,21 +135,21 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
         Each config is trained once for each part: a network is trained on the other parts and
         validated on this part.
     validation : pair of array_like, optional
-        x and y to validate all networks on; excludes folds.
+        x and y to validate all networks on, in place of folds.
     sample_weight : array_like of float, shape (n,), optional
         Weight of each sample, as for MLP.fit().
     device : str or Device, optional
         Device for all networks; None takes the device of each config.
     checkpoint : str or Path, optional
-        Folder of checkpoints, created if it is missing. Each network has a file in the folder; the
-        file is replaced after epochs.
+        Folder of checkpoints, created if it is missing. Each network has a file there, which is
+        replaced after epochs.
     resume : bool
         True to continue from the checkpoints. Networks without a file in the folder start anew.
     ray : str, optional
         A Ray cluster whose workers share the networks: "HOST:PORT", "auto" for the cluster that
-        this machine belongs to, or "local". All workers must see the folder of checkpoints: where a
-        worker is lost, its share is trained again, from the share's checkpoints. With a cluster,
-        `device` must be a name.
+        this machine belongs to, or "local". All workers must see the folder of checkpoints, from
+        which the networks of a lost worker are trained again. With a cluster, `device` must be a
+        name.
 
     Returns
     -------
@@ -159,8 +159,8 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
     Raises
     ------
     InputError
-        If settings are wrong (the message names the config), data are wrong, or the checkpoint
-        belongs to other networks.
+        If a setting or the data are wrong, or the checkpoint belongs to other networks; the
+        message names the config.
     OutOfMemoryError
         If a device has no room.
     """
@@ -198,7 +198,7 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
             _train(group, group_device, effort, algorithm)
     except BaseException as error:
         vars(error)["result"] = _result(entries)
-        error.add_note("what was trained until then is in this exception's attribute `result`"
+        error.add_note("what was trained before is in this exception's attribute `result`"
                        + ("" if checkpoint is None else
                           f", and in {checkpoint}: resume=True goes on from there"))
         raise
@@ -265,7 +265,7 @@ def cross_validate(mlp: MLP, x: Any, y: Any, folds: int = 5, *,
 
 def _train(group: Sequence[NetworkEntry], device: Device, effort: str | None,
            algorithm: str | None) -> None:
-    """Train the networks of one problem to their last epochs, and fill their MLPs."""
+    """Train a group of networks of the same problem and data, and give their MLPs the results."""
     validation_data = group[0].validation_data
     training = TrainLoop(
         [entry.state for entry in group], group[0].data, [entry.rows for entry in group], device,
@@ -283,7 +283,7 @@ def _train(group: Sequence[NetworkEntry], device: Device, effort: str | None,
                     training.fetch_parameters()
                     _write(group)
     except BaseException:
-        # the error that stopped the training may have stopped the device too
+        # the device may fail, too, where its error is what stopped the training
         with suppress(GossamerError):
             training.fetch_parameters()
             _finish(group, training)
@@ -292,6 +292,7 @@ def _train(group: Sequence[NetworkEntry], device: Device, effort: str | None,
 
 
 def _finish(group: Sequence[NetworkEntry], training: TrainLoop) -> None:
+    """Give the MLPs of a group their trained networks, and write the checkpoints."""
     for entry in group:
         if entry.state.ended or entry.state.epochs_done:
             become(entry.mlp, entry.state, entry.data, training)
@@ -307,7 +308,7 @@ def _write(group: Sequence[NetworkEntry]) -> None:
 def _result(entries: Sequence[NetworkEntry]) -> ManyResult:
     for entry in entries:
         if entry.state.epochs_done and not hasattr(entry.mlp, "coefs_"):
-            # the state comes from a checkpoint, and training stopped before this network's turn
+            # the state was read from a checkpoint, and training stopped before the network's group
             become(entry.mlp, entry.state, entry.data, None)
     return ManyResult([entry.row() for entry in entries], [entry.mlp for entry in entries])
 
@@ -322,13 +323,12 @@ def _score(row: Mapping[str, Any]) -> float:
 def _train_on_ray(configs: Sequence[MLP | Mapping[str, Any]], address: str,
                   checkpoint: str | Path | None, resume: bool,
                   given: Mapping[str, Any]) -> ManyResult:
-    """Train shares of the configs on the workers of a Ray cluster.
+    """Train the configs on the workers of a Ray cluster, SHARE of them at once.
 
-    Where a worker is lost, its share is trained again, from the checkpoints of the share if there
-    are any.
+    Where a worker is lost, its share is trained again, from the share's checkpoints if it has any.
 
     given: the other arguments of train_many().
-    Raises InputError where the folder holds another run, or arguments are wrong.
+    Raises InputError where the folder has the checkpoints of another run, or arguments are wrong.
     """
     from gossamer.ray import shared_out
 
@@ -350,11 +350,11 @@ def _train_on_ray(configs: Sequence[MLP | Mapping[str, Any]], address: str,
 
 def _train_share(share: tuple[Sequence[MLP | Mapping[str, Any]], Path | None],
                  given: Mapping[str, Any]) -> ManyResult:
-    """Train the configs of a share, and go on from the share's checkpoints where there are any.
+    """Train the configs of a share, from the share's checkpoints if it has any.
 
-    There are some where the run is resumed, or where an earlier worker was lost.
+    It has some where the run is resumed, or where an earlier worker was lost.
     """
     configs, folder = share
-    # a worker may have been lost before it wrote its first file
+    # the folder is empty where a worker was lost before it wrote its first file
     is_begun = folder is not None and folder.is_dir() and any(folder.iterdir())
     return train_many(configs, **given, checkpoint=folder, resume=is_begun)

@@ -42,42 +42,43 @@ class MLP(Predictor):
     ----------
     sizes : sequence of int
         Number of units of each layer, inputs first and outputs last, such as (784, 32, 10).
-        Where it is empty, the data decide the first and the last number, and `hidden` states the
-        others.
+        Where it is empty, the numbers of inputs and outputs follow from the data, and those of the
+        hidden layers from `hidden`.
     hidden : int or sequence of int, optional
         Number of units of each hidden layer, or of the one hidden layer, where `sizes` is empty;
         None means one layer of 100 units.
     task : {"classification", "regression"} or None
         What y holds: a label for each sample, or numbers to learn. With None, integers, booleans
-        and strings are labels, one a row, and floats are numbers; a warning follows where the
-        floats take only a few values, all whole, and so may be meant as labels.
+        and strings are labels, and floats are numbers; a warning is given where the floats take
+        only a few values, all whole, and so may be meant as labels.
     class_weight : mapping, "balanced" or None
-        Weight of each label, by which the losses of its samples are multiplied (1 where a label is
-        left out); "balanced" gives all classes the same total weight. A sample's weight is the
+        Weight of each label, by which the losses of its samples are multiplied; a label without a
+        weight has 1. "balanced" gives all classes the same total weight. A sample's weight is the
         product of its class weight and its `sample_weight`, divided by the mean of these products.
     activation : {"relu", "sigmoid", "tanh"}
         Activation of the hidden layers.
     output : {"linear", "sigmoid", "tanh"} or None
-        Activation of the outputs with "squared_error". None is "linear" for numbers; for labels
-        it is the activation of the hidden layers, or "linear" where these have "relu".
+        Activation of the outputs with "squared_error". None means "linear" for numbers; for labels
+        it means the activation of the hidden layers, but "linear" in place of "relu".
     loss : {"cross_entropy", "squared_error"} or None
-        With "cross_entropy" the outputs are a softmax. None is "cross_entropy" for labels and
+        With "cross_entropy" the outputs are a softmax. None means "cross_entropy" for labels and
         "squared_error" for numbers.
     optimiser : {"adam", "sgd"}
         How parameters change: by Adam, or against the gradient (stochastic gradient descent).
     learning_rate : float or None
-        Factor of each change of a parameter, above 0. None is 0.001 for "adam", 0.1 for "sgd".
+        Factor of each change of a parameter, above 0. None means 0.001 for "adam" and 0.1 for
+        "sgd".
     schedule : str, tuple or callable
         Factor of the learning rate in each epoch: "constant" (1), "inverse"
         (1 / (1 + epochs done)), ("step", every, factor) (multiplied by `factor` after each
         `every` epochs), or a function of the number of epochs done (int) that returns a float.
     momentum : float
-        Share of a parameter's last change that its next change keeps, at least 0 and below 1; for
-        "sgd".
+        For "sgd", the factor with which a parameter's last change is added to its next change, at
+        least 0 and below 1.
     weight_decay : float
-        Share of each weight that is added to its gradient, at least 0; biases do not decay.
+        Factor with which each weight is added to its gradient, at least 0; biases do not decay.
     batch : int or None
-        Number of samples of an update; 1 is online training. None is 200, or all samples where
+        Number of samples of an update; 1 is online training. None means 200, or all samples where
         there are fewer.
     epochs : int
         Largest number of epochs; an epoch is one run over all samples.
@@ -87,39 +88,39 @@ class MLP(Predictor):
         Number of epochs without an improvement after which training stops early; None never stops
         early. With validation data and keep="best" an improvement is a higher score on these data,
         or the same score with a smaller loss; otherwise it is a smaller mean loss of the epoch. A
-        loss counts as smaller where it is less by 0.0001 or more.
+        smaller loss is smaller by at least 0.0001.
     keep : {"best", "last"}
-        The epoch whose parameters are kept: the epoch that did best on the validation data, or
-        the last epoch, whatever the validation data say. Without validation data it is the last.
+        The epoch whose parameters are kept: the best on the validation data, or the last. Without
+        validation data it is always the last.
     shuffle : bool
-        True to train each epoch in a random order of its own, False in the order of the rows.
+        True to train each epoch in another random order, False in the order of the rows.
     standardise : bool
         True to subtract from each column of the inputs its mean, and to divide by its standard
         deviation, before training. The trained network takes inputs as they are.
     scale_targets : bool
         True to standardise the numbers in y before training, as `standardise` does with columns of
-        the inputs; only where the outputs are linear. The trained network predicts numbers on the
-        scale of y; the losses of training are computed on the standardised numbers.
+        the inputs, where the outputs are linear. The trained network predicts numbers on the scale
+        of y, but the losses of training are those of the standardised numbers.
     initial : {"glorot", "uniform"}
         Distribution of the initial parameters: "glorot" draws the weights uniformly within
         Glorot's bounds and sets the biases to 0; "uniform" draws both between -0.05 and 0.05.
     seed : int or None
-        Seed of the initial parameters and of the orders of the samples; None takes another seed
-        each time.
+        Seed of the initial parameters and of the orders of the samples; None means another seed for
+        each training.
     device : str, Device or None
         Device that trains: "cuda:0", "opencl:0", "host", or None for the best device: CUDA, else
-        an OpenCL GPU, else the host. OpenCL on a processor trains only where it is named; a
-        warning follows where NumPy would train faster.
+        an OpenCL GPU, else the host. OpenCL on a processor must be named; a warning is given where
+        NumPy would train faster.
     effort : {"quick", "normal", "max"} or None
         Effort at which all algorithms are measured, so that the fastest trains. Measuring takes
         seconds to minutes the first time that a network of these sizes is trained on this device
-        with data of about this density. With None nothing is measured, and the algorithm that is
-        expected to be the fastest is taken (see Notes).
+        with data of about this density. With None nothing is measured, and the algorithm trains
+        that is expected to be the fastest (see Notes).
     algorithm : str or None
-        Name of the algorithm to take.
+        Name of the algorithm that trains, whatever is measured or expected.
     **unknown
-        Any other parameter raises an InputError; for a parameter of scikit-learn's networks the
-        error names the parameter that MLP has instead.
+        Any other parameter raises an InputError, which names MLP's own parameter for one of
+        scikit-learn's networks.
 
     Attributes
     ----------
@@ -128,7 +129,8 @@ class MLP(Predictor):
     intercepts_ : list of numpy.ndarray
         Biases of each layer, float32 of shape (units,).
     loss_curve_ : list of float
-        Mean loss of each epoch; a sample's loss is computed before the update with the sample.
+        Mean loss of each epoch. The loss of a sample is computed before the update to which the
+        sample belongs.
     n_iter_ : int
         Number of finished epochs.
     kept_epoch_ : int
@@ -203,7 +205,7 @@ class MLP(Predictor):
 
     @classmethod
     def published(cls, sizes: Sequence[int] = (), **settings: Any) -> MLP:
-        """Return a network that is trained as published.
+        """Return a network with the settings of the published training (see Notes of MLP).
 
         All layers, the outputs too, have sigmoid units, and initial parameters between -0.05 and
         0.05. Training is online, with squared error, at a learning rate of 0.3 without momentum,
@@ -215,7 +217,7 @@ class MLP(Predictor):
             Number of units of each layer, as for MLP.
         **settings
             Other parameters of MLP. With squared error the outputs have the `activation` of the
-            hidden layers, also where y holds numbers; with "relu" the outputs are linear.
+            hidden layers, even where y holds numbers, but are linear in place of "relu".
 
         Returns
         -------
@@ -239,9 +241,8 @@ class MLP(Predictor):
         Parameters
         ----------
         x : array_like of float, shape (n, inputs)
-            Samples, which become float32. The names of a data frame's columns are kept, and the
-            data frames of later calls have to have them too; a sparse matrix of SciPy becomes
-            dense.
+            Samples, which become float32. Where x is a data frame, data frames in later calls must
+            have columns of the same names. A sparse matrix of SciPy becomes dense.
         y : array_like, shape (n,) or (n, outputs)
             One integer or string label for each sample to classify, or float targets; targets of
             a single output may have the shape (n,). A matrix of labels (multilabel) is refused.
@@ -256,7 +257,7 @@ class MLP(Predictor):
             File that is replaced after epochs, so that training can continue from it.
         resume : bool
             True to continue from the checkpoint. With the same algorithm on the same device the
-            result has the same bits as training without the break.
+            result has the same bits as an uninterrupted training.
 
         Returns
         -------
@@ -309,7 +310,7 @@ class MLP(Predictor):
                     on_epoch(_progress(training, state, data, seconds))
             become(self, state, data, training)
         except BaseException:
-            # the error that stopped the training may have stopped the device too
+            # the device may fail, too, where its error is what stopped the training
             with suppress(GossamerError):
                 training.fetch_parameters()
                 become(self, state, data, training)
@@ -322,7 +323,7 @@ class MLP(Predictor):
         if settings.patience is not None and not (state.reached or state.out_of_patience):
             warnings.warn("training did not converge: one of its last "
                           f"{min(settings.patience, settings.epochs)} epochs was still an "
-                          f"improvement; more than epochs={settings.epochs} may do better",
+                          f"improvement; more epochs than epochs={settings.epochs} may do better",
                           shared_with_scikit_learn(ConvergenceWarning), stacklevel=2)
         return self
 
@@ -340,8 +341,8 @@ class MLP(Predictor):
         y : array_like, shape (n,) or (n, outputs)
             Labels or targets, as for fit().
         classes : array_like, optional
-            All labels that may occur in later calls, for the first call; later calls may repeat
-            them.
+            All labels that may occur in this and later calls. Only the first call needs them;
+            later calls may repeat them.
         sample_weight : array_like of float, shape (n,), optional
             Weight of each sample, as for fit().
 
@@ -370,8 +371,8 @@ class MLP(Predictor):
             known_classes = np.unique(np.asarray(classes))
             sizes = given_sizes(self)
             if sizes and len(known_classes) != sizes[-1]:
-                raise InputError(f"classes has {len(known_classes)} different labels, sizes end in "
-                                 f"{sizes[-1]}: expected as many")
+                raise InputError(f"classes has {len(known_classes)} different labels, but sizes "
+                                 f"end in {sizes[-1]}; expected one output for each label")
         if self.class_weight == BALANCED:
             raise InputError("class_weight 'balanced': partial_fit does not know how often each "
                              "class will come; give a mapping from label to weight")
@@ -393,7 +394,7 @@ class MLP(Predictor):
                 raise ArrayError("y holds labels in one call and numbers in another: expected the "
                                  "same kind as before")
             if before.settings.sizes != settings.sizes:
-                raise ArrayError(f"sizes {settings.sizes}: what is trained has "
+                raise ArrayError(f"sizes {settings.sizes}: the network was trained with sizes "
                                  f"{before.settings.sizes}; call fit to start anew")
             data = trainable(settings, data, device_of(self), self._scaling)
             state = before.under(settings)
@@ -408,7 +409,7 @@ class MLP(Predictor):
 
 
 def _progress(training: TrainLoop, state: TrainState, data: Samples, seconds: float) -> Progress:
-    """Return the report of an epoch. seconds: how long the epoch took."""
+    """Return the report of an epoch that took so many seconds."""
     def score() -> float:
         training.fetch_parameters()
         return TrainedNetwork.of(state).judged(data, np.arange(len(data.x)))

@@ -1,4 +1,4 @@
-"""TrainedNetwork: compute outputs of a trained network, and score them."""
+"""TrainedNetwork: the outputs of a trained network, and their loss and score."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gossamer.train.loop.train_state import TrainState, Validation
 _ROWS = 8192
 """Number of rows that are computed at once."""
 JUDGED = 10_000
-"""Largest number of rows that the accuracy on training data is computed from."""
+"""The most rows of training data on which a score is computed."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class TrainedNetwork:
 
     @staticmethod
     def of(state: TrainState) -> TrainedNetwork:
-        """Return the network of a training state after its last epoch."""
+        """Return the network with the parameters after a state's last epoch."""
         return TrainedNetwork.with_layers(
             state.settings, state.settings.problem(0, 0).split(state.parameters))
 
     @staticmethod
     def kept_of(state: TrainState) -> TrainedNetwork:
-        """Return the network of a training state with the parameters that are kept."""
+        """Return the network with the parameters of a state's kept epoch."""
         return TrainedNetwork.with_layers(
             state.settings, state.settings.problem(0, 0).split(state.kept_weights))
 
@@ -63,13 +63,13 @@ class TrainedNetwork:
                                for first in range(0, len(x), _ROWS)])
 
     def loss(self, outputs: np.ndarray, x: np.ndarray, targets: np.ndarray) -> float:
-        """Return the mean loss of samples with these outputs."""
+        """Return the mean loss of samples x (n, inputs), for which outputs() gave `outputs`."""
         if self.problem.loss == "squared_error":
             return float(0.5 * np.square(targets - outputs, dtype=np.float64).sum(axis=1).mean())
         total = 0.0
         for first in range(0, len(x), _ROWS):
             part = slice(first, first + _ROWS)
-            # the logarithm is computed from the weighted sums, because a softmax may round to 0
+            # the logarithm of the softmax is computed from its inputs: the softmax may round to 0
             activations = forward(self.problem, self.layers, x[part])[-2]
             sums = (activations @ self.layers[-1][0].T + self.layers[-1][1]).astype(np.float64)
             sums -= sums.max(axis=1, keepdims=True)
@@ -89,11 +89,8 @@ class TrainedNetwork:
         return Validation(self.loss(outputs, data.x, data.targets), self.score(outputs, data))
 
     def judged(self, data: Samples, rows: np.ndarray) -> float:
-        """Return the score on these rows.
-
-        Where there are more than 10,000 rows, the score is computed on 10,000 of them, which are
-        spread over all rows.
-        """
+        """Return the score on these rows of the data, or on JUDGED of them that are spread over
+        all."""
         if len(rows) > JUDGED:
             rows = rows[np.linspace(0, len(rows) - 1, JUDGED).astype(np.intp)]
         judged_data = data.rows(rows)
@@ -104,8 +101,7 @@ def determination(y: np.ndarray, targets: np.ndarray,
                   weights: np.ndarray | None = None) -> float:
     """Return R^2 of predictions, averaged over the outputs.
 
-    The R^2 of an output with only equal targets is 1 where every prediction equals the targets, and
-    0 otherwise.
+    Where all targets of an output are equal, its R^2 is 1 if all predictions equal them, else 0.
 
     weights: (n,) weight of each row; None where all weights are equal.
     """

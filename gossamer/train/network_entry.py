@@ -1,4 +1,4 @@
-"""The networks that train_many() trains, with samples, states and checkpoints."""
+"""The networks that train_many() trains, each with its samples, state and checkpoint."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from gossamer.train.training_data import check_memory, digest_of, given_samples,
 
 @dataclass(eq=False)
 class NetworkEntry:
-    """One network, the samples for it, and its training state.
+    """One network of train_many(), with the samples for it and its training state.
 
     config: index of the network's config.
     fold: index of the network's fold; None without folds.
-    mlp: a copy of the config, which becomes the trained network.
+    mlp: a copy of the config, which gets the trained network.
     state: the training state.
     data: the samples, scaled for training.
     rows: (samples,) indices of the rows of `data` that the network is trained on.
-    validation_data: samples to validate on; None without validation. Also None with folds: the
-    network of a fold is validated on the rows of `data` that are not in `rows`.
-    seconds: duration of the launches so far.
+    validation_data: samples to validate on; None without them, and with folds, where the network
+    is validated on the rows of `data` that are not in `rows`.
+    seconds: duration of the network's epochs so far, which it may share with other networks.
     checkpointer: writer of the network's checkpoint file; None without checkpoints.
     """
 
@@ -71,13 +71,12 @@ class NetworkEntry:
 
 
 _Scaled = dict[tuple[bool, bool, str, int | None], tuple[Samples, Samples | None]]
-"""For each scaling, the samples to train on and to validate on. A key holds standardise,
+"""The scaled samples to train on and to validate on, by what decides their scaling: standardise,
 scale_targets, the activation of the outputs, and the fold."""
 GivenData = dict[tuple[int | None, int | None, str | None, str], tuple[Samples, _Scaled]]
-"""The samples as they were given, once for each way to read them. A key holds the expected numbers
-of inputs and outputs, the task and the weights of classes. A value holds the samples, and a mapping
-with the scaled samples to train on and to validate on for each scaling. The keys of this mapping
-are the settings and the fold that decide the scaling."""
+"""The unscaled samples, and the same samples scaled, by what decides how x and y are read: the
+expected numbers of inputs and outputs, the task, and the class weights as text. Networks share
+them."""
 
 
 def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, sample_weight: Any,
@@ -85,7 +84,9 @@ def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, samp
                opened_device: Device | None) -> list[NetworkEntry]:
     """Return the networks of a config, one for each fold.
 
-    data: the samples of earlier configs, to which the samples of this config are added.
+    index: index of the config.
+    data: samples that earlier configs have in common with this one. New samples are added to it.
+    opened_device: the device for all networks; None where each config states its own.
     """
     if isinstance(config, Mapping):
         mlp = MLP().set_params(**config)
@@ -95,11 +96,11 @@ def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, samp
         raise InputError(f"is {kind_of(config)}: expected an MLP, or a dict of its "
                          "parameters")
     given = given_sizes(mlp)
-    weight = repr(mlp.class_weight)
-    ends = (given[0], given[-1], mlp.task, weight) if given else (None, None, mlp.task, weight)
-    if ends not in data:
-        data[ends] = given_samples(mlp, x, y, sample_weight), {}
-    given_data, scaled_data = data[ends]
+    weights = repr(mlp.class_weight)
+    form = (given[0], given[-1], mlp.task, weights) if given else (None, None, mlp.task, weights)
+    if form not in data:
+        data[form] = given_samples(mlp, x, y, sample_weight), {}
+    given_data, scaled_data = data[form]
     rows_by_fold = ([(None, np.arange(len(given_data.x)))] if folds is None
                     else list(enumerate(_rows_of_folds(given_data, folds))))
     device = opened_device or device_of(mlp)
@@ -124,7 +125,7 @@ def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, samp
 
 
 def open_checkpoint(entries: Sequence[NetworkEntry], folder: Path, resume: bool) -> None:
-    """Give each network its file in the folder and, where training is resumed, the state in that
+    """Give each network its checkpoint file in the folder, and with `resume` the state in the
     file."""
     if resume and not any(_file(entry, folder).exists() for entry in entries):
         raise InputError(f"{folder}: has no checkpoint of these networks to resume from: give "
@@ -154,11 +155,14 @@ def _file(entry: NetworkEntry, folder: Path) -> Path:
 
 
 def _rows_of_folds(data: Samples, folds: int) -> list[np.ndarray]:
-    """Return the rows that each fold trains on, in the order of the data."""
+    """Return, for each fold, the rows outside of it, on which its network is trained.
+
+    The classes are spread evenly over the folds.
+    """
     count = len(data.x)
     if not isinstance(folds, Integral) or not 2 <= folds <= count:
         raise InputError(f"folds {folds!r}: expected a whole number from 2 to the {count} rows")
     by_class = np.arange(count) if data.labels is None else np.argsort(data.labels, kind="stable")
-    part = np.empty(count, np.intp)
-    part[by_class] = np.arange(count) % folds
-    return [np.flatnonzero(part != fold) for fold in range(folds)]
+    fold_of_row = np.empty(count, np.intp)
+    fold_of_row[by_class] = np.arange(count) % folds
+    return [np.flatnonzero(fold_of_row != fold) for fold in range(folds)]

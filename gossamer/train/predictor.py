@@ -1,4 +1,4 @@
-"""A trained MLP's methods, and those that scikit-learn expects."""
+"""The methods of a trained MLP, and what scikit-learn expects of an estimator."""
 
 from __future__ import annotations
 
@@ -34,14 +34,17 @@ _OF_SCIKIT_LEARN = {
     "batch_size": "batch", "n_iter_no_change": "patience", "out_activation": "output",
     "early_stopping": "validation=(x, y) of fit()", "verbose": "on_epoch of fit()",
     "validation_fraction": "validation=(x, y) of fit()", "warm_start": "partial_fit()"}
-"""Parameters of scikit-learn's networks, with gossamer's names for the same settings."""
+"""Parameters of scikit-learn's networks, each with what is given in its place here."""
 
 
 class Estimator:
     """An estimator whose constructor stores each of its parameters in an attribute of that name."""
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters of the constructor, by name; `deep` changes nothing."""
+        """Return the parameters of the constructor, by name.
+
+        deep: for scikit-learn; it changes nothing, since no parameter is an estimator.
+        """
         return {name: getattr(self, name) for name in self._defaults()}
 
     def set_params(self, **params: Any) -> Self:
@@ -65,7 +68,7 @@ class Estimator:
 
     @property
     def _learns_numbers(self) -> bool:
-        """Whether the estimator was trained on numbers, or is to be trained on numbers."""
+        """Whether the estimator was trained on numbers, or has the task "regression"."""
         is_trained = hasattr(self, "_state")
         return (is_trained and not hasattr(self, "classes_")) or (
             getattr(self, "task", None) == "regression")
@@ -75,11 +78,11 @@ class Estimator:
         return hasattr(self, "_state")
 
     def __sklearn_tags__(self) -> Any:
-        """Return what scikit-learn has to know of the estimator."""
+        """Return scikit-learn's description of the estimator."""
         from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
 
-        # an untrained estimator without a task counts as a classifier here, though training on
-        # numbers makes it a regressor; scikit-learn looks at y too before it takes y as labels
+        # an untrained estimator without a task may become either, and is called a classifier:
+        # scikit-learn then looks at y before it takes y as labels
         is_regressor = self._learns_numbers
         return Tags("regressor" if is_regressor else "classifier",
                     TargetTags(required=True, multi_output=is_regressor),
@@ -100,13 +103,13 @@ class Estimator:
         own = _OF_SCIKIT_LEARN.get(name)
         return InputError(f"{cls.__name__} has no parameter {name!r}: " + (
             one_of(name, cls._defaults()) if own is None else
-            f"what scikit-learn calls so is {own} here"))
+            f"the parameter that scikit-learn calls so is {own} here"))
 
 
 class classifiers_only:
-    """A decorator of methods that only classifiers have.
+    """A decorator for methods of classifiers.
 
-    Where the estimator learns numbers, the attribute raises an InputError that is also an
+    On an estimator that learns numbers, reading the attribute raises an InputError that is also an
     AttributeError, so that scikit-learn takes the method as absent.
     """
 
@@ -115,7 +118,7 @@ class classifiers_only:
         self._method = method
 
     def __get__(self, estimator: Estimator | None, owner: type) -> Any:
-        """Return the method; raise an AttributeError where the estimator learns numbers."""
+        """Return the method. Raises an AttributeError where the estimator learns numbers."""
         if estimator is None:
             return self._method
         if estimator._learns_numbers:
@@ -125,15 +128,14 @@ class classifiers_only:
 
 
 class _NotOfNumbers(InputError, AttributeError):
-    """Raised where a network that learns numbers is asked for a method of classifiers."""
+    """A network that learns numbers is asked for a method of classifiers."""
 
 
 def shared_with_scikit_learn(own: type[_Class]) -> type[_Class]:
-    """Return the given class of errors or warnings.
+    """Return a class of errors or warnings, or a subclass where scikit-learn has been imported.
 
-    Where a program has imported scikit-learn, returns a subclass that also derives from
-    scikit-learn's class of the same name, so that code that catches or filters scikit-learn's class
-    gets gossamer's too.
+    The subclass also derives from scikit-learn's class of the same name: code that catches or
+    filters scikit-learn's class then treats gossamer's in the same way.
     """
     theirs = getattr(sys.modules.get("sklearn.exceptions"), own.__name__, None)
     both: type[_Class] = own if theirs is None else _subclass(cast(Hashable, own), theirs)
@@ -143,14 +145,15 @@ def shared_with_scikit_learn(own: type[_Class]) -> type[_Class]:
 @functools.cache
 def _subclass(own: Any, theirs: Any) -> Any:
     def reduced(error: Exception) -> tuple[type, tuple[Any, ...]]:
-        return own, error.args  # pickle looks classes up in modules, where this subclass is not
+        # pickle looks a class up in its module, where it finds `own` but not this subclass
+        return own, error.args
 
     return type(own.__name__, (own, theirs), {
         "__module__": own.__module__, "__doc__": own.__doc__, "__reduce__": reduced})
 
 
 class Predictor(Estimator):
-    """An estimator that has a trained network in its attributes after training."""
+    """An estimator whose attributes hold a trained network after training."""
 
     coefs_: list[np.ndarray]
     intercepts_: list[np.ndarray]
@@ -186,7 +189,7 @@ class Predictor(Estimator):
         ------
         InputError
             If the network is not trained yet, or x is wrong: a data frame must have the columns
-            of the data frame that was trained on, in the same order.
+            of the data frame that was trained on, in their order.
         """
         y = self._outputs(x)
         if hasattr(self, "classes_"):
@@ -205,9 +208,9 @@ class Predictor(Estimator):
         Returns
         -------
         numpy.ndarray
-            Float32 of shape (n, classes). With the loss "cross_entropy" these are the softmax
-            outputs. With another loss, negative outputs are replaced by 0, and the outputs are
-            divided by their sum; where no output is above 0, all classes have the same probability.
+            Float32 of shape (n, classes). With the loss "cross_entropy" these are the outputs of
+            the softmax. With another loss, negative outputs become 0, and the outputs are divided
+            by their sum; where no output is above 0, all classes have the same probability.
 
         Raises
         ------
@@ -274,8 +277,8 @@ class Predictor(Estimator):
             return determination(network.outputs(data.x), data.targets, data.weights)
         predictions, labels = self.predict(x), np.asarray(y).reshape(-1)
         if len(labels) != len(predictions):
-            raise ArrayError(f"x has {len(predictions)} rows, y {len(labels)} labels: expected "
-                             "as many")
+            raise ArrayError(f"x has {len(predictions)} rows, but y has {len(labels)} labels; "
+                             "expected a label for each row")
         if len(predictions) == 0:
             raise ArrayError("x has no rows: expected at least one sample")
         check_kind(labels, self.classes_, "")
@@ -313,8 +316,8 @@ class Predictor(Estimator):
         path : str or Path
             Name of the file, which ends in .onnx.
         preparation : Preparation, optional
-            Steps that were applied to the samples before fit(). The file begins with these steps,
-            and takes samples that are not prepared.
+            Steps that were applied to the samples before fit(). The network in the file begins with
+            these steps, and so takes unprepared samples.
 
         Raises
         ------
@@ -341,7 +344,8 @@ class Predictor(Estimator):
     def _with_columns(self, preparation: Preparation | None) -> Preparation:
         """Return a preparation with the columns of the data frame that was trained on.
 
-        A preparation that has columns keeps its own; a preparation that pads gets none.
+        A preparation keeps its own columns. One that pads gets none, since its samples are
+        pictures.
         """
         preparation = preparation or Preparation()
         names = () if preparation.columns or preparation.pad else getattr(
@@ -352,7 +356,7 @@ class Predictor(Estimator):
         return self._network().outputs(self._inputs(x))
 
     def _inputs(self, x: Any) -> np.ndarray:
-        """Return x as float32, with the columns that the network was trained on."""
+        """Return x as float32. Raises InputError where it does not have the network's columns."""
         self._network()
         check_feature_names(x, getattr(self, "feature_names_in_", None), "x")
         inputs = matrix(x, None, "x")

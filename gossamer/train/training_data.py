@@ -1,4 +1,4 @@
-"""Samples as an MLP is trained on them, and the memory that training needs."""
+"""The samples that an MLP is trained on, their hash, and the memory that training needs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from gossamer.train.data.samples import TASKS, Samples, Scaling, samples
 from gossamer.train.loop.settings import Settings, given_sizes
 
 _MOST_LABELS = 20
-"""Floats in y with at most this many different values, all whole, may be meant as labels."""
+"""The most different values of floats in y, all whole, that may be meant as labels."""
 
 
 def given_samples(mlp: Any, x: Any, y: Any, sample_weight: Any = None,
                   classes: np.ndarray | None = None) -> Samples:
-    """Return checked samples for an MLP, as samples() does, with the class weights of the MLP.
+    """Return checked samples for an MLP, as samples() does, with weights by its class_weight.
 
     Warns where numbers to learn may be meant as labels.
+
+    classes: labels that may occur; None means those that do occur.
     """
     if mlp.task not in (None, *TASKS):
         raise InputError(f"task {mlp.task!r}: {one_of(mlp.task, [*TASKS, 'None'])}")
@@ -47,18 +49,18 @@ def _tell_of_labels(targets: np.ndarray) -> None:
     count = len(np.unique(targets))
     if 1 < count <= _MOST_LABELS and 2 * count <= len(targets):
         warnings.warn(
-            f"y holds floats, which are learnt as numbers, though they are {count} different whole "
-            "numbers: if they are labels, give y.astype(int) or task='classification'; "
-            "task='regression' says that they are numbers", GossamerWarning, stacklevel=4)
+            f"y holds floats, which are learnt as numbers, but has only {count} different values, "
+            "all whole: if these are labels, give y.astype(int) or task='classification'; if not, "
+            "task='regression' silences this warning", GossamerWarning, stacklevel=4)
 
 
 def trainable(settings: Settings, data: Samples, device: Device,
               scaling: Scaling | None = None) -> Samples:
-    """Return the samples as they are trained on.
+    """Return samples scaled for training, after a check of their targets and of the memory.
 
-    scaling: the scaling of the samples; None computes the scaling from the samples.
-    Raises InputError where a target is outside of the outputs' range, or the host has no room for
-    the network.
+    scaling: how to scale the samples; None means as their own means and deviations say.
+    Raises InputError where a target is outside of the outputs' range, or the host has too little
+    memory for the network.
     """
     check_memory(settings, device)
     settings.check_targets(data.targets)
@@ -66,9 +68,9 @@ def trainable(settings: Settings, data: Samples, device: Device,
 
 
 def digest_of(data: Samples, chosen_by: Samples | None) -> str:
-    """Return the hash of the samples that a checkpoint belongs to.
+    """Return the hash of the samples to which a checkpoint belongs.
 
-    chosen_by: the validation samples that decide which epoch is kept; None without them.
+    chosen_by: the validation samples by which the kept epoch is chosen; None without them.
     """
     if chosen_by is None:
         return data.digest()
@@ -78,34 +80,33 @@ def digest_of(data: Samples, chosen_by: Samples | None) -> str:
 _MEMINFO = Path("/proc/meminfo")
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"),
            Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-"""Linux's file on the machine's memory, and the files with the memory limit of a container (cgroup
-versions 2 and 1)."""
+"""Linux's file on the machine's memory, and the files with the memory limit of a container by
+control groups of versions 2 and 1."""
 _COPIES, _DEVICE_COPIES = 2, 3
-"""Numbers of copies of the parameters that exist at the same time: on the host, and on the device
-that trains. The device holds the parameters after the last epoch, and the parameters from before
-each of the last two epochs."""
+"""How many copies of the parameters exist at the same time on the host, and on the device that
+trains: there those after the last epoch, and those from before each of the last two epochs."""
 
 
 def check_memory(settings: Settings, device: Device, networks: int = 1) -> None:
-    """Raise InputError where the host's memory is too small for the networks.
+    """Raise InputError where the host's memory is too small for the copies of the parameters.
 
-    The parameters, the optimiser's numbers and their copies count. A device with its own memory
-    raises its own error when it allocates.
+    The parameters include the numbers that the optimiser keeps. A device with its own memory raises
+    an error when it allocates.
     """
     count = settings.problem(0, 0).parameter_count * networks
     copies = _COPIES + (_DEVICE_COPIES if device.on_processors else 0)
     needed, free = 4 * count * copies, available_memory()
     if free is not None and needed > free:
-        raise InputError(f"sizes {settings.sizes}: {count} parameters take {needed} bytes to train "
-                         f"({copies} copies), {free} bytes of memory are available: expected "
-                         "fewer units")
+        raise InputError(f"sizes {settings.sizes}: training {count} parameters takes {needed} "
+                         f"bytes ({copies} copies), but {free} bytes of memory are available; "
+                         "expected fewer units")
 
 
 def available_memory() -> int | None:
-    """Return the free bytes of memory; None where they are not known.
+    """Return the bytes of memory that are free, or the container's limit where it is lower.
 
-    Where the free bytes are not known, all bytes of the machine count; the container's memory limit
-    counts where it is lower.
+    Where the free bytes are not known, all bytes of the machine stand for them. None means that
+    nothing is known.
     """
     limits = [int(text) for path in _LIMITS if (text := _text(path).strip()).isdigit()]
     lines = [line.split() for line in _text(_MEMINFO).splitlines()]

@@ -108,8 +108,8 @@ def test_what_else_lies_in_a_folder(folder: Path) -> None:
     assert result.exit_code == 0
     assert "no objects on 2 photos" in result.stdout
     (warning,) = [line for line in result.stderr.splitlines() if "skipped" in line]
-    assert warning.endswith("photos: skipped, since they are none of PNG, JPEG, BMP, GIF, WEBP, "
-                            "PPM: film.mpg, scan.tif")
+    assert warning.endswith("photos: skipped film.mpg, scan.tif, since photos are PNG, JPEG, BMP, "
+                            "GIF, WEBP, PPM")
 
 
 def test_a_new_folder_is_made_when_something_is_written(folder: Path) -> None:

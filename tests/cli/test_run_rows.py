@@ -211,7 +211,7 @@ def test_a_network_that_keeps_the_size_of_pictures(dtype, tmp_path):
     assert [np.shape(line["outputs"]["y"]) for line in lines] == [
         (4, side, side + 1) for side in sides]
     line = gossamer_cli(*words, *files, "-o", tmp_path / "rows.npy").stderr
-    assert "06.png has an output of shape 4x6x7, earlier inputs 4x5x6, which cannot be one" in line
+    assert "06.png is 4x6x7, that of earlier inputs is 4x5x6: both cannot be in one array" in line
     assert not (tmp_path / "rows.npy").exists()
     succeeds(*words, *files, "-o", tmp_path / "rows.npy", "--size", "8")
     y = np.load(tmp_path / "rows.npy")
@@ -383,7 +383,7 @@ def test_a_full_disk_leaves_rows_to_continue_or_nothing(tiny, tmp_path, suffix):
     _, err = process.communicate(timeout=120)
     assert process.returncode == 2
     assert f"error: --output {out}: cannot be written: File too large" in err
-    assert ("--resume continues them" in err) == (suffix != "npy")
+    assert ("--resume continues the file" in err) == (suffix != "npy")
     if suffix == "npy":
         assert sorted(path.name for path in tmp_path.iterdir()) == ["photos", "tiny.onnx"]
         return

@@ -72,8 +72,8 @@ def test_the_blas_of_numpy_is_found() -> None:
     usual = blas.threads()
     assert usual >= 1
     with blas.limited(1):
-        assert {number for _, number in blas._numbers()} <= {1} and blas.threads() == usual
-    assert max((number for _, number in blas._numbers()), default=1) == usual
+        assert {number for _, number in blas._thread_counts()} <= {1} and blas.threads() == usual
+    assert max((number for _, number in blas._thread_counts()), default=1) == usual
 
 
 def test_a_library_that_is_loaded_within_a_limit_has_those_that_follow(

@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(kernel_cache, "_warned", set())
     monkeypatch.setattr(kernel_cache, "_unwritten", OrderedDict())
-    monkeypatch.setattr(kernel_cache, "_unseen", kernel_cache._LOOK_EVERY)
+    monkeypatch.setattr(kernel_cache, "_unchecked", kernel_cache._CHECK_EVERY)
     yield tmp_path / "cache"
 
 
@@ -99,7 +99,7 @@ def _built(names: str) -> str:
 def small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder for five entries, whose size is checked after each write."""
     monkeypatch.setattr(kernel_cache, "MOST_BYTES", 500)
-    monkeypatch.setattr(kernel_cache, "_LOOK_EVERY", 1)
+    monkeypatch.setattr(kernel_cache, "_CHECK_EVERY", 1)
     return folder
 
 
@@ -116,8 +116,8 @@ def test_what_was_used_least_lately_goes_first(small: Path) -> None:
 
 def test_the_folder_is_looked_at_from_time_to_time(small: Path,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_cache, "_LOOK_EVERY", 150)
-    monkeypatch.setattr(kernel_cache, "_unseen", 0)
+    monkeypatch.setattr(kernel_cache, "_CHECK_EVERY", 150)
+    monkeypatch.setattr(kernel_cache, "_unchecked", 0)
     _make(small, "abcdefg", age=100)
     assert len(_files(small)) == 6
 
@@ -161,7 +161,7 @@ def test_entries_that_cannot_be_removed_do_not_stop_the_others(
 def test_processes_that_share_a_small_folder(small: Path) -> None:
     program = """if True:
         from gossamer.device import kernel_cache
-        kernel_cache.MOST_BYTES, kernel_cache._LOOK_EVERY = 500, 1
+        kernel_cache.MOST_BYTES, kernel_cache._CHECK_EVERY = 500, 1
         for turn in range(3):
             for number in range(40):
                 data = number.to_bytes(68, "big")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import gossamer
-from gossamer.cli.prune import read_shares
+from gossamer.cli.prune import read_sparsities
 from gossamer.device import kernel_cache
 from gossamer.errors import GossamerError, ModelError
 from gossamer.io.images import load_image
@@ -273,10 +273,10 @@ TARGETS: dict[str, Target] = {
                           ("no tar archive", *_GZIP)),
     "layers of SkimCaffe": Target(_named(sparse_data.SKIMCAFFE, seeds.layer_tables), mutators.text,
                                   _layers, ("cannot be read",)),
-    "sparsities csv": Target(_named("file.csv", seeds.shares), mutators.text, read_shares,
+    "sparsities csv": Target(_named("file.csv", seeds.shares), mutators.text, read_sparsities,
                              ("no text in UTF-8",)),
     "sparsities json": Target(_named("file.json", seeds.shares_json), mutators.json_text,
-                              read_shares, ("is no JSON", "no text in UTF-8")),
+                              read_sparsities, ("is no JSON", "no text in UTF-8")),
 }
 
 

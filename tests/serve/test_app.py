@@ -250,20 +250,20 @@ def test_pictures(server: Server, kind: str) -> None:
     assert response.status_code == 400 and "expected a number of bytes" in response.json()["error"]
     response = post(server, "blind", content=picture.getvalue(), headers=headers)
     assert response.status_code == 400
-    assert "nothing is known of how pictures are prepared" in response.json()["error"]
+    assert "it is not known how pictures must be prepared" in response.json()["error"]
 
 
 @pytest.mark.parametrize(("options", "status", "message"), [
     ({"content": b"{"}, 400, "the request is no JSON"),
     ({"json": body_of(images(1)[:, :2])}, 400, "input 'x' has shape 1x2x6x5, expected Nx3x6x5"),
-    ({"json": {"inputs": []}}, 400, "model 'small' takes the inputs 'x', got none$"),
+    ({"json": {"inputs": []}}, 400, "model 'small' takes the inputs 'x', but the request has none"),
     ({"json": json.loads(json.dumps(body_of(images(1))).replace("FP32", "FP64"))}, 400,
      "input 'x' has datatype FP64, expected FP32, or one that converts to it without loss$"),
     ({"content": binary_body(images(1))[0]}, 400,
-     "no JSON: binary tensors may follow it where Inference-Header-Content-Length states"),
+     "no JSON: other bytes follow it; where they are binary tensors, Inference-Header-"),
     ({"json": {**body_of(images(1)), "outputs": [{"name": "w"}]}}, 400, "there is no output 'w'"),
     ({"content": b"{}", "headers": {"Inference-Header-Content-Length": "3"}}, 400,
-     "and the body has 2 bytes"),
+     "but the body has 2 bytes"),
     ({"json": body_of(images(1)), "headers": {"Deadline-Ms": "soon"}}, 400,
      "Deadline-Ms is 'soon', expected milliseconds above 0"),
     ({"content": b"x" * 100_001}, 413, "the body is larger than 97.66 KiB"),

@@ -74,34 +74,35 @@ def test_sizes_of_zero() -> None:
     ({"inputs": [1]}, "an input is 1, expected an object"),
     ({"inputs": [{"name": 3}]}, "the name of an input is 3, expected a text"),
     ({"inputs": [tensor(data=[1, 2]), tensor(data=[1, 2])]}, "input 'x' is given twice"),
-    ({"inputs": [tensor(None)]}, "shape None, expected a list of sizes"),
-    ({"inputs": [tensor([-1])]}, r"shape \[-1\], expected"),
-    ({"inputs": [tensor([True])]}, r"shape \[True\], expected"),
+    ({"inputs": [tensor(None)]}, "shape is None, expected a list of sizes"),
+    ({"inputs": [tensor([-1])]}, r"shape is \[-1\], expected"),
+    ({"inputs": [tensor([True])]}, r"shape is \[True\], expected"),
     ({"inputs": [tensor([1] * 33)]}, "expected a list of sizes"),
     ({"inputs": [tensor([2**31])]}, "expected a list of sizes"),
-    *[({"inputs": [tensor(shape, data=[])]}, "is too large, also without its zeros") for shape in (
+    *[({"inputs": [tensor(shape, data=[])]}, "is too large, even without") for shape in (
         [0, *[2**31 - 1] * 2], [*[2**31 - 1] * 3, 0], [0] + [2] * 30 + [2**31 - 1])],
     ({"inputs": [tensor()] * 1025}, "inputs has 1025 tensors, expected at most 1024"),
     ({"inputs": [tensor([0], data=[])], "id": "a" * 1025}, "id has 1025 characters"),
-    ({"inputs": [tensor(data=[[]] * 2**20)]}, "more than 1048576 lists, objects and texts"),
-    ({"inputs": [tensor(datatype="BYTES")]}, "datatype 'BYTES', expected one of BOOL, UINT8"),
+    ({"inputs": [tensor(data=[[]] * 2**20)]}, "more than 1048576 opening brackets"),
+    ({"inputs": [tensor(datatype="BYTES")]}, "datatype is 'BYTES', expected one of BOOL, UINT8"),
     ({"inputs": [tensor(datatype=["FP32"])]}, "expected one of"),
     ({"inputs": [tensor()]}, "data is None, expected a list of numbers"),
     ({"inputs": [tensor(data="ab")]}, "data is 'ab', expected a list"),
-    ({"inputs": [tensor(data=["1", "2"])]}, "data are not numbers of datatype FP32"),
-    ({"inputs": [tensor(data=[[1], [1, 2]])]}, "data are not numbers"),
-    ({"inputs": [tensor(data=[None, 1])]}, "data are not numbers"),
-    ({"inputs": [tensor(data=[{}, 1])]}, "data are not numbers"),
-    ({"inputs": [tensor(data=[1, 2, 3])]}, "3 numbers, and shape 2 takes 2"),
-    ({"inputs": [tensor(datatype="UINT8", data=[1, 256])]}, "they go from 1 to 256"),
-    ({"inputs": [tensor(datatype="UINT8", data=[1, -1])]}, "they go from -1 to 1"),
+    ({"inputs": [tensor(data=["1", "2"])]}, "data is not numbers of datatype FP32"),
+    ({"inputs": [tensor(data=[[1], [1, 2]])]}, "data is not numbers"),
+    ({"inputs": [tensor(data=[None, 1])]}, "data is not numbers"),
+    ({"inputs": [tensor(data=[{}, 1])]}, "data is not numbers"),
+    ({"inputs": [tensor(data=[1, 2, 3])]}, "data has 3 numbers, but shape 2 takes 2"),
+    ({"inputs": [tensor(datatype="UINT8", data=[1, 256])]},
+     "data has numbers from 1 to 256, beyond the range of datatype UINT8"),
+    ({"inputs": [tensor(datatype="UINT8", data=[1, -1])]}, "numbers from -1 to 1, beyond"),
     ({"inputs": [tensor(datatype="INT8", data=[1.5, 1])]}, "not numbers of datatype INT8"),
     ({"inputs": [tensor([1], "INT8", data=[1.5])]}, "not numbers of datatype INT8"),
     ({"inputs": [tensor(datatype="UINT8", data=[1.5, 1])]}, "not numbers of datatype UINT8"),
     ({"inputs": [tensor(datatype="BOOL", data=[1, 0])]}, "not numbers of datatype BOOL"),
     ({"inputs": [tensor(datatype="UINT64", data=[2**70, 1])]}, "not numbers of datatype UINT64"),
     ({"inputs": [tensor(parameters={"binary_data_size": 7})]},
-     "binary_data_size is 7, and 2 FP32 takes 8"),
+     "binary_data_size is 7, but 2 FP32 takes 8"),
     ({"inputs": [tensor(parameters={"binary_data_size": -8})]}, "binary_data_size is -8, expected"),
     ({"inputs": [tensor([1], "UINT8", parameters={"binary_data_size": True})]},
      "binary_data_size is True, expected a number of bytes"),
@@ -109,7 +110,7 @@ def test_sizes_of_zero() -> None:
     ({"inputs": [tensor(parameters={"binary_data_size": 8.0})]}, "binary_data_size is 8.0, expect"),
     ({"inputs": [tensor(parameters=[])]}, r"parameters is \[\], expected an object"),
     ({"inputs": [tensor(parameters={"binary_data_size": 8})]},
-     "takes 8 bytes of binary data, and 0 are left"),
+     "takes 8 bytes of binary data, but only 0 are left"),
     ({"inputs": [], "outputs": [{"name": "y", "parameters": {"classification": 3}}]},
      "classification is not offered"),
     ({"inputs": [], "outputs": [{"name": "y", "parameters": {"binary_data": 1}}]},
@@ -129,7 +130,7 @@ def test_a_timeout_is_a_number_of_microseconds(timeout: Any) -> None:
 
 
 def test_bytes_that_no_input_takes() -> None:
-    with pytest.raises(InputError, match="3 bytes of binary data, and the inputs take 0"):
+    with pytest.raises(InputError, match="the inputs take 0 bytes of binary data, but get 3"):
         request({"inputs": []}, b"abc")
 
 

@@ -188,7 +188,7 @@ def test_partial_fits_keep_their_classes(blobs: Blobs) -> None:
     x, y = blobs
     names = np.array(["ash", "elm", "oak"])[y]
     mlp = MLP.published((4, 6, 3), device="host")
-    with pytest.raises(InputError, match="y has 2 different labels, sizes end in 3"):
+    with pytest.raises(InputError, match="y has 2 different labels, but sizes end in 3"):
         mlp.partial_fit(x[y < 2], names[y < 2])
     mlp.partial_fit(x[y < 2], names[y < 2], classes=["oak", "elm", "ash"])
     mlp.partial_fit(x, names, classes=["ash", "elm", "oak", "oak"])
@@ -300,7 +300,7 @@ def test_a_wrong_input_of_predict(blobs: Blobs) -> None:
     mlp = MLP.published((4, 3), epochs=1, device="host").fit(*blobs)
     with pytest.raises(InputError, match="X has 3 features, but MLP is expecting 4 features"):
         mlp.predict(blobs[0][:, :3])
-    with pytest.raises(InputError, match="x has 2 rows, y 1 labels"):
+    with pytest.raises(InputError, match="x has 2 rows, but y has 1 labels"):
         mlp.score(blobs[0][:2], [1])
     with pytest.raises(InputError, match="y is of type <U1"):
         mlp.score(blobs[0][:1], ["a"])

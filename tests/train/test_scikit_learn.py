@@ -145,7 +145,8 @@ def test_frames_of_pandas(blobs: Blobs) -> None:
     ("random_state", "seed"), ("max_iter", "epochs"), ("hidden_layer_sizes", "hidden"),
     ("alpha", "weight_decay"), ("early_stopping", r"validation=\(x, y\) of fit\(\)")])
 def test_parameters_of_scikit_learn_name_the_own_ones(name: str, own: str) -> None:
-    message = f"MLP has no parameter '{name}': what scikit-learn calls so is {own} here"
+    message = (f"MLP has no parameter '{name}': the parameter that scikit-learn calls so is "
+               f"{own} here")
     with pytest.raises(InputError, match=message):
         MLP(**{name: 1})
     with pytest.raises(InputError, match=message):
@@ -172,7 +173,7 @@ def test_what_learns_numbers_has_no_probabilities(blobs: Blobs) -> None:
 def test_a_few_whole_floats_may_be_labels(blobs: Blobs) -> None:
     x, labels = blobs
     mlp = MLP(hidden=(4,), epochs=1, device="host")
-    with pytest.warns(GossamerWarning, match="they are 3 different whole numbers: if they are lab"):
+    with pytest.warns(GossamerWarning, match="only 3 different values, all whole: "):
         mlp.fit(x, labels.astype(float))
     with warnings.catch_warnings():
         warnings.simplefilter("error", GossamerWarning)
@@ -203,7 +204,7 @@ def test_errors_are_those_of_scikit_learn_too(blobs: Blobs) -> None:
     assert isinstance(untrained.value, NotFittedError)
     stored = pickle.loads(pickle.dumps(untrained.value))
     assert type(stored) is NotFittedError and str(stored) == str(untrained.value)
-    with pytest.raises(ValueError, match="x has 4 rows, y has 3"):
+    with pytest.raises(ValueError, match="x has 4 rows, but y has 3"):
         MLP().fit(blobs[0][:4], [0, 1, 2])
 
 

@@ -20,9 +20,10 @@ from gossamer.device.source import KernelSource
 
 @dataclass(frozen=True)
 class BuildOnlyMaker:
-    """The facts about a CUDA device that another process needs to build kernels for the device.
-    Calling the object returns a BuildOnlyDevice with these facts. The fields are attributes of
-    Device, under the same names."""
+    """The facts about a CUDA device by which another process can build kernels for it.
+
+    The fields are attributes of Device. Calling the object makes a BuildOnlyDevice with them.
+    """
 
     index: int
     description: str
@@ -36,9 +37,11 @@ class BuildOnlyMaker:
 
 
 class BuildOnlyDevice(Device):
-    """A device whose kernels go to the disk cache, under the keys with which CudaDevice looks for
-    them. Its memory has a size and no content, its launches do nothing, and calls that would need
-    results raise NeedsDeviceError."""
+    """A device that only puts kernels into the disk cache, where CudaDevice finds them.
+
+    Its memory has a size but no content, its launches do nothing, and calls that need the GPU
+    raise NeedsDeviceError.
+    """
 
     api = "cuda"
 
@@ -83,9 +86,8 @@ class BuildOnlyDevice(Device):
 
     def assemble(self, key: Sequence[str],
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[BuiltKernel]:
-        """Assemble the first program in this process, and at the same time each other program in a
-        new process. Programs that share a key are so long that starting a process for each of them
-        saves time."""
+        """Assemble the first program in this process, and meanwhile each other one in a new
+        process. Programs that share a key are so long that this saves time."""
         def build() -> bytes:
             programs = generate()
             built = nvjitlink.build_all(programs, self.architecture, one_here=True)

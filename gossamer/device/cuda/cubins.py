@@ -1,4 +1,4 @@
-"""Joins several cubins into one entry of the kernel cache."""
+"""Several cubins as one entry of the kernel cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVIDIA devices: kernels are built by cuda.core and run through the CUDA driver API."""
+"""NVIDIA devices, through the CUDA driver API."""
 
 from __future__ import annotations
 
@@ -40,10 +40,9 @@ from gossamer.tensor import TensorSpec
 __all__ = ["CudaBuffer", "CudaDevice", "CudaGraph", "CudaKernel", "CudaStream", "count"]
 
 _HERE = 3
-"""The most kernels that this process compiles at the same time while other processes compile for
-it, a rule of thumb. NVRTC parses one kernel at a time in a process, which takes about 20 of the 150
-milliseconds in which a kernel is compiled: sixteen threads of one process mostly wait for one
-another."""
+"""The most kernels that this process compiles at the same time where other processes compile for
+it. A rule of thumb: within one process NVRTC parses one kernel at a time, about 20 of the 150
+milliseconds that compiling takes, so that many threads mostly wait for one another."""
 
 
 class CudaDevice(DriverDevice):
@@ -135,8 +134,8 @@ class CudaDevice(DriverDevice):
 
     def assemble(self, key: Sequence[str],
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[CudaKernel]:
-        """Return the kernels, from the disk cache if possible. Otherwise assembles the programs at
-        the same time, each in its own process."""
+        """Return the kernels of the programs, from the disk cache if possible. Otherwise assemble
+        all programs at the same time, each in a process of its own."""
         def build() -> bytes:
             programs = generate()
             built = nvjitlink.build_all(programs, self.architecture)
@@ -159,9 +158,11 @@ class CudaDevice(DriverDevice):
         return kernel
 
     def _compiled(self, source: KernelSource, architecture: str) -> bytes:
-        """Return the cubin of a kernel. Where there are processes that compile, this process
-        compiles only a few kernels while all of these processes are busy. Raises CompilerEndedError
-        where the process that compiled the kernel has ended."""
+        """Return the cubin of a kernel, compiled by one of `compilers` if there are any.
+
+        This process compiles a few kernels itself while all of `compilers` are busy. Raises
+        CompilerEndedError where the process that compiled the kernel has ended.
+        """
         pool = self.compilers
         if pool is None:
             return nvrtc.compile_cubin(source, architecture)[0]
@@ -332,15 +333,15 @@ class CudaDevice(DriverDevice):
         return CudaStream(self)
 
     def side_streams(self, stream: Any, count: int) -> list[CudaStream]:
-        """Return the same side streams at each call with the same stream. A graph that this thread
-        captures has side streams of its own."""
+        """Return side streams of a stream. Where this thread records a graph, they are those of
+        the recording."""
         side = self._recorder.side_streams or self._side
         return side.side_streams_of(self.stream_handle(stream), count)
 
     def wait(self, waiting: Any, awaited: Any) -> None:
         if self.is_closed(awaited):
-            # the work of a closed stream goes on, and only a wait for all work of the context
-            # covers it
+            # the work of a closed stream goes on, and its handle is not valid any more: wait for
+            # all work of the context
             self.call("running kernels", driver.cuCtxSynchronize)
             return
         first, second = self.stream_handle(waiting), self.stream_handle(awaited)
@@ -374,9 +375,8 @@ class CudaDevice(DriverDevice):
 
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> CudaGraph:
-        """Return work(stream) as a graph that keeps all used buffers and kernels alive. The work
-        is captured on this thread's own stream. stream: the stream of each replay that names no
-        stream."""
+        """Record work as a graph that keeps the buffers and kernels of the work alive. `work` gets
+        a stream that belongs to the calling thread."""
         return self._recorder.graph(work, stream, repeats)
 
     def capture_copying(self, work: Callable[[Any], None],

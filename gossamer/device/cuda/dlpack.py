@@ -1,5 +1,4 @@
-"""Exchanges arrays on a CUDA device with torch, cupy, jax and others by DLPack, on the caller's
-stream and without a copy."""
+"""Arrays on a CUDA device that torch, cupy, jax and others share by DLPack, without a copy."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ class CudaArray:
     """A C-contiguous array in the memory of a CUDA device.
 
     Other libraries read an array `a` without a copy: torch.from_dlpack(a), cupy.from_dlpack(a),
-    jax.dlpack.from_dlpack(a). These libraries wait for the stream that fills the array, and keep
-    its memory alive.
+    jax.dlpack.from_dlpack(a). Their streams then wait for the stream that fills the array, and
+    their arrays keep the memory alive.
 
     stream: the stream whose work fills the array; None is the device's default stream.
     """
@@ -56,16 +55,16 @@ class CudaArray:
     def __array__(self, dtype: np.typing.DTypeLike | None = None,
                   copy: bool | None = None) -> np.ndarray:
         if copy is False:
-            raise ValueError("a CudaArray becomes a NumPy array by a copy only")
+            raise ValueError("a CudaArray becomes a NumPy array only by a copy")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-            raise BufferError("a CudaArray is exported on its own device only")
+            raise BufferError("a CudaArray is exported only on its own device")
         if copy:
-            raise BufferError("a CudaArray is exported without a copy only")
+            raise BufferError("a CudaArray is exported only without a copy")
         device = self.buffer.device
         if stream != -1:
             consumer = LEGACY_STREAM if stream is None else stream
@@ -87,13 +86,13 @@ class CudaArray:
             "typestr": self.dtype.str,
             "data": (self.buffer.address if self.nbytes else 0, False),
             "strides": None,
-            # the interface forbids 0 as a handle, and names the legacy stream by 1
+            # the interface forbids the handle 0; the legacy stream is named by 1
             "stream": self.buffer.device.stream_handle(self._open_stream()) or LEGACY_STREAM,
         }
 
     def _open_stream(self) -> Any:
-        """Return the stream whose work fills the array. Where its owner has closed it, waits for
-        its work and returns the device's default stream."""
+        """Return the stream whose work fills the array, while it is open. Where its owner has
+        closed it, wait for its work, and return the device's default stream."""
         device = self.buffer.device
         if not device.is_closed(self.stream):
             return self.stream
@@ -105,8 +104,8 @@ class CudaArray:
 
 
 class _DLPackOnly:
-    """A wrapper that exposes only the DLPack interface of an array, so that the reader cannot use
-    private interfaces of the array's library."""
+    """An array of which StridedMemoryView sees only the DLPack interface, and no other interface
+    that the array's library has."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -142,13 +141,7 @@ def cuda_index(array: Any) -> int | None:
 
 def incoming(array: Any, device: DriverDevice, stream: Any = None, *,
              name: str = "the input", dtype: np.typing.DTypeLike | None = None) -> CudaArray:
-    """Return an array of another library as a CudaArray that shares its memory and keeps it
-    alive. Work that is pending on the array ends before later work of the stream begins.
-
-    dtype: the dtype that the array must have; None allows any.
-    Raises InputError, which says what to do, when the array lies on another device, is not
-    C-contiguous, or has another dtype.
-    """
+    """Return another library's array as a CudaArray; see `OtherLibraries.incoming`."""
     if isinstance(array, CudaArray) and array.buffer.device is device:
         _check(name, array.dtype, dtype)
         device.wait(stream, array.stream)
@@ -157,7 +150,7 @@ def incoming(array: Any, device: DriverDevice, stream: Any = None, *,
     array_index = cuda_index(array)
     if array_index != device.index:
         location = "host memory" if array_index is None else f"cuda:{array_index}"
-        raise InputError(f"{name} lies in {location}, the plan runs on {device.name}; "
+        raise InputError(f"{name} lies in {location}, but the plan runs on {device.name}; "
                          "move it there")
     consumer = device.stream_handle(stream) or LEGACY_STREAM
     try:
@@ -181,17 +174,16 @@ def incoming(array: Any, device: DriverDevice, stream: Any = None, *,
 
 
 def like(array: Any, result: CudaArray) -> Any:
-    """Return a result as an array of the library to which `array` belongs, if that is torch, cupy
-    or jax; the array shares the result's memory. For another library returns the CudaArray itself,
-    which the library can read by DLPack."""
+    """Return a result as an array of the library that defines `array`; see `OtherLibraries.like`.
+    """
     package = library(array)
     if package == "torch":
         import torch
         return torch.from_dlpack(result)
     if package == "cupy":
         import cupy
-        # cupy passes only the handle of its stream, and destroys the stream together with the
-        # stream object; so the buffer keeps the stream object alive
+        # cupy passes only its stream's handle, and destroys the stream with the stream object: the
+        # buffer keeps this object alive
         result.buffer.used_on(cupy.cuda.get_current_stream(result.buffer.device.index))
         return cupy.from_dlpack(result)
     if package == "jax":

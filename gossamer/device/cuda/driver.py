@@ -31,7 +31,10 @@ _FINAL = {getattr(driver.CUresult, f"CUDA_ERROR_{name}") for name in (
 
 
 def device_error(what: str, error: DriverError) -> DeviceError:
-    """Return the error of a failed driver call. what: the work that failed, for the message."""
+    """Return the error of a failed driver call.
+
+    what: text that names the device and the work that failed.
+    """
     if error.code not in _FINAL:
         return DeviceError(f"{what}: {error}")
     return DeviceLostError(f"{what}: {error}; this process can compute nothing further on the "
@@ -39,40 +42,43 @@ def device_error(what: str, error: DriverError) -> DeviceError:
 
 
 def check(result: tuple[Any, ...]) -> Any:
-    """Return the results of a driver call without its status. Raises DriverError on failure."""
+    """Return the result of a driver call, or a tuple of several, without the status. Raises
+    DriverError on failure."""
     if result[0] != driver.CUresult.CUDA_SUCCESS:
         raise DriverError(result[0])
     return result[1] if len(result) == 2 else result[1:]
 
 
 class DriverDevice(Device):
-    """A device of the CUDA driver, as its memory, streams, kernels and graphs use it."""
+    """A device of the CUDA driver, with the checked calls that memory, streams, kernels and graphs
+    make."""
 
     def checked(self, what: str, result: tuple[Any, ...]) -> Any:
-        """Return the value of a driver call. Raises DeviceError, with `what`, where the call
-        failed."""
+        """Return the result of a driver call, as check() does. Raises DeviceError, which says that
+        `what` failed."""
         try:
             return check(result)
         except DriverError as error:
             raise device_error(f"{self.name} failed {what}", error) from None
 
     def call(self, what: str, call: Callable[..., tuple[Any, ...]], *arguments: Any) -> None:
-        """Make a driver call on a stream. A call that fails is repeated with the device's context
-        current: the driver refuses calls of a thread whose current context is missing or belongs to
-        another device."""
+        """Make a driver call on a stream, and again with the device's context current if it fails.
+
+        The driver refuses the calls of a thread that has no current context, or another device's.
+        Making the context current for the second call only saves time.
+        """
         if call(*arguments)[0] != driver.CUresult.CUDA_SUCCESS:
             with self.current():
                 self.checked(what, call(*arguments))
 
 
 class Current:
-    """A context manager that makes a device's context current in the calling thread, and at its end
-    restores the context that another library had set. Entering the same context again within the
-    body costs no driver call."""
+    """A context manager that makes a device's context current in the calling thread. At its end the
+    context that was current before, which another library may have set, is current again."""
 
     _entered = threading.local()
-    """For each thread the contexts that it has entered: the handle of each, and whether it replaced
-    another context."""
+    """The contexts that each thread has entered and not left: the handle of each, and whether it
+    replaced another context. A context that is entered again within itself needs no driver call."""
 
     def __init__(self, context: driver.CUcontext) -> None:
         self._context = context
@@ -92,8 +98,8 @@ class Current:
 
 
 def quietly(device: DriverDevice, call: Callable[..., Any], *arguments: Any) -> None:
-    """Make a driver call that frees a resource. Errors are ignored, since the call may follow a
-    failure or happen at exit."""
+    """Make a driver call that frees a resource, and ignore its errors: the driver may have failed
+    before, or have been shut down at exit."""
     try:
         with device.current():
             call(*arguments)

@@ -30,7 +30,7 @@ class CudaGraph:
         weakref.finalize(self, quietly, device, driver.cuGraphExecDestroy, self.executable)
 
     def launch(self, stream: Any = None) -> None:
-        """Replays the graph on a stream; None is the stream for which it was captured."""
+        """Replay the graph on a stream; None means the stream that its recording named."""
         stream = self._stream if stream is None else stream
         self._device.call("replaying a graph", driver.cuGraphLaunch, self.executable,
                           self._device.stream_handle(stream))
@@ -45,8 +45,8 @@ class CudaGraph:
             self.executable, driver.cuGraphLaunch, driver.CUresult.CUDA_SUCCESS)
 
         def replay() -> None:
-            # the driver refuses a thread without a current context, or with another device's
-            # context; launch() makes the right context current
+            # the driver refuses a thread that has no current context, or another device's;
+            # launch() makes the right context current
             if launch(executable, handle)[0] != success:
                 self.launch(stream)
 
@@ -54,13 +54,13 @@ class CudaGraph:
 
 
 class CudaCopyingGraph(CopyingGraph):
-    """A graph that ends with copies, whose targets are parameters of the instantiated graph.
+    """A graph that ends with copies, whose targets are set in the instantiated graph.
 
-    New targets do not affect replays that were launched before. The driver accepts a new target
-    only in memory of the same kind as the old target's memory, and memory of a pool is a kind of
-    its own. For a target in memory of another kind the graph is instantiated again.
+    New targets do not affect replays that were launched before. The driver lets a copy's target
+    change only to memory of the same kind, where memory of a pool and other memory are two kinds.
+    For a target in memory of the other kind the graph is instantiated again.
 
-    steps: the recorded work, a graph that the caller destroys.
+    steps: the recorded work, as a graph that the caller destroys afterwards.
     copies: pairs of a buffer that the work writes and the number of bytes to copy.
     used_objects: buffers and kernels that the work uses.
     """
@@ -69,7 +69,7 @@ class CudaCopyingGraph(CopyingGraph):
                  copies: Sequence[tuple[Buffer, int]], used_objects: list[Any]) -> None:
         self._device = device
         self._used_objects = [*used_objects, *copies]
-        # the parameters of a node are set by the node's handle, which is valid as long as the
+        # copy_to() names the copies by the handles of their nodes, which are valid as long as the
         # recorded graph exists
         self._recorded = check(driver.cuGraphCreate(0))
         weakref.finalize(self, quietly, device, driver.cuGraphDestroy, self._recorded)
@@ -78,7 +78,7 @@ class CudaCopyingGraph(CopyingGraph):
         self._nodes = []
         for source, nbytes in copies:
             assert isinstance(source, CudaBuffer)
-            # the target is not known yet, so the source's address stands for it
+            # no target is known yet: the source's address stands in its place
             parameters = _device_copy(source.address, source.address, nbytes)
             node = check(driver.cuGraphAddMemcpyNode(
                 self._recorded, before, 1, parameters, self._context))
@@ -99,7 +99,7 @@ class CudaCopyingGraph(CopyingGraph):
         self.addresses = addresses
 
     def _instantiate(self) -> None:
-        """Instantiates the graph again, with the targets in the parameters of its nodes."""
+        """Instantiate the graph again, with the targets in `_nodes`."""
         with self._device.current():
             for node, parameters in self._nodes:
                 self._device.checked("setting the target of a copy",
@@ -130,11 +130,11 @@ def _device_copy(target: int, source: int, nbytes: int) -> driver.CUDA_MEMCPY3D:
 
 @dataclass(eq=False)
 class _Capture:
-    """The recording of one graph, as long as a thread captures work for it.
+    """The recording of one graph while a thread captures its work.
 
     stream: stream on which the work is captured, and on which nothing is executed.
-    side_streams: side streams of this graph alone, so that captured work does not mix with the work
-    of other threads.
+    side_streams: side streams of this recording alone: those of the device may be in use by other
+    threads, whose work would be captured too.
     used_objects: buffers and kernels that the graph is to keep alive.
     begins_early: whether the graph has a kernel that may begin before the previous kernel ended.
     """
@@ -146,13 +146,13 @@ class _Capture:
 
 
 _TOGETHER = 10
-"""Number of executions that are captured together where kernels may begin early. Of these ten, all
-executions except the first begin as in a plan. The number is a rule of thumb: with a larger number
-recording would take longer."""
+"""Number of executions that are captured together where kernels may begin early. In these ten, all
+executions but the first may begin before the previous one has ended. A rule of thumb: recording
+takes longer with a larger number."""
 
 
 class Recorder:
-    """Records graphs on a device. Several threads may record at the same time, each one graph."""
+    """Records graphs on a device. Several threads may each record a graph at the same time."""
 
     def __init__(self, device: DriverDevice) -> None:
         self._device = device
@@ -186,10 +186,10 @@ class Recorder:
               events: Sequence[driver.CUevent] = (), *, as_in_plan: bool = False) -> CudaGraph:
         """Return a graph of repeated executions of some work.
 
-        stream: stream on which the graph is replayed where a call of the graph names no stream.
-        events: none, or two events, recorded before the first execution and after the last one.
-        as_in_plan: whether kernels that may begin early do so in nine of ten executions, as they do
-        in a plan. Otherwise each execution waits for the end of the execution before it.
+        stream: stream of replays that name no stream.
+        events: none, or two events: one to record before the first execution, one after the last.
+        as_in_plan: whether kernels that may begin early do so in nine of ten executions. Otherwise
+        each execution waits for the end of the previous one.
         """
         device = self._device
         capture = _Capture(self._stream_of_thread(), SideStreams(device.create_stream))
@@ -229,8 +229,8 @@ class Recorder:
                 driver.cuGraphDestroy(steps)
 
     def _stream_of_thread(self) -> CudaStream:
-        """Return the stream on which the calling thread captures. A thread has the same stream as
-        long as it lives, since vendors' libraries may keep the stream until their next call."""
+        """Return the stream on which the calling thread captures. It lives as long as the thread,
+        since vendors' libraries may use the stream of their last call in the next one."""
         stream: CudaStream | None = getattr(self._of_thread, "stream", None)
         if stream is None:
             stream = self._of_thread.stream = CudaStream(self._device)
@@ -259,12 +259,12 @@ class Recorder:
 
 def _repeat(graph: driver.CUgraph, parts: Sequence[tuple[driver.CUgraph, int]],
             events: Sequence[driver.CUevent]) -> None:
-    """Add other graphs to a graph one after another.
+    """Add graphs to a graph, each several times, so that they are replayed one after another.
 
-    A graph that is added four times or more is added in groups, so that adding it N times takes
-    about 2 sqrt(N) calls.
+    A graph that is added N >= 4 times is added as groups of about sqrt(N), which takes about
+    2 sqrt(N) calls of the driver.
     parts: pairs of a graph and how often it is added.
-    events: none, or two events, recorded before the first part and after the last one.
+    events: none, or two events: one to record before the first part, one after the last.
     """
     before: list[driver.CUgraphNode] = []
     if events:

@@ -18,7 +18,7 @@ from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError
 
 _STATIC_SHARED_BYTES = 48 * 1024
-"""Bytes of shared memory that a kernel may use on every GPU without asking for more."""
+"""Bytes of shared memory that a kernel may use unless it asks for more."""
 _MOST_PORTABLE = 8
 """Largest number of work-groups in a cluster that every device with clusters supports."""
 
@@ -33,8 +33,12 @@ _FORMATS: dict[type, str] = {
 
 
 class _Packer:
-    """The parameter block of one kernel for one sequence of argument types. cuLaunchKernel
-    copies the block, so that a thread can use the same block for every launch."""
+    """The block of memory from which one kernel takes arguments of given types.
+
+    A launch copies the block, so that a thread uses one block for all launches.
+
+    address: address of the array of pointers to the arguments, which cuLaunchKernel takes.
+    """
 
     def __init__(self, kernel: CudaKernel, types: tuple[type, ...]) -> None:
         formats = []
@@ -94,9 +98,8 @@ class CudaKernel(Kernel):
     def _known_parameters(self) -> list[tuple[int, int]]:
         """Return the offset and the size of each parameter.
 
-        The driver reveals the number of parameters only by an error for the index after the last
-        parameter. compute-sanitizer reports this error unless it has the option
-        `--report-api-errors no`.
+        The driver tells the number of parameters only by an error for the index behind the last
+        one. compute-sanitizer reports this error unless it is run with `--report-api-errors no`.
         """
         parameters: list[tuple[int, int]] = []
         while True:
@@ -118,7 +121,7 @@ class CudaKernel(Kernel):
                                   f"got {argument[1]}")
 
     def packed(self, arguments: Sequence[Argument]) -> int:
-        """Return the address of the parameter pointers for a launch by this thread."""
+        """Return the address that a launch by this thread takes for these arguments."""
         types = tuple(map(type, arguments))
         packers: dict[tuple[type, ...], _Packer] | None = getattr(self._per_thread, "packers", None)
         if packers is None:
@@ -130,8 +133,8 @@ class CudaKernel(Kernel):
         return packer.address
 
     def allow_dynamic(self, nbytes: int) -> None:
-        """Increases the kernel's limit of dynamic shared memory to at least `nbytes`.
-        Raises DeviceError where the device has less shared memory."""
+        """Raise the kernel's limit of dynamic shared memory to at least `nbytes`. Raises
+        DeviceError where the device has less shared memory."""
         if nbytes <= self._dynamic_bytes:
             return
         limit = self._device.limits.shared_bytes_opt_in
@@ -145,7 +148,7 @@ class CudaKernel(Kernel):
 
 
 _LARGEST_GRID = (2**31 - 1, 65535, 65535)
-"""Most work-groups in each dimension of a launch, by the CUDA C++ Programming Guide."""
+"""The most work-groups in each dimension of a launch, by the CUDA C++ Programming Guide."""
 
 
 def check_fit(device: Device, kernel: CudaKernel, groups: Sequence[int], threads: int) -> None:

@@ -1,4 +1,4 @@
-"""CUDA device memory: allocations, parts of buffers, memory of a pool or of other libraries."""
+"""Buffers in the memory of CUDA devices, the owners of this memory, and page-locked host memory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from gossamer.device.cuda.streams import LEGACY_STREAM
 
 
 class CudaBuffer(Buffer):
-    """Device memory that keeps its owner alive. The owner is an allocation, a larger buffer that
-    contains this memory, or an object of another library."""
+    """Device memory that keeps its owner alive.
+
+    owner: the object with which the memory is freed: an Allocation, a StreamAllocation, the buffer
+    that this one is a view of, or an object of another library.
+    """
 
     device: DriverDevice
-    # each launch reads the address, and a plain attribute is read faster than a property
+    # a plain attribute, since each launch reads it and a property would be slower
     address: int = 0
 
     def __init__(self, device: DriverDevice, address: int, nbytes: int, owner: object) -> None:
@@ -37,9 +40,9 @@ class CudaBuffer(Buffer):
     def used_on(self, stream: Any) -> None:
         """Record that later work of a stream may use the memory.
 
-        Memory that was allocated in a stream's order is freed after the work of all recorded
-        streams. A stream object is kept alive; a stream given by its bare handle must live as long
-        as the memory.
+        Memory of a StreamAllocation is freed after the work of all recorded streams. A stream that
+        is given as an object is kept alive; one that is given by its handle must live as long as
+        the memory.
         """
         owner = self.owner
         while isinstance(owner, CudaBuffer):
@@ -56,8 +59,8 @@ class Allocation:
 
 
 class MemoryPool:
-    """The pool of a device from which memory is allocated in a stream's order. The pool is made
-    when memory is first taken from it."""
+    """The pool of a device from which memory is allocated in the order of a stream's work. The
+    pool is made when memory is first taken from it."""
 
     def __init__(self, device: DriverDevice) -> None:
         self._device = device
@@ -75,7 +78,7 @@ class MemoryPool:
                 properties.location.id = self._device.index
                 checked = self._device.checked
                 self._handle = checked("making a memory pool", driver.cuMemPoolCreate(properties))
-                # freed memory stays in the pool, so that fresh outputs cost no system call
+                # freed memory stays in the pool, so that later allocations need no system call
                 checked("making a memory pool", driver.cuMemPoolSetAttribute(
                     self._handle, driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
                     driver.cuuint64_t(2**64 - 1)))
@@ -84,7 +87,7 @@ class MemoryPool:
 
 def page_locked(device: DriverDevice, nbytes: int) -> np.ndarray:
     """Return page-locked host memory, which is freed with the last array over it. Raises
-    DriverError where the driver locks no more memory."""
+    DriverError where the driver cannot lock this much memory."""
     with device.current():
         address = int(check(driver.cuMemHostAlloc(
             max(nbytes, 1), driver.CU_MEMHOSTALLOC_PORTABLE)))
@@ -94,7 +97,7 @@ def page_locked(device: DriverDevice, nbytes: int) -> np.ndarray:
 
 
 def is_page_locked(array: np.ndarray) -> bool:
-    """Return whether the driver knows an array's memory as page-locked host memory."""
+    """Return whether an array lies in page-locked memory of which the driver knows."""
     attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     status, kind = driver.cuPointerGetAttribute(attribute, array.ctypes.data)
     return bool(status == driver.CUresult.CUDA_SUCCESS
@@ -111,22 +114,24 @@ class StreamAllocation:
         weakref.finalize(self, quietly, device, _release, device, address, self._streams)
 
     def used_on(self, stream: Any) -> None:
+        """Record that later work of a stream may use the memory; see `CudaBuffer.used_on`."""
         handle = self._device.stream_handle(stream) or LEGACY_STREAM
-        # a stream object keeps the stream from being destroyed, a bare handle does not
+        # the object of a stream keeps the stream alive, and replaces a bare handle of it
         if handle not in self._streams or not isinstance(stream, int):
             self._streams[handle] = stream
 
 
 def _release(device: DriverDevice, address: int, streams: dict[int, Any]) -> None:
-    """Free memory of the pool after the present work of the streams.
+    """Free memory of the pool after the present work of all streams that used it.
 
-    The events are recorded here, when the memory is freed. Events from the time when a library took
-    an array would be too early, since the library queues its work on the array afterwards. The
-    driver does not get the handle of a stream that its owner has closed meanwhile.
+    A single stream frees the memory itself. Otherwise the device's default stream waits for all of
+    them and frees it, as it does for a single stream that its owner has closed, whose handle is not
+    valid any more. The waits begin here and not in `used_on`, since a library queues its work on an
+    array after it has taken the array.
     """
-    handle, *further_handles = streams
-    if further_handles or device.is_closed(streams[handle]):
-        handle = device.stream_handle(None)
+    freeing, *others = streams
+    if others or device.is_closed(streams[freeing]):
+        freeing = device.stream_handle(None)
         for stream in streams.values():
             device.wait(None, stream)
-    driver.cuMemFreeAsync(address, handle)
+    driver.cuMemFreeAsync(address, freeing)

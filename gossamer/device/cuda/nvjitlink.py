@@ -1,4 +1,4 @@
-"""Assembles PTX to cubins by nvJitLink, which needs no driver and no GPU."""
+"""Assembly of PTX to cubins by nvJitLink, which needs no driver and no GPU."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ def version() -> str:
 
 
 def key(programs: Sequence[str], architecture: str) -> tuple[str, ...]:
-    """Return the key under which the kernel cache keeps the cubins of some programs: texts that
-    identify the programs, the options of the assembler, and its version."""
+    """Return the key of the cubins of some programs in the kernel cache.
+
+    programs: texts that identify the programs; see `Device.assemble`.
+    """
     return (*programs, "\n".join([_heading(architecture), *_options(architecture)]),
             f"nvJitLink {version()}")
 
@@ -32,7 +34,7 @@ def build(program: PtxProgram, architecture: str, *, apart: bool = False
           ) -> tuple[bytes, BuildInfo]:
     """Return the cubin of a program for an architecture such as sm_90, and the assembler's report.
 
-    apart: whether to assemble in a new process, which takes 0.2 seconds to start. Within one
+    apart: whether to assemble in a new process, which takes 0.2 seconds to start: within one
     process nvJitLink assembles only one program at a time.
     Raises CompileError with the assembler's log.
     """
@@ -43,10 +45,9 @@ def build(program: PtxProgram, architecture: str, *, apart: bool = False
 
 def build_all(programs: Sequence[PtxProgram], architecture: str, *, one_here: bool = False
               ) -> list[bytes]:
-    """Return the cubins of programs that are assembled at the same time, each in a process of its
-    own.
+    """Assemble programs at the same time, each in a process of its own, and return the cubins.
 
-    one_here: whether the first program is assembled in this process instead.
+    one_here: whether to assemble the first program in this process instead.
     Raises CompileError with the assembler's log.
     """
     def assembled(index: int) -> bytes:
@@ -93,7 +94,7 @@ def _log(handle: int, size: Callable[[int], int], get: Callable[[int, bytearray]
 
 
 def _link_in_a_process(text: str, options: Sequence[str]) -> tuple[bytes, str]:
-    # the process imports from the same folders as this one, but not from the working directory
+    # the process imports from the folders of this one; -P keeps it from adding its working folder
     folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     try:
         run = subprocess.run([sys.executable, "-P", "-m", "gossamer.device.cuda.nvjitlink"],
@@ -114,8 +115,8 @@ def _link_in_a_process(text: str, options: Sequence[str]) -> tuple[bytes, str]:
 
 
 def _work() -> None:
-    """Assemble the PTX text from standard input, and write the result or the text of an error to
-    standard output."""
+    """Assemble the pickled PTX text and options from standard input, and write the pickled result,
+    or the text of an error, to standard output."""
     result: tuple[bytes, str] | str
     try:
         result = link(*pickle.load(sys.stdin.buffer))

@@ -18,10 +18,11 @@ OPTIONS = "std=c++17 fma=true minimal=true"
 
 @dataclass(frozen=True)
 class BuildInfo:
-    """The assembler's report on a kernel.
+    """What the assembler reports on a kernel.
 
     registers: registers of each thread.
-    spill_bytes: bytes that each thread spills to off-chip memory, stores and loads together.
+    spill_bytes: bytes that each thread stores to and loads from thread-local memory because its
+    registers do not suffice.
     log: the assembler's log, warnings included.
     """
 
@@ -31,8 +32,8 @@ class BuildInfo:
 
     @staticmethod
     def of(report: str, log: str) -> BuildInfo:
-        """Return the numbers in the assembler's report on one kernel; 0 for each number that the
-        report lacks."""
+        """Return the numbers in the assembler's report on one kernel. A number that the report
+        lacks is 0."""
         spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", report)
         registers = re.search(r"Used (\d+) registers", report)
         return BuildInfo(
@@ -65,7 +66,7 @@ def compile_cubin(source: KernelSource, architecture: str) -> tuple[bytes, Build
         fma=True, ptxas_options=["-v"],
         # without the declarations of textures and of the runtime, parsing takes 4 ms less
         minimal=True,
-        # a build from NVRTC's own cache has no report, and kernel_cache stores the cubins anyway
+        # a build from cuda.core's own cache has no report, and kernel_cache stores cubins anyway
         no_cache=True)
     try:
         program = Program(source.text(), "c++", options)
@@ -77,7 +78,7 @@ def compile_cubin(source: KernelSource, architecture: str) -> tuple[bytes, Build
 
 
 def _build_info(log: str, function: str) -> BuildInfo:
-    """Read the assembler's report on one function. Raises CompileError where it is missing."""
+    """Return what the log reports on one function. Raises CompileError where it names none."""
     _, heading, report = log.partition(f"Function properties for {function}\n")
     if not heading:
         raise CompileError(f"the build has no kernel {function}; its log: {log}")

@@ -1,4 +1,4 @@
-"""PTX programs as data, which code generators write and nvjitlink.py assembles."""
+"""PTX programs as lists of instructions, which code generators write and nvjitlink.py assembles."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ or a vector of registers."""
 class Instruction(NamedTuple):
     """An instruction. An instruction named "label" defines the label that is its operand.
 
-    guard: predicate register that must be true for the instruction to execute, or false where the
-    guard begins with "!". Without a guard the instruction always executes.
+    guard: the predicate register on which the instruction depends, or "" for none. The instruction
+    executes where the register is true, or where it is false if the guard begins with "!".
     """
 
     name: str
@@ -60,22 +60,26 @@ class Code:
         return f"L{self._labels - 1}"
 
     def emit(self, name: str, *operands: Operand, guard: str = "") -> None:
-        """Appends an instruction."""
+        """Append an instruction."""
         self.instructions.append(Instruction(name, operands, guard))
 
     def place(self, label: str) -> None:
-        """Defines a label at the present end of the code."""
+        """Define a label at the present end of the code."""
         self.instructions.append(Instruction("label", (label,)))
 
     def get(self, name: str, kind: str, *operands: Operand, guard: str = "") -> str:
-        """Appends an instruction and returns the new register that holds its result."""
+        """Append an instruction, and return the new register that holds its result."""
         result = self.register(kind)
         self.instructions.append(Instruction(name, (result, *operands), guard))
         return result
 
     def divided(self, number: str, by: int) -> tuple[str, str]:
-        """Return registers with quotient and remainder of a number below 2^31. A multiplication
-        computes them, since the assembler does not optimise divisions by constants."""
+        """Append a division by a constant, and return the registers of quotient and remainder.
+
+        The division is written as a multiplication, into which the assembler would not turn it.
+
+        number: register with a number below 2^31.
+        """
         if by == 1:
             return number, self.get("mov.u32", "r", 0)
         if by & (by - 1) == 0:
@@ -88,13 +92,19 @@ class Code:
         return quotient, self.get("mad.lo.s32", "r", quotient, -by, number)
 
     def jump(self, target: str, when: str = "", uniform: bool = True) -> None:
-        """Appends a jump. uniform: whether the work-items of a warp jump together or not at all."""
+        """Append a jump.
+
+        when: guard of the jump; see Instruction.
+        uniform: whether either all work-items of a warp jump or none.
+        """
         self.emit("bra.uni" if uniform else "bra", target, guard=when)
 
     def dispatch(self, index: str, targets: Sequence[str], first: int = 0) -> None:
-        """Appends jumps that lead to one of the targets, chosen by the number in a register. This
-        number must be the same for all work-items of a warp. first: the number that leads to the
-        first target."""
+        """Append jumps that lead to one of the targets, chosen by the number in a register.
+
+        index: the register. All work-items of a warp must have the same number in it.
+        first: the number that leads to the first target; the next number leads to the second.
+        """
         if len(targets) == 1:
             self.jump(targets[0])
             return
@@ -122,10 +132,12 @@ class PtxProgram:
 
 def kernel(name: str, parameters: Sequence[str], code: Code, work_group: int,
            blocks_per_unit: int) -> PtxProgram:
-    """Return a kernel that takes pointers and uses `shared_memory`, whose size each launch sets.
+    """Return a kernel whose parameters are pointers.
+
+    Its code may use the array `shared_memory`, whose size is given with each launch.
 
     work_group: number of work-items in a work-group.
-    blocks_per_unit: number of work-groups that must fit a multiprocessor at once, which bounds the
+    blocks_per_unit: number of work-groups that must fit on a multiprocessor at once; it bounds the
     registers of a work-item.
     """
     declarations = ", ".join(f".param .u64 {parameter}" for parameter in parameters)

@@ -13,10 +13,10 @@ from cuda.bindings import driver
 from gossamer.device.cuda.driver import DriverDevice, check, quietly
 
 LEGACY_STREAM = 1
-"""The handle of the legacy default stream, which the handle 0 also names."""
+"""CUDA's handle of the legacy default stream; the handle 0 means the same stream."""
 
 _MOST_MAIN_STREAMS = 32
-"""Largest number of main streams whose side streams are kept. A rule of thumb."""
+"""The most main streams whose side streams are kept. A rule of thumb."""
 
 
 class CudaStream:
@@ -34,9 +34,12 @@ class CudaStream:
 
 
 class SideStreams:
-    """The side streams of main streams. A side stream waits for work of its main stream, and the
-    main stream waits for work of the side stream, by events. The side streams of each main stream
-    are kept, so that a launch creates none."""
+    """The side streams of each main stream, on which work runs beside the main stream.
+
+    They are kept for later launches, since creating a stream takes time.
+
+    make: creates a stream.
+    """
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -57,8 +60,8 @@ class SideStreams:
 
 
 class EventPair:
-    """Two events, which are destroyed with this object. The object is made and used while the
-    device's context is current."""
+    """Two events, before and behind timed work. They are destroyed with this object. The device's
+    context must be current while the object is made and used."""
 
     def __init__(self, device: DriverDevice) -> None:
         self._device = device

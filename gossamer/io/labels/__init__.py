@@ -1,2 +1,1 @@
-"""Names of classes: the reader of label files, and the names of the classes of ImageNet and
-COCO."""
+"""Names of classes: the reader of files of names, and the names of ImageNet and COCO."""

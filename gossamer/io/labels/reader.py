@@ -1,4 +1,4 @@
-"""Reads the names of a network's classes from text files with one name a line."""
+"""The names of a network's classes, from text files with one name a line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ COCO = Path(__file__).with_name("coco.txt")
 
 def class_names(path: Path | None, classes: int,
                 network_names: Sequence[str] = ()) -> Sequence[str] | None:
-    """Return one name a class, from a text file with one name a line.
+    """Return the name of each class, from a file or else from the network; None if not known.
 
-    Where path is None, returns the network's own names if the network has a name for each class;
-    else the names of ImageNet if the network has 1000 classes; else None. Raises InputError where
-    the file cannot be read or does not have one name for each class.
+    Without a file and without a name of the network for each class, 1000 classes get the names of
+    ImageNet.
+
+    path: the file of --labels, or None.
+    classes: number of classes.
+    Raises InputError where the file cannot be read or does not have one name for each class.
     """
     if path is None and len(network_names) == classes:
         return network_names
@@ -25,14 +28,17 @@ def class_names(path: Path | None, classes: int,
         return None
     names = without_blanks(read_names(path or IMAGENET), classes)
     if len(names) != classes:
-        raise InputError(f"--labels {path}: has {len(names)} names, one a line; the "
-                         f"network has {classes} classes")
+        raise InputError(f"--labels {path}: has {len(names)} names, but the network has {classes} "
+                         "classes; expected one name in each line")
     return names
 
 
 def read_names(path: Path, option: str = "--labels") -> list[str]:
-    """Return the lines of the file that an option names, without blanks at their ends and without
-    empty lines at the end of the file. Raises InputError where the file cannot be read."""
+    """Return the lines of a file, without blanks round them, and without empty lines at the end.
+
+    option: the option that names the file, for messages.
+    Raises InputError where the file cannot be read.
+    """
     try:
         names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError:
@@ -46,7 +52,6 @@ def read_names(path: Path, option: str = "--labels") -> list[str]:
 
 
 def without_blanks(names: Sequence[str], classes: int) -> list[str]:
-    """Return the names without empty ones, if one name for each class is left then; else all
-    names."""
+    """Return the names that are not empty, if there is one for each class; else all names."""
     filled = [name for name in names if name]
     return filled if len(filled) == classes else list(names)

@@ -14,9 +14,9 @@ from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.strided import HostAlgorithm
 
 _SMALL = 1 << 24
-"""Largest number of multiply-adds in the forward pass of an update for which BLAS gets one thread:
-in such small updates several threads gain little, and wait for each other on a busy machine. The
-number is a rule of thumb for all processors."""
+"""The most multiply-adds in the forward pass of an update for which BLAS gets only one thread: in
+small updates several threads gain little, and wait for each other on a busy machine. A rule of
+thumb for all processors."""
 
 
 class NumpyBackprop(HostAlgorithm):
@@ -39,8 +39,5 @@ class NumpyBackprop(HostAlgorithm):
 
 
 def _threads_for(multiply_adds: int) -> AbstractContextManager[None]:
-    """Return a context that limits the threads of BLAS.
-
-    BLAS has one thread where an update has few multiply-adds.
-    """
+    """Return a context in which BLAS has one thread, if an update has few multiply-adds."""
     return nullcontext() if multiply_adds > _SMALL else blas.limited(1)

@@ -34,10 +34,7 @@ def one_by_one(problem: BackpropProblem, inputs: Sequence[np.ndarray]) -> list[n
 
 
 def in_batches(problem: BackpropProblem, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return the outputs of a problem with several samples per update.
-
-    Also those of a problem with Adam or weighted samples.
-    """
+    """Return the outputs of a problem with several samples per update, Adam or weighted samples."""
     x, targets, order, settings = inputs[:4]
     sample_weights = inputs[5] if problem.weighted else None
     parameters = np.array(inputs[4], np.float32)
@@ -53,7 +50,7 @@ def in_batches(problem: BackpropProblem, inputs: Sequence[np.ndarray]) -> list[n
 class _OnlineUpdate:
     """The update of a network by one sample, in place.
 
-    A rank-1 update per layer reads and writes each weight once.
+    It is a rank-1 update of each layer's weights, which reads and writes each weight once.
     """
 
     def __init__(self, problem: BackpropProblem, layers: Layers, velocities: Layers, rate: float,
@@ -65,10 +62,7 @@ class _OnlineUpdate:
         self.outputs = [np.empty(units, np.float32) for units, _ in problem.layer_shapes]
 
     def __call__(self, x: np.ndarray, target: np.ndarray) -> float:
-        """Change the parameters by one sample.
-
-        Returns the sample's loss before the change.
-        """
+        """Change the parameters by one sample, and return its loss before the change."""
         problem = self.problem
         last = len(self.layers) - 1
         values = x
@@ -114,7 +108,7 @@ class _OnlineUpdate:
             bias -= self.rate * bias_velocity
             return
         if self.decay:
-            # a product with a factor just below 1 would round in the same direction at each sample
+            # a factor just below 1 would be rounded, and act in the same direction at each sample
             weight -= self.rate * self.decay * weight
         # BLAS takes column-major matrices, so it gets the transpose of a row-major matrix
         sger(-self.rate, before, error, a=weight.T, overwrite_a=True)
@@ -127,7 +121,7 @@ ACTIVATE: dict[str, Callable[[np.ndarray], object]] = {
     "relu": lambda z: np.maximum(z, 0, out=z),
     "linear": lambda z: z,
 }
-"""For each activation, the function that computes the activation in place."""
+"""Functions that compute the activations in place."""
 
 
 def _sigmoid_slope(error: np.ndarray, value: np.ndarray, spare: np.ndarray) -> None:
@@ -152,20 +146,19 @@ _TIMES_SLOPE: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], None]] = 
     "relu": _relu_slope,
     "linear": lambda error, value, spare: None,
 }
-"""For each activation, the function that multiplies `error` by the activation's derivative. `value`
-has the results of the activation, and the array `spare` of the same shape is overwritten."""
+"""Functions that multiply `error` by the derivatives of the activations. `value` has the results of
+the activation, and `spare` is an array of the same shape to overwrite."""
 
 
 class BatchUpdate:
     """The update of a network by a batch, in place.
 
-    It changes the parameters by the mean gradient of the batch. An update computes so little that
-    calls of NumPy take most of its time. All parameters therefore lie in one array and are changed
-    by a few calls, and the arrays of all intermediates are allocated once.
+    An update computes so little that the calls of NumPy take most of its time. Few calls therefore
+    change all parameters at once, in one array, and intermediate arrays are allocated only once.
 
     parameters: (parameter_count,) float32, as BackpropProblem has them for one network.
     rate: learning rate.
-    momentum: share of the velocity that an update keeps.
+    momentum: factor of the velocity at each update.
     decay: weight decay.
     """
 
@@ -186,13 +179,11 @@ class BatchUpdate:
 
     def __call__(self, x: np.ndarray, targets: np.ndarray, rows: np.ndarray, losses: np.ndarray,
                  sample_weights: np.ndarray | None) -> None:
-        """Change the parameters by the samples in `rows`.
-
-        Writes the loss of each sample before the change to `losses` (rows,).
-        """
+        """Change the parameters by the samples in `rows`, and write the loss of each before the
+        change to `losses` (rows,)."""
         count = len(rows)
         batch_x, batch_targets = self._x[:count], self._targets[:count]
-        # "clip" makes take() write to `out` without a buffer; no row is out of range
+        # with "clip", take() writes to `out` without a buffer; no row is out of range
         x.take(rows, axis=0, out=batch_x, mode="clip")
         targets.take(rows, axis=0, out=batch_targets, mode="clip")
         values = [batch_x, *(array[:count] for array in self._values)]

@@ -1,7 +1,4 @@
-"""What the kernels of back-propagation share on the host.
-
-Macros, arguments, and the layout of shared memory of upper_layers.h.
-"""
+"""The host side that kernels of back-propagation share: macros, arguments, and shared memory."""
 
 from __future__ import annotations
 
@@ -38,23 +35,21 @@ class KernelBackprop(Algorithm):
 
 
 def not_plain(problem: BackpropProblem) -> str | None:
-    """Return why kernels of plain gradient descent cannot train a problem.
-
-    They take samples without weights. None where they can.
-    """
+    """Return why a problem is not of gradient descent over samples without weights; None where it
+    is."""
     if problem.adam:
-        return "it makes changes by gradient descent, and none by Adam; per_step can"
+        return "it trains by gradient descent and not by Adam; per_step does"
     if problem.weighted:
-        return "its samples have no weights with the loss squared_error; those of per_step can"
+        return "it takes no weights of samples with the loss squared_error; per_step does"
     return None
 
 
 def activation_macros(problem: BackpropProblem) -> dict[str, object]:
-    """Return the macros of activations and their derivatives.
+    """Return the macros of the activations and their derivatives.
 
-    ACTIVATE and SLOPE are for hidden units, ACTIVATE_OUTPUT and OUTPUT_SLOPE for outputs. SOFTMAX
-    says whether a softmax follows; ACTIVATE_OUTPUT is then the identity. The slopes are
-    derivatives, as expressions of the activation's value.
+    ACTIVATE(z) and SLOPE(a) are those of hidden units, ACTIVATE_OUTPUT(z) and OUTPUT_SLOPE(a) those
+    of outputs. A slope is the derivative, computed from the activation's value a. SOFTMAX is 1
+    where the outputs are a softmax; ACTIVATE_OUTPUT is then the identity.
     """
     activate, slope = _FUNCTIONS[problem.activation]
     activate_output, output_slope = _FUNCTIONS[problem.output_activation]
@@ -64,25 +59,21 @@ def activation_macros(problem: BackpropProblem) -> dict[str, object]:
 
 
 RunTime = Callable[..., Argument]
-"""A function that returns a kernel argument, which is known only when a launch is queued."""
+"""A function that returns a kernel argument that is known only when a launch is queued."""
 
 BUFFERS: tuple[RunTime, ...] = (*map(input_buffer, range(5)), *map(output_buffer, range(2)))
 """All inputs and outputs of a problem whose samples have no weights, as kernel arguments."""
 
 
 def part_of_workspace(offset: int, nbytes: int) -> RunTime:
-    """Return a part of the workspace as an argument.
-
-    It is `nbytes` bytes from the offset on.
-    """
+    """Return `nbytes` bytes of the workspace, from an offset on, as a kernel argument."""
     def part(inputs: object, outputs: object, workspace: Buffer) -> Argument:
         return workspace.view(offset, nbytes)
     return part
 
 
 ALIGNMENT = 4096
-"""Alignment of the parts of a workspace in bytes, which is a multiple of every device's
-alignment."""
+"""Alignment of the parts of a workspace in bytes, a multiple of every device's alignment."""
 
 
 def aligned(nbytes: int) -> int:
@@ -91,7 +82,7 @@ def aligned(nbytes: int) -> int:
 
 
 def registers_of(threads: int) -> int:
-    """Return the registers of a work-item of an NVIDIA GPU.
+    """Return how many registers a work-item can have on NVIDIA GPUs.
 
     The warps of a work-group of `threads` work-items are divided among four sub-partitions with
     16384 registers each.
@@ -110,10 +101,11 @@ def table(numbers: Iterable[int]) -> str:
 
 
 class SharedMemoryLayout:
-    """Offsets in shared memory, in floats, and the macros that name them.
+    """The offsets in shared memory, in floats, and the other macros of upper_layers.h.
 
-    The layout has room for the arrays of upper_layers.h for `batch` samples at once, and for
-    `partial` partial sums of the first layer; take() reserves more memory.
+    batch: number of samples whose units are in memory at once.
+    partial: number of partial sums of the first layer.
+    macros: the macros. Subclasses add their own, and reserve memory with take().
     """
 
     def __init__(self, problem: BackpropProblem, threads: int, batch: int, partial: int) -> None:

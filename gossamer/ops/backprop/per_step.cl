@@ -1,7 +1,6 @@
 /* Back-propagation with one launch per step and all data on the device. The steps of an update
- * compute the outputs of every layer (9, 10) and the errors of every hidden layer (11), and change
- * every layer's weights and biases (12, 13). The numbers in parentheses are the numbers of the
- * kernels in the publication.
+ * compute the outputs of every layer (kernels 9 and 10 of the publication) and the errors of every
+ * hidden layer (11), and change every layer's weights and biases (12 and 13).
  *
  * `units` holds the outputs of all units but the inputs, [network][sample of the batch][unit],
  * layer after layer. The units' errors follow at the offset `errors`. The ids of a work-group are
@@ -152,12 +151,13 @@ KERNEL WORK_GROUP_OF(THREADS) void hidden_errors(
 #endif
 
 /* A work-item changes one weight; the ids of its work-group are (unit, block of THREADS inputs,
- * network). A bias is the weight of an additional input, which is always 1. `velocities` is the
- * offset from a parameter to its velocity, or 0 where the update has no velocities. With Adam,
- * `velocities` is the offset from a parameter to the mean of its gradients, and twice this offset
- * leads to the mean of their squares. The last parameter of a network is then the number of updates
- * before this call, and `made` is the number of updates in this call so far. With `add_losses` the
- * first work-group of each network sums the losses. */
+ * network). A bias is the weight of an additional input, which is always 1.
+ *
+ * velocities: the offset from a parameter to its velocity, or 0 without velocities. With Adam it is
+ * the offset to the mean of the parameter's gradients, and twice this offset leads to the mean of
+ * their squares. The last parameter of a network is then the number of updates before this call.
+ * made: number of updates in this call so far.
+ * add_losses: 1 where the first work-group of each network writes the samples' losses. */
 #ifdef UPDATE
 KERNEL WORK_GROUP_OF(THREADS) void update(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
@@ -226,8 +226,8 @@ KERNEL WORK_GROUP_OF(THREADS) void update(
 }
 #endif
 
-/* Adds the number of updates of a call to the count of updates, which is each network's last
- * parameter. */
+/* Adds the number of a call's updates to each network's last parameter, which counts them for Adam.
+ */
 #ifdef COUNT_UPDATES
 KERNEL void count_updates(GLOBAL float *parameters, int parameter_count, int updates)
 {

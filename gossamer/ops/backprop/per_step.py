@@ -35,8 +35,7 @@ _GROUPS = (256, 128, 64)
 _LARGEST_GRID = 65535
 
 MOST_LAUNCHES = 1 << 16
-"""Largest number of launches of one call. The number is limited because Python records or queues
-the launches one by one."""
+"""The most launches of one call, since Python records or queues them one by one."""
 
 
 class PerStep(KernelBackprop):
@@ -44,8 +43,8 @@ class PerStep(KernelBackprop):
 
     The outputs, the errors and the changes of each layer are computed in separate launches, update
     after update. Source: training by back-propagation on a GPU with everything resident (2013),
-    kernels 9 to 13. Unlike the published tree of sums, the tree here can sum the inputs of a layer
-    of any width. Adam follows Kingma and Ba (2015).
+    kernels 9 to 13; unlike there, a layer may have any number of inputs. Adam follows Kingma and Ba
+    (2015).
     """
 
     name = "per_step"
@@ -56,14 +55,14 @@ class PerStep(KernelBackprop):
         launches = _launches_per_update(problem)
         updates = -(-problem.samples // problem.batch)
         if launches * updates > MOST_LAUNCHES:
-            return (f"{launches * updates} launches, more than {MOST_LAUNCHES} a call: give it "
-                    f"{MOST_LAUNCHES // launches * problem.batch} samples at a time")
+            return (f"it takes {launches * updates} launches, more than {MOST_LAUNCHES} a call: "
+                    f"give it {MOST_LAUNCHES // launches * problem.batch} samples at a time")
         chunks = max(problem.sizes[:-1]) // min(_group_sizes(device)) + 1
         if max(problem.networks, min(problem.batch, problem.samples), chunks) > _LARGEST_GRID:
-            return f"more than {_LARGEST_GRID} networks, samples a batch or groups a unit"
+            return f"it takes more than {_LARGEST_GRID} networks, samples a batch or groups a unit"
         if (count := 2 * problem.networks * problem.batch * sum(problem.sizes[1:])) >= 2**31:
-            return (f"{count} numbers that units give out and errors: indices are 32-bit; "
-                    "take a smaller batch or fewer networks")
+            return (f"its units have {count} outputs and errors, more than indices of 32 bits "
+                    "count; take a smaller batch or fewer networks")
         return None
 
     def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
@@ -86,9 +85,9 @@ class PerStep(KernelBackprop):
 
 
 def carry(problem: BackpropProblem, device: Device) -> Launch:
-    """Return the launch that copies the parameters to the output.
+    """Return the launch that copies the parameters to the output, where they are trained in place.
 
-    The output parameters are trained in place; both may be the same memory.
+    Input and output may be the same memory.
     """
     count = problem.outputs[0].size
     return Launch(device.compile(KernelSource.of(_SOURCE, "carry")), groups_for(count),
@@ -96,13 +95,15 @@ def carry(problem: BackpropProblem, device: Device) -> Launch:
 
 
 class _UpdateLaunches:
-    """Makes the launches of one update.
+    """Makes the launches of updates.
+
+    The workspace has the outputs of the units for all samples of a batch, and then their errors.
 
     weights: for each layer the offset of its weights among a network's parameters.
     starts: for each layer the offset of its inputs among the units of a sample, or -1 where its
     inputs are in the data; the last number is the offset of the outputs.
-    errors: offset of the units' errors in the workspace, in floats. The workspace holds the outputs
-    of the units for all samples of a batch, and then the errors of the units.
+    errors: offset of the units' errors in the workspace, in floats.
+    shared: arguments that all kernels take: batch, units of a sample, and `errors`.
     """
 
     def __init__(self, problem: BackpropProblem, threads: int, device: Device) -> None:
@@ -177,7 +178,7 @@ class _UpdateLaunches:
             first // self.problem.batch, int(layer == self.layers[-1] and not self.softmax))
 
     def count_updates(self) -> Launch:
-        """Return the launch that counts the updates, for Adam."""
+        """Return the launch that counts the updates of the call, for Adam."""
         updates = -(-self.problem.samples // self.problem.batch)
         return self._launch("count_updates", (1, 1, self.problem.networks), output_buffer(TRAINED),
                             self.problem.parameter_count, updates)

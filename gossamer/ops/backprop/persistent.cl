@@ -1,11 +1,10 @@
 /* Back-propagation in one launch. One work-group per network keeps all parameters in registers and
- * shared memory until the last sample, and fetches each sample while it trains on the sample
- * before.
+ * shared memory until the last sample, and fetches each sample while it trains on the previous one.
  *
  * In the first layer each set of LANES neighbouring work-items has SHARE inputs of its own. Each of
- * these work-items has PER_ITEM units, which are LANES apart. So only one work-item reads and
- * changes each weight. Without velocities the weights are stored divided by `scale`, so that their
- * decay takes one multiplication per update.
+ * these work-items has PER_ITEM units, which are LANES apart. So each weight is read and changed by
+ * one work-item. Without velocities the weights are stored divided by `scale`: decay then takes one
+ * multiplication per update, that of `scale`.
  *
  * upper_layers.h has further macros. */
 
@@ -38,8 +37,9 @@
 #define INPUTS_PER_FETCHER CEIL_DIV(INPUTS, FETCHERS)
 #define TARGETS_PER_FETCHER CEIL_DIV(OUTPUTS, FETCHERS)
 
-/* For this work-item's weight of its k-th input and u-th unit: the input, the unit, the weight's
- * offset in global memory, whether the network has the weight, and the weight's velocity. */
+/* Of this work-item's weight for its k-th input and u-th unit: the indices of the input and of the
+ * unit, the weight's offset in global memory, whether the network has the weight, and its velocity.
+ */
 #define FIRST_I (split * SHARE + (k))
 #define FIRST_J ((u) * LANES + lane)
 #define FIRST_GLOBAL_AT (FIRST_J * INPUTS + FIRST_I)
@@ -57,17 +57,16 @@
         ALONG_SHARE for (int k = 0; k < SHARE; k++)       \
             UNROLL for (int u = 0; u < PER_ITEM; u++)
 
-/* Loops over this work-item's lists of a sample, AT_ONCE entries in a step. Lists are padded with
- * entries that have the value 0 and a row of weights that belongs to no input. */
+/* Loops over this work-item's lists of a sample's nonzero inputs, AT_ONCE entries in a step. Lists
+ * are padded with entries of the value 0 and a row of weights that belongs to no input. */
 #define AT_ONCE 4
 #define FOR_EACH_LISTED                                                                      \
     for (int list = split; list < LISTS; list += SPLITS)                                     \
         for (int n = (buffer * LISTS + list) * 32, end = n + lengths[buffer * LISTS + list]; \
              n < end; n += AT_ONCE)
 
-/* Returns the sample at a position of the order in which samples are copied to shared memory. With
- * mini-batches the samples of an update are copied once to compute their errors, and once more to
- * change the weights. */
+/* Returns the sample that is copied to shared memory as number `position`. With batches the samples
+ * of an update are copied twice: to compute their errors, and to change the weights. */
 INLINE int sample_at(int position, int samples)
 {
 #if BATCH == 1
@@ -108,7 +107,7 @@ KERNEL WORK_GROUP_OF(THREADS) void persistent(
     losses += network * samples;
 
 /* FETCH loads the inputs and targets of a sample into registers. STAGE writes these registers to
- * one of two buffers in shared memory; STAGE_INPUTS writes the inputs alone. */
+ * one of two buffers in shared memory, and STAGE_INPUTS only the inputs. */
 #define FETCH(sample)                                                                              \
     if ((sample) < samples && IS_FETCHER) {                                                        \
         int row = order[sample];                                                                   \

@@ -29,10 +29,10 @@ _OTHER_REGISTERS = 56
 
 @dataclass(frozen=True)
 class PersistentForm:
-    """The distribution of a network over a work-group.
+    """How a network is distributed over a work-group.
 
-    weights: memory that holds the weights of the first layer: "registers", "local" (shared memory),
-    or "sparse" (shared memory, and zeros of a sample are skipped).
+    weights: where the weights of the first layer are: in "registers"; in shared memory ("local");
+    or in shared memory, with zeros of a sample skipped ("sparse").
     threads: work-items of the work-group.
     units: units of the first layer that a work-item computes.
     """
@@ -57,11 +57,9 @@ FORMS = (
 
 
 class Persistent(KernelBackprop):
-    """Trains on all samples in one launch.
+    """Training on all samples in one launch, with the parameters in registers and shared memory.
 
-    The parameters stay in registers and shared memory.
-
-    Networks are trained at the same time, each by one work-group.
+    One work-group trains one network; several networks are trained at the same time.
     """
 
     name = "persistent"
@@ -75,12 +73,12 @@ class Persistent(KernelBackprop):
             return None
         least = min(_PersistentLayout(problem, form).nbytes
                     for form in FORMS if form.weights == "local")
-        return (f"its parameters and a batch's units need {least} bytes of shared memory, "
+        return (f"its parameters and a batch's units need {least} bytes of shared memory, but "
                 f"{device.name} has {device.limits.shared_bytes_opt_in}")
 
     def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
-        # forms with weights in registers come last on a processor: it has too few registers for the
-        # weights of many work-items, so that these weights would lie in memory
+        # forms with weights in registers come last on a processor, whose registers do not suffice
+        # for the weights of many work-items: these would lie in memory
         forms = FORMS if device.limits.subgroup_size > 1 else sorted(
             FORMS, key=lambda form: (form.weights == "registers", form.threads))
         seen = set()
@@ -106,7 +104,12 @@ class Persistent(KernelBackprop):
 
 
 class _PersistentLayout(SharedMemoryLayout):
-    """The layout with the first layer and two samples."""
+    """The shared memory of persistent.cl: the upper layers, the first layer, and two samples.
+
+    lanes: neighbouring work-items that have the same inputs.
+    splits: sets of `lanes` work-items.
+    share: inputs of a work-item.
+    """
 
     def __init__(self, problem: BackpropProblem, form: PersistentForm) -> None:
         inputs, units = problem.sizes[:2]

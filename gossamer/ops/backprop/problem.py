@@ -19,23 +19,21 @@ LOSSES = ("squared_error", "cross_entropy")
 OUTPUTS = ("linear", "sigmoid", "tanh")
 """Activations that the outputs may have with the loss "squared_error"."""
 BETAS = (0.9, 0.999)
-"""The two decay rates of Adam: the shares that an update keeps of the running mean of the gradients
-and of the running mean of the squared gradients, in this order."""
+"""Adam's decay rates: the shares that an update keeps of the running mean of the gradients, and of
+that of the squared gradients."""
 EPSILON = 1e-8
 """The number that Adam adds to each square root, so that it never divides by 0."""
 DENSITIES = (1.0, 0.5, 0.25, 0.1)
-"""Shares of non-zero inputs to which the density of data is rounded, so that data of about the
-same density share one measurement."""
+"""The densities (shares of nonzero inputs) to which that of data is rounded, so that data of about
+the same density share one measurement."""
 _SAMPLED_ROWS = 1000
-"""The density of data is computed from at least this number of rows, and from fewer than twice this
-number; for smaller data, from all rows."""
+"""The density of data is computed from this number of rows or up to twice as many, if there are so
+many."""
 
 
 @dataclass(frozen=True)
 class BackpropProblem(Problem):
-    """Training of one or more networks, sample after sample.
-
-    All networks have the same sizes.
+    """Training of one or more networks of the same sizes by back-propagation.
 
     sizes: number of units of each layer, inputs first.
     rows: number of samples in the data.
@@ -44,7 +42,7 @@ class BackpropProblem(Problem):
     loss: one of LOSSES; with "cross_entropy" the outputs are a softmax.
     batch: number of samples of an update (1: online); the last update takes the remaining samples.
     velocity: True where momentum is used.
-    adam: True where Adam makes the changes; excludes momentum.
+    adam: True where parameters change by Adam, which excludes momentum.
     output: activation of the outputs with squared_error, one of OUTPUTS; None means the activation
     of the hidden layers, or "linear" where the hidden layers have relu.
     weighted: True where each row has a weight, by which its loss and its gradient are multiplied.
@@ -69,14 +67,13 @@ class BackpropProblem(Problem):
     0. parameters after the last update, which may use the memory of input 4.
     1. losses, (networks, samples) float32: the loss of each sample before its update.
 
-    Forward, from a = x: z = W a + b, a = activation(z). The activation of the last layer is a
-    softmax with the loss cross_entropy; with squared_error the field `output` states the
-    activation. The loss is 0.5 sum (t - a)^2, or -sum t log a. Let g be the gradient of the loss
-    with respect to a parameter, averaged over the update's samples, plus weight decay times the
-    parameter for weights (not for biases):
+    Each layer computes z = W a + b, a = activation(z), from a = x. The activation of the last layer
+    is `output_activation`. The loss is 0.5 sum (t - a)^2, or -sum t log a. Let g be the gradient of
+    the loss with respect to a parameter, averaged over the update's samples; for weights, but not
+    for biases, weight decay times the weight is added. Then
     velocity = momentum * velocity + g, parameter -= learning rate * velocity. The published update
     for one sample is w += rate * err * input. With Adam, m and v are the running means of g
-    and g^2: each update keeps b of m and c of v, where BETAS = (b, c). At update t
+    and g^2: m = b m + (1 - b) g and v = c v + (1 - c) g^2, where BETAS = (b, c). At update t
     parameter -= learning rate * sqrt(1 - c^t) / (1 - b^t) * m / (sqrt(v) + EPSILON).
 
     Sources: training by back-propagation on a GPU with everything resident (2013), for online
@@ -112,8 +109,8 @@ class BackpropProblem(Problem):
         if self.output not in (None, *OUTPUTS):
             raise ValueError(f"output {self.output!r}: {one_of(self.output, OUTPUTS)}")
         if self.output is not None and self.loss != "squared_error":
-            raise ValueError(f"output {self.output!r}: goes with the loss squared_error; those of "
-                             "cross_entropy are a softmax")
+            raise ValueError(f"output {self.output!r}: is for the loss squared_error; the outputs "
+                             "of cross_entropy are a softmax")
         if self.adam and self.velocity:
             raise ValueError("adam and velocity: expected one of them")
         if self.batch < 1 or min(self.rows, self.samples, self.networks) < 0:
@@ -142,7 +139,7 @@ class BackpropProblem(Problem):
 
     @property
     def parameter_count(self) -> int:
-        """Number of parameters of one network, with velocities, or with Adam's means and count."""
+        """Number of parameters of one network, including velocities, or Adam's means and count."""
         if self.adam:
             return 3 * self.weight_count + 1
         return self.weight_count * (2 if self.velocity else 1)
@@ -167,20 +164,15 @@ class BackpropProblem(Problem):
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the training.
-
-        They are those of the forward pass, the errors and the update: two for each multiply-add.
-        """
+        """Floating-point operations of the forward pass, the errors and the updates: two for each
+        multiply-add."""
         products = sum(units * before for units, before in self.layer_shapes)
         backward = products - self.sizes[0] * self.sizes[1]
         return 2 * (2 * products + backward) * self.samples * self.networks
 
     @property
     def least_bytes(self) -> int:
-        """Bytes of all samples, parameters and losses.
-
-        The parameters count twice, once for the reads and once for the writes.
-        """
+        """Bytes of all samples, parameters and losses; parameters are read and written."""
         samples = 4 * min(self.rows, self.samples * self.networks) * (self.sizes[0]
                                                                        + self.sizes[-1])
         return samples + 2 * self.outputs[0].nbytes + self.outputs[1].nbytes
@@ -189,9 +181,10 @@ class BackpropProblem(Problem):
         """Return data and settings with which training stays finite.
 
         As in pictures, some inputs are zero more often than others, and neighbouring inputs are
-        zero about equally often. At a density of 0.146, the density of binarised MNIST, 36% of the
-        inputs are 1 in at least one of eight samples. In MNIST itself this share is 35%. If all
-        inputs were 1 equally often, the share would be 72%.
+        zero about equally often. Exact blocking skips inputs that are zero in all samples of a
+        block: at the density of binarised MNIST, 0.146, 36% of these inputs are not zero in at
+        least one of eight samples. In MNIST itself this share is 35%. If all inputs were zero
+        equally often, it would be 72%.
         """
         inputs = self.sizes[0]
         position = (np.arange(inputs) + 0.5) / inputs
@@ -212,7 +205,7 @@ class BackpropProblem(Problem):
     def split(self, parameters: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return views of one network's (weights, biases), layer by layer.
 
-        `parameters` may also be other numbers in the same order, such as the network's velocities.
+        parameters: the weights and biases, or other numbers in their order, such as velocities.
         """
         layers, start = [], 0
         for units, before in self.layer_shapes:
@@ -227,11 +220,11 @@ class BackpropProblem(Problem):
         return replace(self, samples=count)
 
     def like(self, x: np.ndarray, decay: bool) -> BackpropProblem:
-        """Return the same problem for data like x (rows, inputs).
+        """Return the same problem with the density and the other facts of data x (rows, inputs).
+
+        The density is the one of DENSITIES that is nearest by its ratio.
 
         decay: whether the weights decay.
-
-        The density is the number in DENSITIES that is nearest to the data's density by ratio.
         """
         sampled = x[::max(1, len(x) // _SAMPLED_ROWS)]
         share = max(np.count_nonzero(sampled) / max(sampled.size, 1), 1e-6)
@@ -279,7 +272,7 @@ def reference(problem: BackpropProblem, inputs: Sequence[np.ndarray],
 
 def gradient(problem: BackpropProblem, layers: Layers, x: np.ndarray, targets: np.ndarray,
              sample_weights: np.ndarray) -> tuple[np.ndarray, Layers]:
-    """Return the losses (samples,) and the mean gradient."""
+    """Return the losses (samples,) and the mean gradient of samples x (samples, inputs)."""
     outputs = forward(problem, layers, x)
     y = outputs[-1]
     if problem.loss == "cross_entropy":
@@ -299,7 +292,7 @@ def gradient(problem: BackpropProblem, layers: Layers, x: np.ndarray, targets: n
 
 
 def forward(problem: BackpropProblem, layers: Layers, x: np.ndarray) -> list[np.ndarray]:
-    """Return the inputs, then the outputs of each layer."""
+    """Return the inputs x (samples, inputs), then the outputs of each layer."""
     outputs = [x]
     for index, (weight, bias) in enumerate(layers):
         last = index == len(layers) - 1

@@ -62,7 +62,7 @@ CONSTANT_TABLE int parameter_at[] = {PARAMETER_AT};
 #define SPLITS_OF(inputs, units) AT_LEAST_1(LESSER(THREADS / (units), CEIL_DIV(inputs, 16)))
 #endif
 
-/* Work-items without work in the upper layers fetch the next sample. */
+/* The work-items that fetch the next sample: those without work in the upper layers, if any. */
 #define IS_FETCHER (item >= FIRST_FETCHER)
 #define FIRST_FETCHER (NARROW && THREADS > 32 ? 32 : 0)
 #define FETCHERS (THREADS - FIRST_FETCHER)
@@ -137,8 +137,8 @@ INLINE void store_upper_layers(SHARED_POINTER const float *pool, GLOBAL float *a
 }
 
 /* Stores the output of unit j of layer l for sample b of the batch, and in the last layer also the
- * unit's error and term of the loss. `buffer` says which of the two buffers of targets holds the
- * sample's targets. */
+ * unit's error and term of the loss. z: the unit's sum. buffer: which of the two buffers of targets
+ * has the sample's targets. */
 INLINE void store_output(SHARED_POINTER float *pool, int l, int j, float z, int b, int buffer)
 {
     int unit = b * WIDTH + unit_at[l] + j;
@@ -153,9 +153,10 @@ INLINE void store_output(SHARED_POINTER float *pool, int l, int j, float z, int 
     }
 }
 
-/* Computes the errors of the first layer's units from their outputs. A barrier precedes each step:
- * a barrier of the first warp alone where NARROW is 1, otherwise of the work-group. The caller puts
- * a barrier of the work-group after the call. */
+/* Computes the outputs and errors of the upper layers, and the errors of the first layer's units,
+ * from the outputs of the first layer's units. A barrier precedes each step: of the first warp
+ * alone where NARROW is 1, otherwise of the work-group. The caller puts a barrier of the work-group
+ * after the call. */
 INLINE void backpropagate_upper_layers(SHARED_POINTER float *pool, int item, int b, int buffer)
 {
     SHARED_POINTER float *out = pool + OUT_AT + b * WIDTH, *error = pool + ERROR_AT + b * WIDTH;

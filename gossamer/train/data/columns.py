@@ -1,7 +1,7 @@
-"""Encode columns of tables with cells that are no numbers: gaps are filled, texts become one-hot.
+"""Cells of tables that are not numbers: gaps, which are filled, and texts, which become one-hot.
 
-The numbers that fill gaps and the texts of each column are kept, so that later samples are encoded
-in the same way.
+The numbers that fill gaps and the texts of each column are kept, so that later samples can be
+encoded in the same way.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ IMPUTES = ("mean", "median", "zero")
 GREATEST = float(np.finfo(np.float32).max)
 """The largest number of float32."""
 _GAPS = ("", "nan", "na", "n/a", "null", "none")
-"""Contents, in small letters, of a cell without a value (a gap)."""
+"""Contents, in small letters, of a cell without a value: a gap."""
 _MOST_VALUES = 1000
-"""The most different texts of a column, each of which becomes a column of zeros and ones."""
+"""The most different texts of a column, since each becomes a column of zeros and ones."""
 
 
 @dataclass(frozen=True)
 class CellRules:
-    """The rules for cells of a table that are no numbers: gaps and texts.
+    """The rules for cells of a table that are not numbers: gaps and texts.
 
-    impute: one of IMPUTES, by which gaps are filled; None where gaps are not allowed.
-    one_hot: whether columns may hold texts.
+    impute: one of IMPUTES, by which gaps are filled; None allows no gaps.
+    one_hot: whether columns may have texts.
     known: the columns that a network was trained on, in the order of its inputs; each says whether
     it may have gaps or texts. Empty without a network.
     """
@@ -42,23 +42,25 @@ class CellRules:
 
     @property
     def takes_others(self) -> bool:
-        """Whether the rules allow cells that are no numbers."""
+        """Whether the rules allow any cells that are not numbers."""
         return (self.impute is not None or self.one_hot
                 or any(column.fill is not None or column.values is not None
                        for column in self.known))
 
     @property
     def needs_texts(self) -> bool:
-        """Whether columns are known to hold texts, which may look like numbers."""
+        """Whether a known column has texts, which may look like numbers."""
         return any(column.values is not None for column in self.known)
 
     def arranged(self, path: Path, names: Sequence[str],
                  count: int) -> tuple[tuple[Column, ...], list[int]]:
-        """Return the columns of a file in the network's order, and their indices in the file.
+        """Return the columns of a file in the order of the known ones, and their indices in it.
 
-        The `count` columns of the file are taken in its order where they or the known columns have
-        no names. The columns are empty where they have no names and hold numbers alone.
+        Where the columns of the file, or the known ones, have no names, the order is that of the
+        file. No columns are returned where they have no names, and the rules allow only numbers.
 
+        names: the headings of the columns; empty where the file has none.
+        count: number of columns.
         Raises InputError where a known column is absent, or a column is not known.
         """
         known = [column.name for column in self.known]
@@ -76,7 +78,7 @@ class CellRules:
                       for name in others[:1])]))
             order = [names.index(name) for name in known]
         elif self.takes_others and known and count != len(known):
-            raise InputError(f"{path}: has {count} columns besides the label, the network was "
+            raise InputError(f"{path}: has {count} columns besides the label, but the network was "
                              f"trained on {len(known)}")
         return tuple(Column(names[index]) for index in order if names), order
 
@@ -120,11 +122,13 @@ def is_number(text: str) -> bool:
 
 def parsed(path: Path, rows: Sequence[Sequence[str]], columns: Sequence[Column],
            rules: CellRules) -> tuple[np.ndarray, tuple[Column, ...]] | None:
-    """Return the cells of a table as (rows, columns) float32, and its columns.
+    """Return the cells of a table as (rows, columns) float32, and its columns with their texts.
 
-    A gap is NaN, and a text is its index among the sorted texts of its column. Returns None where
-    the rules do not allow a cell. Raises InputError where a column has too many texts, or pandas is
-    not installed.
+    NaN stands for a gap, and an index among the sorted texts of its column for a text. Returns None
+    where the rules do not allow a cell.
+
+    columns: the columns without their texts.
+    Raises InputError where a column has too many texts, or pandas is not installed.
     """
     try:
         import pandas
@@ -156,13 +160,10 @@ def parsed(path: Path, rows: Sequence[Sequence[str]], columns: Sequence[Column],
 
 
 def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
-    """Return the columns with what is needed to encode later samples.
+    """Return the columns with the number that fills their gaps, and the texts that occur in them.
 
-    That is the number that fills gaps, and the texts that occur.
-
-    impute: one of IMPUTES, or None.
-
-    Raises InputError where a column of numbers to be filled has nothing but gaps.
+    impute: one of IMPUTES, or None where gaps are not filled.
+    Raises InputError where a column whose gaps are to be filled has nothing else.
     """
     columns = []
     for index, column in enumerate(data.columns):
@@ -187,13 +188,12 @@ def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
 def encoded(data: Dataset, columns: Sequence[Column]) -> Dataset:
     """Return the samples with gaps filled and texts one-hot.
 
-    Each text of a column becomes a column, with 1 in the samples that hold it and 0 in others.
+    Each text of a column becomes a column of its own, with 1 in the samples that have the text and
+    0 in others. A gap, or a text that no training sample has, is 0 in all these columns; a warning
+    names the first such text. Samples without columns, such as those of a .npz file, are numbers
+    already.
 
-    Where a sample has a gap, or a text that did not occur in the training samples, all these
-    columns are 0; a warning names the first of these texts. Samples without columns, such as those
-    of a .npz file, are numbers already.
-
-    columns: the columns that learnt() returned for the samples trained on; empty changes nothing.
+    columns: the columns that learnt() returned for the training samples.
     """
     if not any(column.fill is not None or column.values is not None for column in columns):
         return data
@@ -216,8 +216,8 @@ def encoded(data: Dataset, columns: Sequence[Column]) -> Dataset:
         if unknown.any():
             value = (own.values or ())[int(cells[np.argmax(unknown)])]
             warnings.warn(f"{data.source}: {np.count_nonzero(unknown)} samples have texts like "
-                          f"{quoted(value)} in the column {quoted(column.name)}, which no sample "
-                          "trained on has; they count as none of its texts", GossamerWarning,
+                          f"{quoted(value)} in the column {quoted(column.name)}, which no training "
+                          "sample has; they count as none of the known texts", GossamerWarning,
                           stacklevel=2)
     return replace(data, x=np.ascontiguousarray(np.concatenate(parts, axis=1)), columns=(),
                    shape=None, pixels=False)

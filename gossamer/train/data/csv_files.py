@@ -1,7 +1,7 @@
-"""Read labelled samples from csv files: a row is a sample, and one cell of the row is the label.
+"""Labelled samples from csv files: a row is a sample, and one cell of the row is its label.
 
-Tables of numbers are read by NumPy alone. Empty cells and columns of text need pandas, which the
-extra `tables` installs.
+Tables of numbers are read by NumPy. Tables with empty cells and texts need pandas, which the extra
+`tables` installs.
 """
 
 from __future__ import annotations
@@ -30,32 +30,33 @@ from gossamer.train.data.columns import (
 from gossamer.train.data.dataset import Dataset, are_pixels, picture_shape
 
 FIRST, LAST, NONE = "first", "last", "none"
+"""Words that name the column of the labels; NONE means that there is no such column."""
 _HEADINGS = ("label", "class", "target", "y", "digit", "species")
-"""Usual names of a label's column. A first line with one of these names in the label's column is a
-heading, even where the other cells of the line are numbers."""
+"""Usual headings of a column of labels. Where one of them stands in this column, the first line is
+a heading, even if its other cells are numbers."""
 _LISTED = 20
 """The most names of columns that a message lists."""
 _LONGEST_LABEL, _GREATEST_LABEL = 63, 2.0**53
-"""The most characters of a label, and the number above which float64 cannot represent every whole
-number."""
+"""The most characters of a label, and the largest whole number up to which float64 represents every
+whole number."""
 _NO_LABEL = ("", "nan")
-"""Contents, in small letters, of a label's cell in which the label is missing."""
+"""Contents, in small letters, of a label's cell that mean that the label is missing."""
 _NUMBERS = (np.int32, np.float32)
-"""Dtypes that are tried for cells, in this order: whole numbers are read several times as fast as
-floats."""
+"""Dtypes that are tried for the cells, in this order: NumPy reads whole numbers several times as
+fast as floats."""
 
 
 def read(path: Path, label: str, limit: int | None, numbers: bool = False,
          rules: CellRules | None = None) -> Dataset:
     """Return the samples of a file whose cells are separated by commas, semicolons or tabs.
 
-    A first line with words where numbers should be is a heading. Labels that are whole numbers
-    become int64.
+    A first line with words in place of numbers is a heading. Labels that are whole numbers become
+    int64.
 
-    label: the column of the labels, "first", "last", a number from 1, or a name in the heading.
-    limit: largest number of samples that are read; None for all.
+    label: the column of the labels: "first", "last", a number from 1, or a name in the heading.
+    limit: the most samples that are read; None for all.
     numbers: whether the labels are numbers to learn, which become float64.
-    rules: which cells besides numbers are allowed; None allows numbers alone.
+    rules: which cells that are not numbers are allowed; None allows none.
     Raises InputError with line and column of the first wrong cell.
     """
     x, texts, layout, columns = _table(path, label, limit, rules or CellRules())
@@ -70,15 +71,15 @@ def read(path: Path, label: str, limit: int | None, numbers: bool = False,
 
 def read_inputs(path: Path, numbers: int, label: str,
                 known: tuple[Column, ...] = ()) -> tuple[np.ndarray, list[str] | None]:
-    """Return the inputs of a network, float32 of shape (rows, numbers), and the rows' labels.
+    """Return the inputs of a network in a file, (rows, numbers) float32, and the rows' labels.
 
-    The labels, as texts, are None where the file has only the columns that the network takes.
+    A file with one column more than the network takes has labels, which are returned as texts.
+    Without labels, None is returned.
 
-    label: the column of the labels, as for read(), in a file that has one column more than the
-    network takes.
-    known: the columns that the network was trained on; empty where the network's file does not
-    state them.
-    Raises InputError with line and column of the first wrong cell, and for other numbers of
+    numbers: number of inputs of the network.
+    label: the column of the labels if there is one, as for read().
+    known: the columns that the network was trained on; empty where they are not known.
+    Raises InputError with line and column of the first wrong cell, or for another number of
     columns.
     """
     expected = len(known) or numbers
@@ -86,7 +87,7 @@ def read_inputs(path: Path, numbers: int, label: str,
     if width not in (expected, expected + 1):
         cells = "columns" if known else "numbers"
         raise InputError(f"{path}: has {counted(width, 'column')}, expected {expected} {cells} per "
-                         "row, or a label and these")
+                         "row, with or without a label")
     has_labels = width > expected
     if not has_labels and label not in (FIRST, LAST):
         raise InputError(f"{path}: label column {quoted(label)}: the file has only the columns "
@@ -102,9 +103,9 @@ class CsvLayout:
     """The layout of a csv file.
 
     delimiter: the character between two cells.
-    width: number of cells of a sample.
+    width: number of cells in a row.
     label: index of the label's cell; None where samples have no label.
-    headings: the cells of the heading; empty where the file has none.
+    headings: the cells of the heading; empty where there is no heading.
     start: number of lines before the first sample.
     """
 
@@ -116,10 +117,11 @@ class CsvLayout:
 
     @staticmethod
     def of(path: Path, line: int, cells: Sequence[str], delimiter: str, label: str) -> CsvLayout:
-        """Return the layout of a file, given the cells of its first row, which ends at a line.
+        """Return the layout of a file.
 
-        label: "first", "last", a number from 1, or a name in the heading; "none" for samples
-        without labels.
+        line: number of the line with which the file's first row ends.
+        cells: the cells of the first row.
+        label: the column of the labels, as for read(); NONE for samples without labels.
         Raises InputError where there is no such column.
         """
         names, width = tuple(cell.strip() for cell in cells), len(cells)
@@ -206,8 +208,8 @@ def _table(path: Path, label: str, limit: int | None, rules: CellRules) -> tuple
         np.ndarray, np.ndarray, CsvLayout, tuple[Column, ...]]:
     """Return the numbers of all samples, their labels as texts, the layout, and the columns.
 
-    The columns have the order of the known ones; a gap is NaN, and a text is its index among the
-    texts of its column.
+    The columns have the order of `rules.known`. Among the numbers, NaN stands for an empty cell,
+    and an index among the texts of its column for a text.
     """
     layout = _layout(path, label)
     columns, order = rules.arranged(path, layout.names, len(layout.inputs))
@@ -238,10 +240,8 @@ def _table(path: Path, label: str, limit: int | None, rules: CellRules) -> tuple
 
 def _numbers(path: Path, layout: CsvLayout,
              limit: int | None) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the numbers of all samples in the file's order, and their labels as texts.
-
-    Returns None where a cell is no finite number.
-    """
+    """Return the numbers of all samples in the order of the file's columns, and their labels as
+    texts. Returns None where a cell is no finite number."""
     before = layout.width if layout.label is None else layout.label
     after = layout.width - before - 1
     for number in _NUMBERS:
@@ -282,7 +282,7 @@ def _labels(path: Path, layout: CsvLayout, texts: np.ndarray) -> np.ndarray:
                      if 0 != layout.label != layout.width - 1 else
                      f"are they in the {LAST if layout.label == 0 else FIRST} column?")
             raise InputError(f"{path}: {layout.label_text} has {cut(text)}, expected labels of "
-                             f"classes; {other} `train --task regression` learns numbers")
+                             f"classes; {other} (`train --task regression` learns numbers)")
     return np.array(values).astype(np.int64)[indices]
 
 
@@ -291,12 +291,12 @@ def _targets(path: Path, layout: CsvLayout, texts: np.ndarray) -> np.ndarray:
     for text in np.unique(texts):
         if not is_number(text) or not abs(float(text)) <= GREATEST:
             raise InputError(f"{path}: {layout.label_text} has {str(text)!r}, expected a number "
-                             "to learn; --label gives their column")
+                             "to learn; --label names their column")
     return texts.astype(np.float64)
 
 
 def _fault(path: Path, layout: CsvLayout, inputs: Sequence[int], rules: CellRules) -> InputError:
-    """Return the error for the first wrong cell of a file that cannot be read.
+    """Return the error for the first wrong cell of a file.
 
     inputs: the index of each input's cell in a row.
     """
@@ -309,7 +309,7 @@ def _faults(path: Path, layout: CsvLayout, inputs: Sequence[int],
     """Yield the faults in the rows of a file, each with its line and column."""
     for line, row in islice(_rows(path, layout.delimiter), bool(layout.headings), None):
         if len(row) != layout.width:
-            yield f"line {line} has {len(row)} cells, the lines before it have {layout.width}"
+            yield f"line {line} has {len(row)} cells, but the lines before it have {layout.width}"
             return
         if layout.label is not None and (text := row[layout.label].strip()).lower() in _NO_LABEL:
             yield f"line {line}: the label is {text or 'empty'}"

@@ -1,7 +1,4 @@
-"""Samples in memory, their split, and the steps that prepare them.
-
-Functions prepare and split the samples.
-"""
+"""Samples in memory, how they are split, and the steps that prepare them."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from gossamer.errors import InputError
 from gossamer.model.metadata import Column
 
 _LEAST_SIDE = 8
-"""Smallest side of a picture that is recognised by its number of features, in pixels."""
+"""The smallest side, in pixels, of a picture that is recognised by its number of features."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +23,9 @@ class Dataset:
     shape: height and width of a sample that is a picture; None for other samples.
     pixels: True where the numbers are grey levels, 0 to 255.
     source: text that says where the samples come from.
-    columns: the columns of x; empty where nothing is known of them. Before columns.encoded() an
-    empty cell is NaN in x, and a text is its index among the texts of its column.
+    columns: the columns of x; empty where nothing is known of them. Until columns.encoded() is
+    called, NaN in x stands for an empty cell, and an index among the texts of its column for a
+    text.
     """
 
     x: np.ndarray
@@ -53,10 +51,7 @@ class Dataset:
 
 
 def prepared(data: Dataset, preparation: Preparation) -> Dataset:
-    """Return the samples after a preparation.
-
-    Raises InputError as the preparation does.
-    """
+    """Return the samples after a preparation, which may raise InputError."""
     steps = replace(preparation, shape=data.shape)
     return replace(data, x=steps(data.x, data.source), shape=steps.pad or data.shape,
                    pixels=data.pixels and not steps.scale)
@@ -65,14 +60,13 @@ def prepared(data: Dataset, preparation: Preparation) -> Dataset:
 def split(data: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
     """Draw a fraction of the samples at random.
 
-    Returns the samples that were not drawn and the samples that were drawn, both in the order of
-    the data.
-    Raises InputError where a part has no samples.
+    Returns the samples that were not drawn, and those that were, both in the order of the data.
+    Raises InputError where either part has no samples.
     """
     count = round(fraction * len(data.x))
     if not 0 < count < len(data.x):
         raise InputError(f"{data.source}: {fraction:g} of its {len(data.x)} samples are {count}; "
-                         "expected some for training and some for validation")
+                         "expected at least one to validate on, and one to train on")
     is_split_off = np.zeros(len(data.x), bool)
     is_split_off[np.random.default_rng(seed).permutation(len(data.x))[:count]] = True
     return data.rows(~is_split_off), replace(data.rows(is_split_off),
@@ -80,9 +74,9 @@ def split(data: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
 
 
 def picture_shape(features: int) -> tuple[int, int] | None:
-    """Return the sides of a square picture; None for other pixel counts.
+    """Return the sides of the square picture that has this number of pixels.
 
-    A picture has sides of at least 8 pixels.
+    Returns None where there is none, or its sides are shorter than 8 pixels.
     """
     side = math.isqrt(features)
     return (side, side) if side * side == features and side >= _LEAST_SIDE else None
@@ -94,10 +88,9 @@ def are_pixels(x: np.ndarray, shape: tuple[int, int] | None) -> bool:
 
 
 def has_grey_levels(x: np.ndarray) -> bool:
-    """Return whether numbers look like grey levels.
+    """Return whether numbers look like grey levels: all from 0 to 255, and the largest above 127.5.
 
-    None is below 0 or above 255, and the largest is above 127.5: numbers from 0 to 1, or from 0 to
-    16, are no grey levels.
+    Numbers from 0 to 1, or from 0 to 16, are no grey levels.
     """
     return bool(x.size and x.min() >= 0 and WHITE / 2 < x.max() <= WHITE)
 
@@ -108,28 +101,27 @@ WHITE = 255.0
 
 @dataclass(frozen=True)
 class Preparation:
-    """Steps that are applied to samples: scaling, then binarising, then padding.
+    """Steps that prepare samples: scaling, then binarising, then padding.
 
     Parameters
     ----------
     scale : bool
         True to divide numbers from 0 to 255 by 255.
     threshold : float, optional
-        Number from 0 to 1. Numbers that are at least as large become 1, smaller numbers become 0.
+        Number from 0 to 1: numbers of at least this become 1, smaller ones become 0.
     pad : tuple of int, optional
         Height and width to which pictures are padded with zeros on all sides, as evenly as
         possible.
     shape : tuple of int, optional
         Height and width of a sample that is a picture, before it is padded.
     grey : bool
-        True where the numbers are grey levels from 0 (black) to 255, so that a network's file
-        can also be given a picture file.
+        True where the numbers are grey levels from 0 (black) to 255, so that the trained network
+        can also be run on picture files.
     brightness : float, optional
-        Mean grey level of the samples. Comparing a picture with it shows whether dark and light
-        have to be exchanged in the picture.
+        Mean grey level of the samples, by which inverted pictures are recognised.
     columns : tuple of Column
-        Columns of the table from which the samples were made before these steps. A network's file
-        keeps them, so that `gossamer evaluate` turns other tables into numbers in the same way.
+        Columns of the table from which the samples were made. A network's file keeps them, so that
+        `gossamer evaluate` turns other tables into numbers in the same way.
     """
 
     scale: bool = False
@@ -164,13 +156,13 @@ class Preparation:
         x = np.asarray(x, np.float32)
         if self.scale:
             if x.size and (x.min() < 0 or x.max() > WHITE):
-                raise InputError(f"{source}: has numbers from {x.min():g} to {x.max():g}; "
-                                 "scaling takes 0 to 255 to 0 to 1")
+                raise InputError(f"{source}: has numbers from {x.min():g} to {x.max():g}; expected "
+                                 "0 to 255, which are scaled to 0 to 1")
             x = x / np.float32(WHITE)
         if self.threshold is not None:
             if x.size and (x.min() < 0 or x.max() > 1):
-                raise InputError(f"{source}: has numbers from {x.min():g} to {x.max():g}; only "
-                                 "such of 0 to 1 are binarised, or of 0 to 255 that are scaled")
+                raise InputError(f"{source}: has numbers from {x.min():g} to {x.max():g}; expected "
+                                 "0 to 1 to binarise, or 0 to 255 to scale and binarise")
             x = (x >= np.float32(self.threshold)).astype(np.float32)
         if self.pad is not None:
             shape, margins = self.picture(x.shape[1], source), self.margins(source)
@@ -199,13 +191,13 @@ class Preparation:
             If a sample of this many numbers is no picture of the known shape.
         """
         if self.shape is None or math.prod(self.shape) != numbers:
-            raise InputError(f"{source}: its samples are {numbers} numbers and no pictures"
-                             + (f" of {self.shape[0]}x{self.shape[1]}" if self.shape else "")
-                             + ", which could be padded")
+            shape = f" of {self.shape[0]}x{self.shape[1]}" if self.shape else ""
+            raise InputError(f"{source}: its samples are {numbers} numbers; only pictures{shape} "
+                             "can be padded")
         return self.shape
 
     def margins(self, source: str) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return how many zeros are put around a picture.
+        """Return how many rows and columns of zeros are put around a picture.
 
         Parameters
         ----------
@@ -224,7 +216,7 @@ class Preparation:
         """
         assert self.pad is not None
         if self.shape is None:
-            raise InputError(f"{source}: its samples are no pictures, which could be padded")
+            raise InputError(f"{source}: its samples are no pictures; only pictures can be padded")
         rows, columns = (padded - size for padded, size in zip(self.pad, self.shape, strict=True))
         if min(rows, columns) < 0:
             raise InputError(f"{source}: its pictures are {self.shape[0]}x{self.shape[1]}, which "

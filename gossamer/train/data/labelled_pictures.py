@@ -1,7 +1,7 @@
-"""Read labelled pictures from MNIST's idx files and from folders of classes.
+"""Labelled pictures from MNIST's idx files, and from folders of classes.
 
-A file is a big-endian header (two zero bytes, the type of its numbers, the number of dimensions
-and their sizes as int32) and then the numbers, last dimension fastest
+An idx file is a big-endian header (two zero bytes, the type of its numbers, the number of
+dimensions and their sizes as int32) and then the numbers, last dimension fastest
 (http://yann.lecun.com/exdb/mnist). This module reads files of unsigned bytes: images of shape
 (n, height, width) and labels of shape (n,).
 """
@@ -20,9 +20,9 @@ from gossamer.io.limits import opened
 from gossamer.train.data.dataset import Dataset
 
 _IMAGES, _LABELS = ("images", "idx3"), ("labels", "idx1")
-"""Words in the names of files of images, and in the names of files of labels."""
+"""Words in the names of idx files of images, and in those of their files of labels."""
 _UNSIGNED_BYTES = 8
-"""The number in a file's header that stands for unsigned bytes."""
+"""The number in an idx file's header that stands for unsigned bytes."""
 
 
 def is_named_idx(name: str) -> bool:
@@ -42,38 +42,39 @@ def is_idx(path: Path) -> bool:
 
 
 def read_idx(path: Path, limit: int | None) -> Dataset:
-    """Return the samples of a file of images and a file of labels, given the path of either file.
+    """Return the samples of a file of images and a file of labels.
 
-    The two names are the same except for the words images and labels, for idx3 and idx1, and for
-    the ending .gz.
+    The names of the files differ only in the words images and labels, idx3 and idx1, and in the
+    ending .gz.
 
-    limit: largest number of samples; None for all.
+    path: either of the two files.
+    limit: the most samples; None for all.
     """
     name = path.name.lower()
-    given_labels = any(word in name for word in _LABELS)
-    if given_labels == any(word in name for word in _IMAGES):
+    has_labels = any(word in name for word in _LABELS)
+    if has_labels == any(word in name for word in _IMAGES):
         raise InputError(f"{path}: its name does not say whether it holds images or labels; "
                          "expected two files with names like train-images-idx3-ubyte and "
                          "train-labels-idx1-ubyte")
-    partner = _partner(path, given_labels)
-    images_path, labels_path = (partner, path) if given_labels else (path, partner)
+    partner = _partner(path, has_labels)
+    images_path, labels_path = (partner, path) if has_labels else (path, partner)
     images = _array(images_path, 3, "images")
     labels = _array(labels_path, 1, "labels")
     if len(images) != len(labels):
-        raise InputError(f"{images_path} has {len(images)} images, {labels_path} has "
-                         f"{len(labels)} labels; expected as many")
+        raise InputError(f"{images_path} has {len(images)} images, but {labels_path} has "
+                         f"{len(labels)} labels; expected a label for each image")
     if images.size == 0:
         raise InputError(f"{images_path}: has {len(images)} images of {images.shape[1]}x"
-                         f"{images.shape[2]}, expected some")
+                         f"{images.shape[2]}; expected at least one pixel")
     images, labels = images[:limit], labels[:limit]
     height, width = images.shape[1:]
     x = images.reshape(len(images), -1).astype(np.float32)
     return Dataset(x, labels.astype(np.int64), (height, width), True, str(images_path))
 
 
-def _partner(path: Path, given_labels: bool) -> Path:
-    """Return the file of images for a file of labels, or the other way round."""
-    here, there = (_LABELS, _IMAGES) if given_labels else (_IMAGES, _LABELS)
+def _partner(path: Path, has_labels: bool) -> Path:
+    """Return the file of images for a file of labels, or the file of labels for one of images."""
+    here, there = (_LABELS, _IMAGES) if has_labels else (_IMAGES, _LABELS)
     name = path.name
     for old, new in zip(here, there, strict=True):
         name = name.replace(old, new)
@@ -113,15 +114,13 @@ SUFFIXES = (".bmp", ".png", ".jpg", ".jpeg")
 def read_folder(folder: Path, limit: int | None) -> Dataset:
     """Return the pictures in a folder's subfolders as grey levels.
 
-    All pictures must have the same size.
-
     The label of a picture is the name of its subfolder, as int64 where all names are whole numbers.
-    Other files and hidden folders are ignored.
+    Other files and hidden folders are ignored. All pictures must have the same size.
 
-    The classes are evenly mixed, because a network that is trained on one class after the other
-    forgets the first classes. The pictures of one class come in the order of their files' names.
+    The classes are evenly mixed, because a network that is trained on one class after another
+    forgets the first ones. The pictures of one class are in the order of their files' names.
 
-    limit: largest number of samples; None for all.
+    limit: the most samples; None for all.
     """
     files = labelled_files(folder, limit)
     first = files[0][0]
@@ -130,9 +129,9 @@ def read_folder(folder: Path, limit: int | None) -> Dataset:
     for row, (file, _) in zip(x, files, strict=True):
         pixels = _grey(file)
         if pixels.shape != shape:
-            raise InputError(f"{file}: is {pixels.shape[0]}x{pixels.shape[1]}, {first} is "
-                             f"{shape[0]}x{shape[1]}; expected pictures of one size (height x "
-                             "width)")
+            raise InputError(f"{file}: is {pixels.shape[0]}x{pixels.shape[1]}, but {first} is "
+                             f"{shape[0]}x{shape[1]} (height x width); expected pictures of one "
+                             "size")
         row[:] = pixels.reshape(-1)
     names = sorted({name for _, name in files})
     indices = np.searchsorted(names, [name for _, name in files])
@@ -143,14 +142,13 @@ def read_folder(folder: Path, limit: int | None) -> Dataset:
 def labelled_files(folder: Path, limit: int | None) -> list[tuple[Path, str]]:
     """Return the pictures in a folder's subfolders, each with its subfolder's name.
 
-    There are at most `limit`, in the order of read_folder().
-
+    limit: the most pictures, in the order of read_folder(); None for all.
     Raises InputError where there are no pictures.
     """
     classes = sorted(entry for entry in folder.iterdir()
                      if entry.is_dir() and not entry.name.startswith((".", "__")))
     if not classes:
-        raise InputError(f"{folder}: has no folders; expected one a class, with pictures "
+        raise InputError(f"{folder}: has no folders; expected one for each class, with pictures "
                          f"({', '.join(SUFFIXES)}), or files to train on")
     entries: list[tuple[float, int, Path]] = []
     for index, class_folder in enumerate(classes):

@@ -1,4 +1,4 @@
-"""Check matrices and weights that users give, and make float32 of them."""
+"""Matrices and weights that users give: their checks, and their conversion to float32."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ import scipy.sparse
 from gossamer.errors import ArrayError, GossamerWarning, cut, quoted
 
 _ROWS = 65536
-"""Number of rows that are checked for infinite numbers at once."""
+"""Rows that are checked for infinite numbers and NaN at a time, to bound the memory for it."""
 _NAMED = 5
 """The most columns that a message lists."""
 
 
 def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
-    """Return values as (rows, columns) float32, all of them finite.
+    """Return a user's matrix as (rows, columns) float32, all of it finite.
 
     values: anything that NumPy turns into an array of numbers, such as a data frame; or a sparse
     matrix of SciPy, which becomes dense.
-    columns: number of columns that `sizes` asks for; None where any number is right.
-    what: name of the values in messages: "x" or "y", perhaps with a word before it.
-    Raises InputError that says what is wrong, and TypeError where an object is no number.
+    columns: number of columns that the network's `sizes` require; None where any number is right.
+    what: name of the matrix in messages: "x" or "y", or with a word before, "validation x".
+    Raises InputError where the matrix is wrong, and TypeError where an object is neither a number
+    nor a text.
     """
     names = feature_names(values)
     array = values.toarray() if scipy.sparse.issparse(values) else np.asarray(values)
@@ -32,23 +33,25 @@ def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
         raise ArrayError(f"Complex data not supported: {what} is of type {array.dtype}, expected "
                          "real numbers")
     if array.ndim != 2:
+        # scikit-learn's checks of estimators look for the words "Reshape your data"
         width = "columns" if columns is None else columns
         raise ArrayError(f"{what} has shape {array.shape}: expected (rows, {width}). Reshape your "
-                         f"data, such as {what.split()[-1]}.reshape(-1, "
+                         f"data, such as by {what.split()[-1]}.reshape(-1, "
                          f"{1 if columns is None else columns})")
     if array.dtype.kind in "OUS":
+        # raises an error for the first text that is no number; texts of numbers are refused below
         numbers = _numbers(array, what, names)
         array = numbers if array.dtype.kind == "O" else array
     if array.dtype.kind not in "biuf":
-        raise ArrayError(f"{what} is of type {array.dtype}: expected numbers, which "
-                         ".astype(float) makes of texts")
+        raise ArrayError(f"{what} is of type {array.dtype}: expected numbers; .astype(float) "
+                         "converts texts to numbers")
     if array.shape[1] == 0:
         raise ArrayError(f"{what} has no columns, 0 feature(s) (shape={array.shape}) while a "
                          "minimum of 1 is required.")
     if columns is not None and array.shape[1] != columns:
         end = "begin" if what.endswith("x") else "end"
-        raise ArrayError(f"{what} has {array.shape[1]} columns, sizes {end} with {columns}: "
-                         "expected as many")
+        raise ArrayError(f"{what} has {array.shape[1]} columns, but sizes {end} with {columns}; "
+                         "expected the same number")
     with np.errstate(over="ignore"):
         rows = np.ascontiguousarray(array, np.float32)
     for first in range(0, len(rows), _ROWS):
@@ -63,10 +66,8 @@ def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
 
 
 def feature_names(x: Any) -> np.ndarray | None:
-    """Return the column names of a data frame, as an array of objects.
-
-    Returns None where x is no data frame or a name is no text.
-    """
+    """Return the names of a data frame's columns as an array of objects; None where x is no data
+    frame, or a name is no text."""
     names = list(getattr(x, "columns", ()))
     if not names or not all(isinstance(name, str) for name in names):
         return None
@@ -74,11 +75,12 @@ def feature_names(x: Any) -> np.ndarray | None:
 
 
 def check_feature_names(x: Any, names: np.ndarray | None, what: str) -> None:
-    """Raise InputError for other columns than those trained on.
+    """Raise InputError where x has other columns than the training samples.
 
-    Warns where x is a data frame and the samples trained on were not, or the other way round.
+    Warns where only one of the two has names of columns.
 
-    names: the names of the columns that were trained on; None where they had no names.
+    names: the names of the training samples' columns; None where they had no names.
+    what: name of x in messages.
     """
     given = feature_names(x)
     if given is None and names is None:
@@ -107,10 +109,10 @@ def check_feature_names(x: Any, names: np.ndarray | None, what: str) -> None:
 
 
 def _numbers(array: np.ndarray, what: str, names: np.ndarray | None) -> np.ndarray:
-    """Return objects as float64.
+    """Return texts and other objects as float64.
 
-    Raises InputError that names the first text that is no number, and TypeError for an object that
-    is neither text nor number.
+    Raises InputError for the first text that is no number, and TypeError for the first object that
+    is neither a text nor a number.
     """
     try:
         return array.astype(np.float64)
@@ -159,16 +161,15 @@ def checked_weights(sample_weight: Any, rows: int) -> np.ndarray:
 
 def with_classes(weights: np.ndarray | None, class_weight: Any, labels: np.ndarray,
                  classes: np.ndarray) -> np.ndarray:
-    """Return the weights of rows times those of their classes, with mean 1.
+    """Return the weights of rows, multiplied by those of their classes and divided by their mean.
 
     weights: (n,) weights of the rows; None where all are equal.
-    class_weight: a mapping from label to weight, in which a label that is left out has the weight
-    1; or "balanced", which gives each class a weight in inverse proportion to its number of rows.
+    class_weight: a mapping from label to weight, where labels without a weight have 1; or
+    "balanced", which gives each class a weight in inverse proportion to its number of rows.
     labels: (n,) index of each row's class.
     classes: the label of each class.
-    Raises InputError where class_weight is neither a mapping nor "balanced", where a weight is not
-    a finite number or is negative, where a label of class_weight is no class, and where all rows
-    get the weight 0.
+    Raises InputError where class_weight is neither, where one of its labels is no class or one of
+    its weights is no finite number of 0 or more, and where all rows get the weight 0.
     """
     if isinstance(class_weight, str) and class_weight == BALANCED:
         counts = np.bincount(labels, minlength=len(classes))
@@ -188,14 +189,14 @@ def with_classes(weights: np.ndarray | None, class_weight: Any, labels: np.ndarr
         raise ArrayError(f"class_weight {quoted(class_weight)}: expected 'balanced', a mapping "
                          "from label to weight, or None")
     of_rows = by_class[labels] * (1 if weights is None else weights.astype(np.float64))
-    return _of_mean_1(of_rows, "class_weight leaves every row the weight zero: expected a weight "
+    return _of_mean_1(of_rows, "class_weight gives every row the weight zero: expected a weight "
                                "above 0 for a class that y holds")
 
 
 def _of_mean_1(weights: np.ndarray, all_zero: str) -> np.ndarray:
     """Return weights divided by their mean, as float32.
 
-    all_zero: the message of the InputError that is raised where all of them are 0.
+    all_zero: the message of the InputError for weights that are all 0.
     """
     if not weights.any():
         raise ArrayError(all_zero)

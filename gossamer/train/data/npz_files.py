@@ -1,6 +1,7 @@
-"""Read labelled samples from .npz files.
+"""Labelled samples from .npz files.
 
-The arrays x and y, or x_train and y_train, are trained on, x_test and y_test are tested on.
+The arrays x and y, or x_train and y_train, are the training samples, and x_test and y_test are the
+test samples.
 """
 
 from __future__ import annotations
@@ -19,15 +20,13 @@ _TRAINING, _TEST = (("x", "y"), ("x_train", "y_train")), ("x_test", "y_test")
 
 
 def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset, Dataset | None]:
-    """Return the samples to train on, and the samples to test on.
-
-    The samples to test on are None where the file has none.
+    """Return the training samples, and the test samples or None.
 
     The array x is (n, features), or pictures as (n, height, width[, 1]) or (n, 1, height, width).
     The array y has n labels, which are whole numbers or texts. Files with Python objects are
     refused, and no code in them is run.
 
-    limit: largest number of samples of either set; None for all.
+    limit: the most samples of either set; None for all.
     numbers: whether y holds numbers to learn, which become float64.
     Raises InputError that names the array and what is wrong with it.
     """
@@ -51,18 +50,18 @@ def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset,
 
 
 def _has_test(path: Path, names: set[str]) -> bool:
-    """Return whether a file has test samples; warn if only one array is there."""
+    """Return whether a file has test samples. Warns where it has only one of the two arrays."""
     missing = [name for name in _TEST if name not in names]
     if len(missing) == 1:
         (present,) = {*_TEST} - {*missing}
-        warnings.warn(f"{path}: has {present} and no {missing[0]}: nothing of it is tested on",
+        warnings.warn(f"{path}: has {present} but no {missing[0]}, and so no test samples",
                       GossamerWarning, stacklevel=4)
     return not missing
 
 
 def _part(path: Path, arrays: npy.Archive, x_name: str, y_name: str, limit: int | None,
           numbers: bool) -> Dataset:
-    """Return the samples of two arrays, which are checked."""
+    """Return the samples in two arrays, after checking them."""
     x, y = (_array(path, arrays, name) for name in (x_name, y_name))
     if x.ndim < 2 or x.size == 0 or not (x.dtype == bool or np.issubdtype(x.dtype, np.floating)
                                          or np.issubdtype(x.dtype, np.integer)):
@@ -74,7 +73,7 @@ def _part(path: Path, arrays: npy.Archive, x_name: str, y_name: str, limit: int 
                          f"label a sample{hint}")
     y = y.reshape(-1)
     if len(x) != len(y):
-        raise InputError(f"{path}: {x_name} has {len(x)} samples, {y_name} has {len(y)} labels")
+        raise InputError(f"{path}: {x_name} has {len(x)} samples, but {y_name} has {len(y)} labels")
     if numbers:
         y = _targets(path, y_name, y)
     elif y.dtype.kind != "U":
@@ -110,10 +109,8 @@ def _targets(path: Path, name: str, y: np.ndarray) -> np.ndarray:
 
 
 def _array(path: Path, arrays: npy.Archive, name: str) -> np.ndarray:
-    """Return an array of the file.
-
-    Raises BadArray, or InputError where it holds Python objects.
-    """
+    """Return an array of the file. Raises InputError where it has Python objects, and BadArray
+    where it cannot be read."""
     try:
         return arrays.read(name)
     except npy.PickledObjects as error:

@@ -1,4 +1,4 @@
-"""Check, scale and hold the samples for a network."""
+"""The samples that a network is trained on: their checks, their scaling, and their memory."""
 
 from __future__ import annotations
 
@@ -16,20 +16,17 @@ from gossamer.tensor import TensorSpec, pack
 from gossamer.train.data.matrix import check_feature_names, checked_weights, feature_names, matrix
 
 _ROUNDING = 1e-6
-"""A column counts as constant where its standard deviation is at most this share of its mean: such
-a deviation may come from the rounding of float32."""
+"""The largest standard deviation of a column that counts as constant, as a share of its mean:
+rounding to float32 may cause a deviation as large."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """The standardisation of samples before training.
+    """The standardisation of samples before training: (value - mean) / standard deviation.
 
-    From each column its mean is subtracted, and the difference is divided by the column's standard
-    deviation.
-
-    x: mean and deviation of each column of x, (2, columns) float32; None where x is not scaled.
-    y: mean and deviation of each column of the targets, (2, columns) float32; None where the
-    targets are not scaled.
+    x: mean and standard deviation of each column of x, (2, columns) float32; None where x is not
+    scaled.
+    y: the same for the targets.
     """
 
     x: np.ndarray | None = None
@@ -37,7 +34,7 @@ class Scaling:
 
     @staticmethod
     def of(x: np.ndarray | None, targets: np.ndarray | None) -> Scaling:
-        """Return the scaling of these columns; None leaves x, or the targets, as they are."""
+        """Return the scaling by the means and deviations of these columns; None is not scaled."""
         return Scaling(*(None if values is None else _mean_and_deviation(values)
                          for values in (x, targets)))
 
@@ -56,12 +53,11 @@ class Scaling:
 
     def folded(self, layers: list[tuple[np.ndarray, np.ndarray]]) -> list[
             tuple[np.ndarray, np.ndarray]]:
-        """Return layers that take unscaled x and give unscaled targets.
+        """Return layers that compute unscaled targets from unscaled x, as these do from scaled x.
 
-        Weights are (units, units of the layer before), biases (units,); they are computed in
-        float64.
+        The activation of the outputs must be linear where targets are scaled.
 
-        Targets are scaled only where the outputs are linear.
+        layers: weights (units, units of the layer before) and biases (units,) of each layer.
         """
         layers = list(layers)
         if self.x is not None:
@@ -82,10 +78,8 @@ UNSCALED = Scaling()
 
 
 def _mean_and_deviation(values: np.ndarray) -> np.ndarray:
-    """Return the mean and standard deviation of columns, (2, columns) float32.
-
-    The deviation of a constant column is 1.
-    """
+    """Return mean and standard deviation of columns, (2, columns) float32; the deviation of a
+    constant column is 1."""
     mean = values.mean(axis=0, dtype=np.float64)
     deviation = values.std(axis=0, dtype=np.float64)
     deviation[deviation <= _ROUNDING * np.abs(mean)] = 1
@@ -97,7 +91,7 @@ TASKS = ("classification", "regression")
 
 @dataclass(frozen=True)
 class DataShape:
-    """The facts of samples that decide how a network is trained.
+    """What the defaults of a training depend on.
 
     rows: number of samples.
     inputs: number of columns of x.
@@ -120,7 +114,7 @@ class Samples:
     labels: (n,) index of each row's class; None for regression.
     classes: (outputs,) label of each class; None for regression.
     weights: (n,) float32, the weight of each row, 1 on average; None where all weights are equal.
-    scaling: the scaling by which `x` and `targets` were made from the user's numbers.
+    scaling: the scaling that was applied to `x` and `targets`.
     names: (inputs,) name of each column of x; None where the columns have no names.
     """
 
@@ -141,10 +135,10 @@ class Samples:
                          self.labels is not None)
 
     def on(self, device: Device, name: str, array: np.ndarray, spec: TensorSpec) -> Buffer:
-        """Return one of the arrays as a buffer of a device, laid out as the spec says.
+        """Return an array of the samples as a buffer of a device. It is uploaded only once.
 
-        The array is uploaded at the first call.
-
+        name: words for the array, for the error's message.
+        spec: how the array lies in the buffer.
         Raises OutOfMemoryError where the device has no room.
         """
         key = (device.name, spec, name, id(array))
@@ -158,10 +152,10 @@ class Samples:
         return self.targets * self.weights[:, None]
 
     def targets_for(self, loss: str) -> np.ndarray:
-        """Return the targets that are trained on, (n, outputs) float32.
+        """Return the targets that kernels get, (n, outputs) float32.
 
-        For cross-entropy the targets of each row are multiplied by the row's weight, since this
-        loss and its gradient are linear in the targets.
+        For cross-entropy they are multiplied by the rows' weights, which then need no place in the
+        kernels: this loss and its gradient are linear in the targets.
         """
         if self.weights is None or loss != "cross_entropy":
             return self.targets
@@ -180,7 +174,7 @@ class Samples:
                        scaling=scaling, _uploaded={})
 
     def digest(self) -> str:
-        """Return a hash of all numbers."""
+        """Return a hash of x, the targets and the weights."""
         digest = hashlib.sha256(f"{self.x.shape} {self.targets.shape}".encode())
         for array in (self.x, self.targets, self.weights):
             if array is not None:
@@ -192,15 +186,14 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
             what: str = "", task: str | None = None, sample_weight: Any = None) -> Samples:
     """Return checked samples.
 
-    Labels, which are integers or strings, become one-hot targets. A matrix of floats is used as the
-    targets, and so is one column of floats where the network has one output.
+    Labels, which are integers or strings, become one-hot targets. Floats are the targets
+    themselves.
 
-    sizes: units of the layers. The first number is the number of columns that x must have, the last
-    is the number of columns that the targets must have. `sizes` is empty where any numbers of
-    columns are right.
-    classes: labels that may occur; None takes the labels that do occur.
+    sizes: units of the layers: x must have as many columns as the first layer has units, and the
+    targets as many as the last. Empty where any numbers of columns are right.
+    classes: labels that may occur; None means those that do occur.
     what: word before x and y in messages: "validation " for validation data.
-    task: one of TASKS, which says what y holds; None decides by the type of y.
+    task: one of TASKS, which says what y holds; with None the type of y says it.
     sample_weight: (n,) weight of each row, or None.
     Raises InputError that names the row and column, or the label, that is wrong.
     """
@@ -214,14 +207,14 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
     rows = len(inputs)
     if y.ndim == 0 or len(y) != rows:
         length = "is one value" if y.ndim == 0 else f"has {len(y)}"
-        raise ArrayError(f"{what}x has {rows} rows, {what}y {length}: expected as many")
+        raise ArrayError(f"{what}x has {rows} rows, but {what}y {length}; expected one for each")
     weights = None if sample_weight is None else checked_weights(sample_weight, rows)
     if _are_labels(y, outputs, task, what):
         labelled = _labelled(inputs, y, outputs, classes, what, weights)
         return replace(labelled, names=feature_names(x))
     if y.ndim == 1:
         if outputs is not None and outputs > 1:
-            raise ArrayError(f"{what}y is one number a row, of type {y.dtype}, where sizes end in "
+            raise ArrayError(f"{what}y is one number a row, of type {y.dtype}, but sizes end in "
                              f"{outputs}: give integer labels (y.astype(int)) to classify, or "
                              f"targets of shape ({rows}, {outputs})")
         y = y[:, None]
@@ -230,7 +223,7 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
 
 
 def _array_of(y: Any, what: str) -> np.ndarray:
-    """Return labels or targets as an array, which has dtype object only where all are texts."""
+    """Return labels or targets as an array, whose dtype is object only where all are texts."""
     array = np.asarray(y)
     if array.dtype.kind != "O" or all(isinstance(value, str) for value in array.flat):
         return array
@@ -247,22 +240,21 @@ def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str)
         isinstance(value, str) for value in y.flat))
     if task == "regression":
         if are_texts:
-            raise ArrayError(f"{what}y holds texts: expected numbers, for the task is regression")
+            raise ArrayError(f"{what}y holds texts: expected numbers, as the task is regression")
         return False
     if y.dtype.kind in "biu" and y.ndim == 2 and y.shape[1] > 1 and np.isin(y, (0, 1)).all() and (
             task is not None or outputs is None or (y.sum(axis=1) != 1).any()):
         raise ArrayError(f"{what}y has shape {y.shape} and marks labels by 1: several labels a row "
-                         "(multilabel) are not learnt; give one label a row (y.argmax(axis=1) "
-                         "where each has one), or y.astype(float) to learn numbers")
+                         "(multilabel) cannot be learnt; give one label a row (y.argmax(axis=1) "
+                         "if each has one), or y.astype(float) to learn numbers")
     if task == "classification":
         if y.dtype.kind == "f" and (y.ndim == 1 or y.shape[1:] == (1,)):
-            # NaN and infinite numbers are no labels either
-            fractions = ~(np.isfinite(y) & (y == np.rint(y)))
-            if fractions.any():
-                row = int(np.argmax(fractions))
+            are_wrong = ~(np.isfinite(y) & (y == np.rint(y)))
+            if are_wrong.any():
+                row = int(np.argmax(are_wrong))
                 raise ArrayError(f"{what}y is continuous, with {y.flat[row]} in row {row}: "
                                  "expected whole numbers or texts as labels, neither NaN nor "
-                                 "infinite, for the task is classification")
+                                 "infinite, as the task is classification")
         return True
     if y.dtype.kind in "biu" and y.ndim == 2 and y.shape[1] > 1:
         return outputs is not None and y.shape[1] != outputs
@@ -271,24 +263,25 @@ def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str)
 
 def validation_samples(pair: tuple[Any, Any], sizes: tuple[int, ...], data: Samples,
                        task: str | None = None) -> Samples:
-    """Return the checked pair (x, y) to validate on, scaled as the training data are.
+    """Return checked samples to validate on, scaled as the training data are.
 
-    Raises InputError where only y or only the training data hold labels, and the other holds
-    numbers.
+    pair: x and y of the samples.
+    data: the training data.
+    Raises InputError where x and y do not have the kinds of the training data.
     """
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ArrayError("validation: expected a pair of x and y")
     check_feature_names(pair[0], data.names, "validation x")
     validation_data = samples(*pair, sizes, data.classes, "validation ", task)
     if (validation_data.labels is None) != (data.labels is None):
-        raise ArrayError("validation y holds labels and y numbers, or the other way round: "
+        raise ArrayError("one of y and validation y holds labels, the other holds numbers; "
                          "expected the same kind")
     return validation_data.scaled(data.scaling)
 
 
 def _labelled(inputs: np.ndarray, y: np.ndarray, outputs: int | None,
               classes: np.ndarray | None, what: str, weights: np.ndarray | None) -> Samples:
-    """Return samples whose labels y are checked, with one-hot targets."""
+    """Return samples with checked labels y and one-hot targets."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
@@ -315,10 +308,11 @@ def _labelled(inputs: np.ndarray, y: np.ndarray, outputs: int | None,
 def found_classes(y: np.ndarray, outputs: int | None) -> np.ndarray:
     """Return the classes of labels, one for each output.
 
-    Where all labels are integers from 0 to below `outputs`, the classes are all of these integers,
-    whether they occur or not. Otherwise, and where `outputs` is None, the classes are the labels
-    that occur, sorted. Raises InputError where the number of classes is not `outputs`, or where
-    there is only one class.
+    They are the labels that occur, sorted. Where all labels are integers from 0 to `outputs` - 1,
+    they are all these integers, whether they occur or not.
+
+    outputs: number of outputs; None where the labels decide it.
+    Raises InputError where there are not `outputs` classes, or there is only one.
     """
     if outputs is None:
         classes = np.unique(y)
@@ -327,8 +321,8 @@ def found_classes(y: np.ndarray, outputs: int | None) -> np.ndarray:
                              "class: expected two classes or more")
         return classes
     if outputs == 1:
-        raise ArrayError("y holds labels, and sizes end in 1: expected an output for each class, "
-                         "or floats (y.astype(float)) for one that is a number")
+        raise ArrayError("y holds labels, but sizes end in 1; expected an output for each class, "
+                         "or floats (y.astype(float)) to learn a number")
     if y.dtype.kind in "iu" and y.min() >= 0 and y.max() < outputs:
         return np.arange(outputs, dtype=y.dtype)
     classes = np.unique(y)
@@ -336,17 +330,17 @@ def found_classes(y: np.ndarray, outputs: int | None) -> np.ndarray:
         return classes
     if y.dtype.kind in "iu":
         row = int(np.argmax((y < 0) | (y >= outputs)))
-        raise ArrayError(f"y has the label {y[row]} in row {row}: sizes end in {outputs}, which "
-                         f"takes labels 0 to {outputs - 1}, or {outputs} different ones; y has "
-                         f"{len(classes)}")
-    raise ArrayError(f"y has {len(classes)} different labels, sizes end in {outputs}: expected as "
-                     f"many; they are {listed(classes)}")
+        raise ArrayError(f"y has the label {y[row]} in row {row}, and {len(classes)} different "
+                         f"labels, but sizes end in {outputs}; expected the labels 0 to "
+                         f"{outputs - 1}, or {outputs} different ones")
+    raise ArrayError(f"y has {len(classes)} different labels, but sizes end in {outputs}; expected "
+                     f"an output for each of {listed(classes)}")
 
 
 def check_kind(y: np.ndarray, classes: np.ndarray, what: str) -> None:
-    """Raise InputError where labels are texts and classes are numbers, or the other way round."""
+    """Raise InputError unless labels and classes are both texts, or both numbers."""
     if (y.dtype.kind in "USO") != (classes.dtype.kind in "USO"):
-        raise ArrayError(f"{what}y is of type {y.dtype}, the classes are {listed(classes)}: "
+        raise ArrayError(f"{what}y is of type {y.dtype}, but the classes are {listed(classes)}; "
                          "expected labels of the same kind")
 
 

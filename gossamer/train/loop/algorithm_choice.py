@@ -1,4 +1,4 @@
-"""Choose the algorithm that trains, and its config."""
+"""The choice of the algorithm that trains, and of its config."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ from gossamer.plan.tune.measures import usable
 from gossamer.plan.tune.tuner import Tuner
 
 _LEAST_MEASURED, _MOST_MEASURED = 256, 2048
-"""Smallest and largest number of samples in a measured launch. Numbers between them are powers of
+"""The fewest and the most samples in a measured launch. The numbers that are measured are powers of
 two, rounded down to complete updates, so that epochs of many lengths share one measurement."""
 _MEASURED_IN_ALL = 2**15
-"""Largest number of samples that all networks of a measured launch have together, since the float64
-reference has to train on all of them. This limit may be exceeded where each network has the
-smallest number of samples."""
+"""The most samples of all networks of a measured launch together, unless each has the fewest: the
+float64 reference, too, has to train on all of them."""
 _SHORTEST = 256
-"""A launch of at most this many samples is not halved any further to suit an algorithm."""
+"""Samples of a launch down to which it is halved to suit an algorithm."""
 
 
 @dataclass(frozen=True)
 class AlgorithmChoice:
     """The device, algorithm and config that train.
 
-    config: the tuned config; None where nothing was measured.
-    samples: largest number of samples that one launch takes.
+    config: the fastest config; None where nothing was measured.
+    samples: the most samples of one launch.
     """
 
     device: Device
@@ -44,7 +43,7 @@ class AlgorithmChoice:
     samples: int
 
     def variant(self, problem: BackpropProblem) -> Variant:
-        """Return the variant with the chosen config, else the first one."""
+        """Return the variant with the config, or the first one where it does not exist."""
         variants = [variant for variant in self.algorithm.variants(problem, self.device)
                     if variant.precision == "fp32"]
         return next((variant for variant in variants if variant.config == self.config),
@@ -53,12 +52,13 @@ class AlgorithmChoice:
 
 def choose(problem: BackpropProblem, device: Device, effort: str | None,
            algorithm: str | None) -> AlgorithmChoice:
-    """Return the algorithm and the config that train an epoch.
+    """Return the device, the algorithm and the config that train an epoch.
 
-    Where `algorithm` is a name, the algorithm of this name trains. Where it is None, the algorithm
-    that is measured to be fastest trains, or without an effort the first algorithm of _expected().
     Where no algorithm of the device can train the problem, the host trains it, with a warning.
 
+    effort: effort at which the algorithms are measured, so that the fastest trains; with None the
+    first algorithm of _expected() trains.
+    algorithm: name of the algorithm that trains; with None all algorithms may.
     Raises InputError for an unknown effort or algorithm, or where the named algorithm cannot train
     the problem.
     """
@@ -92,10 +92,8 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
 
 
 def _tell_of_slow_processor(choice: AlgorithmChoice) -> None:
-    """Warn where OpenCL on a processor trains much slower than NumPy.
-
-    That is so for all algorithms but exact blocking (docs/notes/training.md).
-    """
+    """Warn where OpenCL on a processor trains much slower than NumPy: with all algorithms but exact
+    blocking (docs/notes/training.md)."""
     device = choice.device
     if (device.compiles and device.on_processors and not device.is_simulator
             and not isinstance(choice.algorithm, Blocked)):
@@ -108,20 +106,22 @@ def _expected(problem: BackpropProblem,
               choices: Sequence[AlgorithmChoice]) -> list[AlgorithmChoice]:
     """Return the choices in the order of their expected speed, the fastest first.
 
-    The op lists its algorithms by the length of their launches, the longest first: an epoch, a
-    block of samples, a step. Exact blocking comes before all other algorithms where it, too, takes
-    one launch for an epoch, because it has the least work that must go sample by sample
-    (docs/notes/training.md).
+    Exact blocking is first where one launch of it trains an epoch, because the least of its work
+    must go sample by sample (docs/notes/training.md). The others have the op's order, by the length
+    of their launches: an epoch, a block of samples, a step.
     """
-    def follows(choice: AlgorithmChoice) -> bool:
+    def is_later(choice: AlgorithmChoice) -> bool:
         return not (isinstance(choice.algorithm, Blocked) and choice.algorithm.is_pipelined(
             problem.of_samples(choice.samples), choice.device))
-    return sorted(choices, key=follows)
+    return sorted(choices, key=is_later)
 
 
 def _supporting(problem: BackpropProblem,
                 device: Device) -> tuple[list[AlgorithmChoice], dict[str, str]]:
-    """Return the algorithms that can train, and why others cannot, by name."""
+    """Return the algorithms that can train the problem, and why others cannot, by name.
+
+    Each has the longest launches with which it can.
+    """
     choices: list[AlgorithmChoice] = []
     reasons: dict[str, str] = {}
     for algorithm in OPS[problem.op].algorithms:
@@ -138,10 +138,8 @@ def _supporting(problem: BackpropProblem,
 
 
 def _lengths(problem: BackpropProblem) -> list[int]:
-    """Return the numbers of samples that a launch may have.
-
-    They are all samples, then about half as many each time, in complete updates.
-    """
+    """Return the numbers of samples that a launch may have: all samples, then half of them again
+    and again, rounded up to complete updates."""
     lengths = [problem.samples]
     while lengths[-1] > max(_SHORTEST, problem.batch):
         lengths.append(-(-lengths[-1] // (2 * problem.batch)) * problem.batch)
@@ -150,10 +148,10 @@ def _lengths(problem: BackpropProblem) -> list[int]:
 
 def _fastest(problem: BackpropProblem, choices: Sequence[AlgorithmChoice],
              effort: str) -> AlgorithmChoice:
-    """Return the first choice whose time is within 2% of the fastest.
+    """Return the first choice whose time is within SLACK (2%) of the fastest.
 
-    A smaller problem is timed, with example_inputs(), so that all data sets of about the same
-    density share one measurement.
+    A smaller problem with random data is timed, so that data sets of about the same density share
+    one measurement.
     """
     device = choices[0].device
     measured = _measured_problem(problem)
@@ -174,10 +172,9 @@ def _fastest(problem: BackpropProblem, choices: Sequence[AlgorithmChoice],
 
 
 def _measured_problem(problem: BackpropProblem) -> BackpropProblem:
-    """Return the smaller problem that is measured.
+    """Return the smaller problem that is measured in place of an epoch.
 
-    It has no more samples than the epoch, unless the epoch has fewer than the smallest number that
-    is measured.
+    It has at most the samples of the epoch, but at least _LEAST_MEASURED.
     """
     most = min(_MOST_MEASURED, problem.samples, _MEASURED_IN_ALL // max(1, problem.networks))
     samples = max(_LEAST_MEASURED, 1 << max(0, most.bit_length() - 1))

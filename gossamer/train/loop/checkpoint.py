@@ -1,4 +1,4 @@
-"""Write and read checkpoints, files from which training continues as if it had never stopped."""
+"""Checkpoints: files from which training continues as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -25,50 +25,47 @@ from gossamer.train.loop.train_state import Best, TrainState, Validation
 _MAGIC = b"gossamer checkpoint 3\n"
 """The first bytes of a checkpoint file; the number is the version of the file format."""
 _MAY_DIFFER = ("epochs", "target_error", "patience", "keep")
-"""Settings in which a training may differ from the checkpoint that it goes on from."""
+"""Settings that may differ between a checkpoint and the training that goes on from it."""
 _SHARE = 0.05
-"""Largest share of the time that is spent on writing checkpoints."""
+"""The largest share of the time that is spent on writing checkpoints."""
 _NONE = "is no checkpoint that this gossamer wrote"
 _ANEW = "give another file, or leave resume out to start anew"
 
 
 class OtherSettings(InputError):
-    """Raised where a checkpoint belongs to other settings than the training that is to go on from
-    it.
+    """A checkpoint has other settings than the training that is to go on from it.
 
     key: name of the first setting that differs.
-    there: JSON value of that setting in the file.
-    here: JSON value of that setting in this training.
+    there, here: JSON values of the setting in the file and in this training.
     """
 
     def __init__(self, path: Path, key: str, there: Any, here: Any) -> None:
         self.path, self.key, self.there, self.here = path, key, there, here
         super().__init__(f"{path}: is the checkpoint of a network with {cut(key)} "
-                         f"{quoted(there)}, this one has {quoted(here)}: give the same "
+                         f"{quoted(there)}, but this one has {quoted(here)}: give the same "
                          f"{cut(key)}; or {_ANEW}")
 
 
 class Throttle:
-    """Limits how often checkpoints are written; `with throttle:` encloses the writing."""
+    """Limits how often checkpoints are written, to a small share of the time.
+
+    Its `with` block encloses the writing of a checkpoint.
+    """
 
     def __init__(self) -> None:
-        self._start = self._again = 0.0
+        self._start = self._due_time = 0.0
 
     @property
     def due(self) -> bool:
-        """True where the next checkpoint is due.
-
-        The first checkpoint is due at once. Later checkpoints are so seldom that writing takes only
-        a small share of the time.
-        """
-        return time.perf_counter() >= self._again
+        """Whether the next checkpoint is due; the first is due at once."""
+        return time.perf_counter() >= self._due_time
 
     def __enter__(self) -> None:
         self._start = time.perf_counter()
 
     def __exit__(self, *_: object) -> None:
         now = time.perf_counter()
-        self._again = now + (now - self._start) / _SHARE
+        self._due_time = now + (now - self._start) / _SHARE
 
 
 class Checkpointer:
@@ -97,13 +94,10 @@ class Checkpointer:
         return state
 
     def write(self, state: TrainState) -> None:
-        """Replace the file.
+        """Replace the file, unless no epoch is finished or the file has the same epoch.
 
-        Does nothing before the end of the first epoch, or where the file has the state after the
-        same epoch.
-
-        Where writing fails, the previous file stays and training continues. A warning says so at
-        the first failure, and again only after writing has worked in between.
+        Where writing fails, the previous file stays and training continues, with a warning for the
+        first of several failures in a row.
         """
         if state.epochs_done in (0, self._written):
             return
@@ -121,10 +115,7 @@ class Checkpointer:
 
 
 def save(path: Path, state: TrainState, digest: str) -> None:
-    """Write a checkpoint file, completely or not at all.
-
-    Raises InputError that names the path.
-    """
+    """Write a checkpoint file, completely or not at all. Raises InputError where this fails."""
     header = {"settings": _plain(state.settings), "data": digest, "epochs_done": state.epochs_done,
               "first": state.first, "rng": state.rng.bit_generator.state,
               "progress": [state.idle, state.least],
@@ -142,10 +133,8 @@ def save(path: Path, state: TrainState, digest: str) -> None:
 def load(path: Path, settings: Settings, digest: str) -> TrainState:
     """Return the state in a checkpoint file.
 
-    It must belong to the same settings (except epochs, target_error, patience and keep) and the
-    same data.
-
-    Raises InputError that names the file, what is wrong and what to do.
+    Raises InputError where the file has other data, other settings except those of _MAY_DIFFER, or
+    is no checkpoint.
     """
     with _checked(path):
         header, *arrays = _read(path)
@@ -161,7 +150,8 @@ def load(path: Path, settings: Settings, digest: str) -> TrainState:
 
 @contextmanager
 def _checked(path: Path) -> Iterator[None]:
-    """Turn the errors of a file with the right hash but wrong content into an InputError."""
+    """Turn the errors of a file with the right hash but wrong content, which somebody else must
+    have written, into an InputError."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
@@ -215,7 +205,7 @@ def _validation(values: Mapping[str, Any]) -> Validation:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
-    """Return a checkpoint's header, parameters, loss curve and best parameters."""
+    """Return a checkpoint's header, parameters, loss curve and weights of the best epoch."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -235,24 +225,24 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarra
 
 
 def _is_one(path: Path) -> bool:
-    """Return whether a checkpoint may replace a file.
+    """Return whether a checkpoint may replace a file: an empty one, or a checkpoint of any version,
+    complete or not.
 
-    The file has to be empty, or a checkpoint of any version, complete or not.
-
-    Raises InputError where the file cannot be read: a folder that can be written would let a
-    checkpoint replace it, whatever it holds.
+    Raises InputError where the file cannot be read. It could be replaced nevertheless where its
+    folder can be written, whatever it holds.
     """
     kind = _MAGIC[:-2]
     try:
         with path.open("rb") as file:
+            # a file that was cut short holds a beginning of `kind`
             return kind.startswith(file.read(len(kind)))
     except OSError as error:
-        raise InputError(f"{path}: cannot be read, so that it may be no checkpoint "
-                         f"({error.strerror or error}): give another file, or remove it") from None
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}), and may not be a "
+                         "checkpoint: give another file, or remove it") from None
 
 
 def _plain(settings: Settings) -> dict[str, Any]:
-    """Return the settings that must be the same to resume, as JSON values."""
+    """Return the settings without those of _MAY_DIFFER, as JSON values."""
     values = {field.name: getattr(settings, field.name) for field in fields(settings)
               if field.name not in _MAY_DIFFER}
     return {**values, "sizes": list(settings.sizes), "schedule": name(settings.schedule)}

@@ -1,4 +1,4 @@
-"""The settings with which a network is trained, and learning rate schedules."""
+"""The settings with which a network is trained, and schedules of the learning rate."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ INITIAL = ("glorot", "uniform")
 OPTIMISERS = ("adam", "sgd")
 KEEP = ("best", "last")
 UNIFORM = 0.05
-"""The largest magnitude of the published initial weights."""
+"""The largest magnitude of the initial parameters with "uniform", as in the published training."""
 HIDDEN = (100,)
 """Units of the hidden layers where neither `sizes` nor `hidden` is given."""
 _BATCH = 200
-"""Number of samples of an update where `batch` is not given; all samples where there are fewer."""
+"""Number of samples of an update where `batch` is not given, unless there are fewer in all."""
 _RATES = {"adam": 0.001, "sgd": 0.1}
 """The learning rate of each optimiser where none is given."""
 _MOST = 2**31 - 1
-"""Largest number of parameters that the 32-bit indices of kernels can count."""
+"""The most parameters that kernels can address with indices of 32 bits."""
 _RANGES = {"sigmoid": (0, 1), "tanh": (-1, 1)}
-"""The lower and the upper bound of the values of an activation."""
+"""The lower and the upper bound of the values of each activation that has bounds."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Settings:
 
     sizes: number of units of each layer, inputs first.
     The other fields are the parameters of MLP with the same names. `loss`, `learning_rate` and
-    `batch` have values here also where the MLP leaves them open. For an `output` of None,
-    BackpropProblem.output_activation gives the activation.
+    `batch` are never None here. Where `output` is None, BackpropProblem.output_activation is the
+    activation of the outputs.
     Raises InputError that names a wrong setting.
     """
 
@@ -64,7 +64,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.momentum and self.optimiser == "adam":
-            raise InputError(f"momentum {self.momentum!r}: goes with the optimiser sgd; Adam has "
+            raise InputError(f"momentum {self.momentum!r}: is for the optimiser 'sgd'; Adam has "
                              "its own")
         try:
             count = self.problem(0, 0).parameter_count
@@ -98,9 +98,8 @@ class Settings:
     def of(mlp: Any, data: DataShape) -> Settings:
         """Return the settings with which an MLP is trained on samples of this shape.
 
-        Where the MLP leaves the loss, the output or the batch open, the shape decides. Where it
-        leaves the learning rate open, the optimiser decides. Other settings may stay None.
-        Raises InputError that names a wrong setting.
+        A loss, output or batch of None follows from the shape, and a learning rate of None from the
+        optimiser. Raises InputError that names a wrong setting.
         """
         labelled, optimiser = data.labelled, mlp.optimiser
         loss = mlp.loss or ("cross_entropy" if labelled else "squared_error")
@@ -122,8 +121,10 @@ class Settings:
 
     def problem(self, rows: int, samples: int, networks: int = 1,
                 weighted: bool = False) -> BackpropProblem:
-        """Return the problem of one epoch over `samples` samples of data with `rows` rows.
+        """Return the problem of one epoch.
 
+        rows: number of rows of the data.
+        samples: number of rows on which each network is trained.
         weighted: whether the samples have weights.
         """
         return BackpropProblem(
@@ -148,15 +149,13 @@ class Settings:
         if outside.any():
             row, column = np.argwhere(outside)[0]
             raise InputError(f"y has {targets[row, column]:g} in row {row}, column {column}: the "
-                             f"outputs are a {activation}, which gives {least} to {most}; take "
-                             "output='linear', or bring y into that range")
+                             f"outputs have the activation {activation}, which gives {least} to "
+                             f"{most}; take output='linear', or bring y into that range")
 
     def start(self, rng: np.random.Generator) -> np.ndarray:
-        """Return the initial parameters, (parameter_count,) float32.
+        """Return the initial parameters, (parameter_count,) float32, for all devices the same.
 
-        Behind weights and biases are zeros for the numbers that the optimiser keeps.
-
-        All devices get the same initial weights.
+        Zeros for the numbers that the optimiser keeps follow the weights and biases.
         """
         problem = self.problem(0, 0)
         parameters = np.zeros(problem.parameter_count, np.float32)
@@ -170,18 +169,15 @@ class Settings:
         return parameters
 
     def numbers(self, epochs: int) -> tuple[float, float, float]:
-        """Return learning rate, momentum and weight decay of an epoch.
-
-        It follows `epochs` finished epochs.
-        """
+        """Return learning rate, momentum and weight decay of the epoch after `epochs` epochs."""
         return (self.learning_rate * factor(self.schedule, epochs), self.momentum,
                 self.weight_decay)
 
 
 def given_sizes(mlp: Any) -> tuple[int, ...]:
-    """Return the units of all layers that `sizes` gives; () where it is empty.
+    """Return the parameter `sizes` of an MLP as a tuple; () where it is empty or None.
 
-    Raises InputError where `sizes` is wrong.
+    Raises InputError where it is wrong, or where `hidden` is given too.
     """
     sizes = mlp.sizes
     if sizes is None or (not isinstance(sizes, str | int) and len(sizes) == 0):
@@ -193,17 +189,16 @@ def given_sizes(mlp: Any) -> tuple[int, ...]:
         raise InputError(f"sizes {tuple(map(int, sizes))}: expected {example}; hidden layers alone "
                          "are given by hidden")
     if mlp.hidden is not None:
-        raise InputError(f"hidden {mlp.hidden!r}: sizes {tuple(map(int, sizes))} say all layers; "
-                         "give one of them")
+        raise InputError(f"hidden {mlp.hidden!r}: sizes {tuple(map(int, sizes))} give all layers; "
+                         "leave one of the two out")
     return tuple(map(int, sizes))
 
 
 def units(mlp: Any, inputs: int, outputs: int) -> tuple[int, ...]:
     """Return the numbers of units of all layers of an MLP.
 
+    inputs, outputs: the first and the last number where the MLP's `sizes` is empty.
     Raises InputError where `sizes` or `hidden` of the MLP is wrong.
-
-    inputs, outputs: the first and the last number where `sizes` of the MLP is empty.
     """
     if sizes := given_sizes(mlp):
         return sizes
@@ -239,7 +234,7 @@ def _whole(mlp: Any, name: str) -> int:
 
 
 Schedule = str | Sequence[Any] | Callable[[int], float]
-"""A schedule as a user gives it; factor() says what each kind of schedule means."""
+"""A schedule of the learning rate as a user gives it; see factor()."""
 
 _EXPECTED = "expected 'constant', 'inverse', ('step', epochs, factor) or a function of the epoch"
 
@@ -248,15 +243,15 @@ def factor(schedule: Schedule, epochs: int) -> float:
     """Return the factor of the learning rate in the epoch that follows `epochs` finished epochs.
 
     schedule: "constant" gives 1; "inverse" gives 1 / (1 + epochs); ("step", every, by) gives
-    by ** (epochs // every); a function gives what it returns for `epochs`.
-    Raises InputError for another schedule, or a function that does not return a number of at
-    least 0.
+    by ** (epochs // every); a function gives its result for `epochs`.
+    Raises InputError for any other schedule, or where a function does not return a number of 0 or
+    more.
     """
     if callable(schedule):
         result: Any = schedule(epochs)
         if not _is_number(result) or result < 0:
-            raise InputError(f"schedule {name(schedule)}: expected a factor of 0 or more for epoch "
-                             f"{epochs}, got {result!r}")
+            raise InputError(f"schedule {name(schedule)}: expected a factor of 0 or more after "
+                             f"{epochs} epochs, got {result!r}")
         return float(result)
     if isinstance(schedule, str):
         if schedule == "constant":
@@ -276,7 +271,7 @@ def factor(schedule: Schedule, epochs: int) -> float:
 
 
 def name(schedule: Schedule) -> str:
-    """Return the schedule as text, which is the same in every process."""
+    """Return a schedule as text that is the same in every process."""
     if callable(schedule):
         module = getattr(schedule, "__module__", type(schedule).__module__)
         return f"{module}.{getattr(schedule, '__qualname__', type(schedule).__qualname__)}"

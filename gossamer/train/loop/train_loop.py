@@ -1,4 +1,5 @@
-"""Train several networks together in one loop, and notice when the training of one diverges."""
+"""The loop that trains several networks together, and notices where the training of one diverges.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +22,11 @@ from gossamer.train.loop.train_state import TrainState, Validation
 from gossamer.train.loop.trainer import Trainer
 
 _FIRST = 10
-"""The number of samples at the beginning of training. Later losses are compared with the mean loss
-of these samples; where the first update has more samples, with the mean loss of all samples of the
-first update."""
+"""The number of first samples, with whose mean loss later losses are compared. Where the first
+update has more samples, they are all of its samples."""
 _GROWTH = 1e6
-"""Training has diverged when the mean loss of an epoch is more than this factor times the mean loss
-of the first samples, or times the loss of an untrained network where the latter is larger."""
+"""Training has diverged where the mean loss of an epoch is more than this factor times the mean
+loss of the first samples, or times the loss of an untrained network if that is larger."""
 
 Validate = Callable[[TrainState], Validation]
 """A function that validates a network with the parameters after its last epoch."""
@@ -39,26 +39,28 @@ class _Slot:
     state: the network's training state.
     rows: (samples,) int32 indices of the rows that the network is trained on.
     start: number of epochs that were finished when the loop began.
-    previous: the random generator of the state as it was before the last epoch.
-    parameters_fetched: True where the state has the parameters after its last epoch; otherwise
-    these parameters are only on the device.
+    previous: the state's random generator from before the last epoch.
+    has_parameters: whether the state has the parameters after its last epoch, which otherwise are
+    only on the device.
     """
 
     state: TrainState
     rows: np.ndarray
     start: int
     previous: np.random.Generator
-    parameters_fetched: bool = True
+    has_parameters: bool = True
 
 
 class TrainLoop:
     """Trains several networks together.
 
-    The networks have the same sizes, activation, loss and batch, and the same number of samples.
-    All of them use momentum, or none of them does.
+    The networks have the same sizes, activation, loss, batch and number of samples. Either all of
+    them use momentum, or none does.
 
     states: the training state of each network, which the loop changes.
-    rows: for each state the indices of the rows of `data` that it is trained on.
+    data: samples from which all networks take their rows.
+    rows: for each state, the indices of the rows of `data` that it is trained on.
+    effort, algorithm: what choose() takes for the choice of the algorithm.
     validate: function that validates a state after each epoch; None without validation data.
     """
 
@@ -82,16 +84,14 @@ class TrainLoop:
 
     @property
     def active(self) -> bool:
-        """True where any state needs a further epoch."""
+        """Whether any state needs a further epoch."""
         return not all(slot.state.ended for slot in self._slots)
 
     def step(self) -> float:
-        """Train, for one epoch, all states whose training has not ended.
+        """Train all states whose training has not ended for one epoch, and return its seconds.
 
-        Returns the duration of the epoch in seconds.
-
-        After the call, a state that ended with this epoch, or diverged in this epoch, holds its
-        parameters. All other states get their parameters from fetch_parameters().
+        A state whose training ends with this epoch then has its parameters. The other states get
+        theirs only by fetch_parameters().
         """
         active_slots = [(index, slot) for index, slot in enumerate(self._slots)
                         if not slot.state.ended]
@@ -113,7 +113,7 @@ class TrainLoop:
                 self._count(slot, next_generators[index], float(means[index]))
         self._trainer.accept()
         self._note_progress([slot for _, slot in active_slots])
-        if any(slot.state.ended and not slot.parameters_fetched for _, slot in active_slots):
+        if any(slot.state.ended and not slot.has_parameters for _, slot in active_slots):
             self.fetch_parameters()
         if debug.level() >= 2:
             debug.show(f"{self.problem.describe()}: {self.algorithm} on {self.device.name}: "
@@ -122,7 +122,7 @@ class TrainLoop:
         return seconds
 
     def _note_progress(self, slots: Sequence[_Slot]) -> None:
-        """Record the validation, or else the loss, of the epoch in each state."""
+        """Record in each state the epoch's result on validation data, or without them its loss."""
         if self._validate is not None:
             self.fetch_parameters()
         for slot in slots:
@@ -140,25 +140,25 @@ class TrainLoop:
         """
         trainer = self._trainer
         stale_slots = [(index, slot) for index, slot in enumerate(self._slots)
-                       if not slot.parameters_fetched and not slot.state.failure]
+                       if not slot.has_parameters and not slot.state.failure]
         if not stale_slots:
             return
         if any(slot.state.epochs_done - slot.start == trainer.begun for _, slot in stale_slots):
-            # Ctrl-C may have come after the epoch was counted and before the trainer accepted it
+            # Ctrl-C may have come between the counting of the epoch and its acceptance
             trainer.accept()
         parameters = trainer.parameters()
         for index, slot in stale_slots:
-            # Ctrl-C may have come after the loss was appended and before the epoch was counted
+            # Ctrl-C may have come after _count() appended the loss and before it counted the epoch
             del slot.state.curve[slot.state.epochs_done:]
             if np.isfinite(parameters[index]).all():
-                slot.state.parameters, slot.parameters_fetched = parameters[index], True
+                slot.state.parameters, slot.has_parameters = parameters[index], True
             else:
                 self._step_back(index, slot, 1 + trainer.begun - trainer.accepted)
 
     def _next_order(self) -> tuple[np.ndarray, list[np.random.Generator]]:
-        """Return the order of the next epoch, and the random generators after it.
+        """Return the order of the next epoch, and the states' random generators after it.
 
-        The order is (states, samples) int32.
+        The order is (states, samples) int32, the rows in the order in which they are trained on.
         """
         generators = [slot.state.rng for slot in self._slots]
         if not any(slot.state.settings.shuffle for slot in self._slots):
@@ -178,10 +178,12 @@ class TrainLoop:
 
     def _find_diverged(self, active_slots: Sequence[tuple[int, _Slot]], means: np.ndarray,
                        order: np.ndarray) -> None:
-        """Find out which states diverged in this epoch.
+        """Find the states that diverged in this epoch, and record their failure.
 
-        The samples' losses are fetched only in a state's first epoch, and where a mean loss exceeds
-        its bound.
+        The losses of the samples are fetched only in a state's first epoch, and where its mean loss
+        exceeds the bound.
+
+        means: mean loss of each network. A mean that overflowed is computed again.
         """
         slots_to_check = [(index, slot) for index, slot in active_slots if slot.state.first is None
                           or not means[index] <= self._bound(slot.state.first)]
@@ -196,12 +198,12 @@ class TrainLoop:
             if bad is None:
                 state.first = first
                 if not np.isfinite(means[index]):
-                    # the sum of the losses overflowed float32
+                    # the losses are finite, but their sum overflowed float32
                     means[index] = state_losses.mean(dtype=np.float64)
                 continue
             before = self._trainer.before(1)[index]
             if np.isfinite(before).all():
-                state.parameters, slot.parameters_fetched = before, True
+                state.parameters, slot.has_parameters = before, True
                 state.failure = (
                     f"diverged in epoch {state.epochs_done + 1} at sample {bad + 1} (row "
                     f"{order[index, bad]}): its loss is {state_losses[bad]:g}"
@@ -210,11 +212,15 @@ class TrainLoop:
                 self._step_back(index, slot, 2)
 
     def _comparison(self, state: TrainState, losses: np.ndarray, bad: int) -> str:
-        """Return the text that compares a diverged loss with the first ones."""
+        """Return text with the mean loss of the first samples; "" where there is none.
+
+        losses: the loss of each sample in the epoch.
+        bad: index of the sample at which training diverged.
+        """
         first = state.first
         if first is None:
-            # if the bad sample is one of the first samples, the mean is over the samples before it
-            # whose losses were computed before the first update
+            # where training diverged among the first samples, only those before the bad one count
+            # whose losses the first update cannot have changed
             early = losses[:self._early if bad >= self._early else min(bad, self.problem.batch)]
             if not len(early):
                 return ""
@@ -222,27 +228,35 @@ class TrainLoop:
         return f", the first samples' was {first:g}"
 
     def _bound(self, first: float) -> float:
-        """Return the largest mean loss of an epoch that does not count as diverged."""
+        """Return the mean loss of an epoch above which training has diverged.
+
+        first: mean loss of the first samples.
+        """
         least = max(first, self._untrained_loss)
         return _GROWTH * least if 0 < least < math.inf else sys.float_info.max
 
     def _count(self, slot: _Slot, rng: np.random.Generator, mean: float) -> None:
-        """Count an epoch as finished."""
+        """Count an epoch as finished.
+
+        rng: the random generator after the epoch.
+        mean: mean loss of the epoch.
+        """
         state = slot.state
-        slot.previous, slot.parameters_fetched = state.rng, False
+        slot.previous, slot.has_parameters = state.rng, False
         state.curve.append(mean)
-        # both change in one call, so that they fit together whenever Ctrl-C comes
+        # both change in one call, so that Ctrl-C cannot come between them
         vars(state).update(rng=rng, epochs_done=state.epochs_done + 1)
 
     def _step_back(self, index: int, slot: _Slot, epochs: int) -> None:
-        """Undoe the last finished epoch, whose last update made parameters infinite or NaN.
+        """Undo a state's last finished epoch, whose last update made parameters infinite or NaN.
 
-        epochs: how many of the trainer's epochs are undone to get the state's parameters.
+        epochs: how many epochs of the trainer before the present one the state's parameters were
+        last right: 1 or 2.
         """
         state = slot.state
         state.failure = (f"diverged in epoch {state.epochs_done} at its last sample: the "
                          "parameters are no longer finite")
-        state.parameters, slot.parameters_fetched = self._trainer.before(epochs)[index], True
+        state.parameters, slot.has_parameters = self._trainer.before(epochs)[index], True
         state.rng, state.epochs_done = slot.previous, state.epochs_done - 1
         state.curve.pop()
 
@@ -252,10 +266,10 @@ class TrainLoop:
 
 
 def _first_bad_sample(losses: np.ndarray, bound: float) -> int | None:
-    """Return the first sample whose loss is not finite.
+    """Return the index of the sample at which training diverged; None where it did not.
 
-    Where all losses are finite and their mean exceeds the bound, returns the first sample whose
-    loss exceeds the bound. Returns None where training did not diverge.
+    That is the first sample whose loss is not finite or, where their mean exceeds the bound, the
+    first whose loss exceeds it.
     """
     bad = ~np.isfinite(losses)
     if not bad.any():
@@ -266,10 +280,8 @@ def _first_bad_sample(losses: np.ndarray, bound: float) -> int | None:
 
 
 def _untrained_loss(problem: BackpropProblem, targets: np.ndarray) -> float:
-    """Return the mean loss of a network that has learned nothing.
-
-    All of its outputs are 0, or all classes are equally likely.
-    """
+    """Return the mean loss of a network that has learnt nothing: its outputs are 0 or, with
+    cross-entropy, all classes are equally likely."""
     if problem.loss == "cross_entropy":
         return float(targets.mean(dtype=np.float64)) * problem.sizes[-1] * math.log(
             problem.sizes[-1])

@@ -21,9 +21,9 @@ class Progress:
     epoch : int
         Number of finished epochs, from 1.
     epochs : int
-        Largest number of epochs that are trained.
+        The most epochs that are trained.
     loss : float
-        Mean loss of the epoch; the loss of a sample is computed before the update to which the
+        Mean loss of the epoch. The loss of a sample is computed before the update to which the
         sample belongs.
     validation_loss : float or None
         Mean loss on the validation data after the epoch; None without validation data.
@@ -52,8 +52,8 @@ class Progress:
     def score(self) -> float:
         """Score on the training data with the parameters after the epoch.
 
-        The score is computed when it is read, which is possible until on_epoch returns. Where there
-        are more than 10,000 rows, it is computed on 10,000 of them, which are spread over all rows.
+        The score is computed when it is read, which is possible until on_epoch returns. Of more
+        than 10,000 rows, it is computed on 10,000 that are spread over all.
 
         Returns
         -------
@@ -67,8 +67,7 @@ OnEpoch = Callable[[Progress], None]
 
 
 _LEAST_GAIN = 1e-4
-"""A mean loss counts as an improvement where it is below the mean loss of the last improvement by
-at least this difference."""
+"""By how much a loss must be smaller to count as an improvement."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +82,8 @@ class Validation:
     score: float
 
     def is_better(self, other: Validation) -> bool:
-        """Return whether the score is higher, or equal with a smaller loss.
-
-        The loss has to be smaller by at least _LEAST_GAIN.
-        """
+        """Return whether the score is higher, or equal with a loss that is smaller by _LEAST_GAIN
+        or more."""
         return self.score > other.score or (
             self.score == other.score and self.loss <= other.loss - _LEAST_GAIN)
 
@@ -118,9 +115,9 @@ class TrainState:
     validation: the result after the last epoch; None without validation data.
     best: the best epoch so far; None without validation data, or where the last epoch is kept.
     idle: number of epochs since the last improvement.
-    least: the mean loss of the last epoch that note_loss() counted as an improvement.
-    failure: text that says how training diverged, or "". After training diverged, the other fields
-    have their values from before the epoch that diverged.
+    least: the mean loss of the last improvement by note_loss().
+    failure: text that says how training diverged, or "". The other fields then have their values
+    from before the epoch that diverged.
     """
 
     settings: Settings
@@ -142,9 +139,9 @@ class TrainState:
         return TrainState(settings, rng, settings.start(rng))
 
     def under(self, settings: Settings) -> TrainState:
-        """Return the state in which training goes on from the kept parameters with other settings.
+        """Return a state from which training goes on with other settings and the kept parameters.
 
-        Velocities and Adam's means stay where both settings have them, and else start at 0.
+        Velocities and Adam's means stay where both settings have them, and otherwise start at 0.
         """
         problem, before = settings.problem(0, 0), self.settings.problem(0, 0)
         parameters = np.zeros(problem.parameter_count, np.float32)
@@ -156,36 +153,33 @@ class TrainState:
 
     @property
     def kept_weights(self) -> np.ndarray:
-        """The parameters of the trained network, (weight_count,) float32.
-
-        They are those after the best epoch where it is to be kept and is known, else those after
-        the last epoch.
-        """
+        """The weights and biases after the kept epoch, (weight_count,) float32."""
         if self.best is not None and self.settings.keep == "best":
             return self.best.weights
         return self.parameters[:self.settings.problem(0, 0).weight_count]
 
     @property
     def kept_epoch(self) -> int:
-        """Number of the epoch after which the network has its kept parameters."""
+        """Number of the kept epoch: the best one where it is to be kept and known, else the last.
+        """
         if self.best is not None and self.settings.keep == "best":
             return self.best.epoch
         return self.epochs_done
 
     @property
     def reached(self) -> bool:
-        """True where the mean loss of the last epoch met the target error."""
+        """Whether the mean loss of the last epoch met the target error."""
         target = self.settings.target_error
         return target is not None and bool(self.curve) and self.curve[-1] <= target
 
     @property
     def out_of_patience(self) -> bool:
-        """True where the number of epochs since the last improvement has reached the patience."""
+        """Whether the number of epochs since the last improvement has reached the patience."""
         return self.settings.patience is not None and self.idle >= self.settings.patience
 
     @property
     def ended(self) -> bool:
-        """True where no further epoch is trained."""
+        """Whether no further epoch is trained."""
         return (bool(self.failure) or self.reached or self.out_of_patience
                 or self.epochs_done >= self.settings.epochs)
 
@@ -197,11 +191,8 @@ class TrainState:
             self.least = self.curve[-1]
 
     def note_validation(self, validation: Validation) -> None:
-        """Record the result of the last epoch on the validation data.
-
-        Where the best epoch is kept and the last epoch is the best so far, the parameters after the
-        last epoch are recorded too.
-        """
+        """Record the result of the last epoch on the validation data, and its parameters where it
+        is the best so far and the best is kept."""
         self.validation = validation
         if self.settings.keep != "best":
             self.note_loss()

@@ -1,4 +1,4 @@
-"""Trainer: trains networks epoch by epoch, over data that stay on one device."""
+"""Trainer: the training of networks on one device, epoch by epoch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from gossamer.train.loop.algorithm_choice import AlgorithmChoice
 
 
 class Trainer:
-    """Trains networks of the same sizes, each with its own parameters, settings and order of
-    samples.
+    """Trains networks of the same sizes, each with its own parameters, settings and order.
+
+    An epoch counts only when it is accepted, so that the caller can go back to the parameters from
+    before it.
 
     problem: one epoch over the data.
     parameters: (networks, parameter_count) float32, the parameters before the first epoch.
@@ -59,11 +61,11 @@ class Trainer:
     def run(self, order: np.ndarray, settings: np.ndarray) -> np.ndarray:
         """Train one epoch and return the networks' mean losses, (networks,) float64.
 
-        The epoch counts once accept() is called.
+        The epoch counts once accept() is called. An array that is the same object as in the last
+        call is not copied to the device again.
 
         order: (networks, samples) int32, the rows in the order in which they are trained on.
         settings: (networks, 3) float32, learning rate, momentum and weight decay.
-        An array that is the same object as in the last call is not copied to the device again.
         """
         device = self._device
         self._write("order", self._order, order, self._in_parts)
@@ -107,10 +109,8 @@ class Trainer:
         return self._read(self._previous[0] if self.begun > self.accepted else self._parameters)
 
     def before(self, epochs: int) -> np.ndarray:
-        """Return the parameters from before the last one or two epochs.
-
-        They are (networks, parameter_count) float32.
-        """
+        """Return the parameters from before the last one or two epochs, (networks,
+        parameter_count) float32."""
         return self._read(self._previous[epochs - 1])
 
     def launch(self, part: _Part, order: Buffer, losses: Buffer, stream: Any) -> None:
@@ -127,23 +127,24 @@ class Trainer:
 
     def _write(self, name: str, buffer: Buffer, array: np.ndarray,
                stored: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Write an array as `stored` arranges it, unless the buffer holds it already."""
+        """Write an array to a buffer, unless the buffer holds the same object already.
+
+        stored: function that arranges the array as it lies in the buffer.
+        """
         if self._written.get(name) is not array:
             self._device.write(buffer, stored(array))
             self._written[name] = array
 
     def _in_parts(self, order: np.ndarray) -> np.ndarray:
-        """Return the order as it lies in device memory.
-
-        The order of each part is an array (networks, samples), one part after the other.
-        """
+        """Return the order of an epoch as it lies in device memory: for each part, an array
+        (networks, samples of the part)."""
         stored = np.zeros(self._order.nbytes // 4, np.int32)
         for memory, columns in self._part_slices():
             stored[memory] = order[:, columns].ravel()
         return stored
 
     def _part_slices(self) -> list[tuple[slice, slice]]:
-        """Return each part's slice of memory, and its slice of the samples."""
+        """Return each part's slice of memory in numbers, and its slice of the samples."""
         slices, start, column = [], 0, 0
         for part in self._parts:
             spec = part.problem.inputs[2]
@@ -155,7 +156,7 @@ class Trainer:
 
 
 class _Part:
-    """The samples of an epoch that one launch of the algorithm trains on."""
+    """A part of an epoch: the samples on which one launch of the algorithm trains."""
 
     def __init__(self, problem: BackpropProblem, choice: AlgorithmChoice) -> None:
         device = choice.device
@@ -170,18 +171,15 @@ class _Part:
                       if algorithm.supports(self.mean, device) is None)
         self._average = reduce, reduce.prepare(Weights({}, device), self.mean, next(iter(
             reduce.variants(self.mean, device))), device)
-        # recording a single kernel as a graph gains nothing
+        # a graph of a single kernel would gain nothing
         self.recordable = device.limits.graph and len(self.state.launches) != 1
         self._graph: Callable[..., None] | None = None
         self._runs = 0
         self._graph_buffers: tuple[Buffer, Buffer] | None = None
 
     def run(self, trainer: Trainer, order: Buffer, losses: Buffer) -> None:
-        """Train on the part.
-
-        From the second time on it replays a captured graph, which has its own buffers for the order
-        and the losses.
-        """
+        """Train on the part. From the second time on this replays a captured graph, which has
+        buffers of its own for the order and the losses."""
         if not self.recordable or self._runs == 0:
             trainer.launch(self, order, losses, None)
         else:
@@ -208,7 +206,7 @@ class _Part:
 
 
 def _parts(problem: BackpropProblem, choice: AlgorithmChoice) -> list[_Part]:
-    """Return the parts of an epoch in order; parts of equal length are the same object."""
+    """Return the parts of an epoch in order. Parts of the same length are the same object."""
     length = min(choice.samples, problem.samples)
     parts = [_Part(problem.of_samples(length), choice)] * (problem.samples // length)
     rest = problem.samples % length

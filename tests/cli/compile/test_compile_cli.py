@@ -99,7 +99,7 @@ def test_lines_are_told_once_and_threads_only_on_the_host(
     call = ("run", network, "--input", tmp_path / "x.npy")
     told = run(*call, "--threads", "2", "--device", device_name).stderr
     assert told == ("" if device_name == "host" else f"notice: --threads 2: has no effect on "
-                    f"{device_name}; layers on the host take these threads\n")
+                    f"{device_name}; only layers on the host take these threads\n")
     for verb in (("compile", network), call, ("serve", network)):
         assert "--threads 0: expected all, or a number of 1 or more" in run(
             *verb, "--threads", "0").stderr

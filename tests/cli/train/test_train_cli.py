@@ -192,7 +192,7 @@ def test_demo(tmp_path, monkeypatch):
     labels = sources.load(sources.mnist()[1], limit=16)[0].y
     assert (np.array(answers, int) == labels).sum() >= 8
     assert fails(2, "train", "--demo", "-o", tmp_path / "m.onnx") == (
-        f"error: --output {tmp_path / 'm.onnx'}: expected a folder, for the demo writes several "
+        f"error: --output {tmp_path / 'm.onnx'}: expected a folder, as the demo writes several "
         "files")
     monkeypatch.setattr(charts, "missing", lambda: "matplotlib is not installed")
     (tmp_path / "file").write_text("")

@@ -124,16 +124,16 @@ def test_an_absent_class_keeps_its_place(model, tmp_path):
     result = succeeds(*train(path, model, "--json", sizes="9,6,5"))
     facts = json.loads(result.stdout)
     assert facts["classes"] == ["0", "1", "2", "3", "4"]
-    assert result.stderr == (f"notice: --sizes 9,6,5: ends in 5 outputs, {path} has samples of 3 "
-                             "classes; --sizes 9,6,3 has an output for each\n")
+    assert result.stderr == (f"notice: --sizes 9,6,5: ends in 5 outputs, but {path} has samples of "
+                             "3 classes; --sizes 9,6,3 has an output for each\n")
     entries = {entry.key: entry.value for entry in onnx.load(model).metadata_props}
     assert json.loads(entries["classes"]) == facts["classes"]
 
 
 def test_hidden_units_in_place_of_outputs(samples, model):
     assert succeeds(*train(samples, model, sizes="9,6")).stderr == (
-        f"notice: --sizes 9,6: ends in 6 outputs, {samples} has samples of 3 classes; --sizes 9,3 "
-        "has an output for each, --sizes 9,6,3 hidden units too\n")
+        f"notice: --sizes 9,6: ends in 6 outputs, but {samples} has samples of 3 classes; --sizes "
+        "9,3 has an output for each, --sizes 9,6,3 hidden units too\n")
     assert succeeds(*train(samples, model)).stderr == ""
 
 

@@ -177,7 +177,7 @@ def levels(columns, greatest):
 def test_a_demo_that_comes_to_nothing_leaves_no_folder(samples, tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "mnist", lambda: (samples, samples))
     words = ("train", "--demo", "--device", "host", "-o", tmp_path / "demo")
-    assert "only such of 0 to 1 are binarised" in fails(2, *words)
+    assert "expected 0 to 1 to binarise" in fails(2, *words)
     assert "--pad 32: expected" in fails(2, *words, "--pad", "32")
     assert not (tmp_path / "demo").exists()
     (tmp_path / "demo").mkdir()
@@ -194,8 +194,8 @@ def test_a_checkpoint_of_other_settings(samples, model, tmp_path, words, there, 
     words = [*words, "--checkpoint", tmp_path / "c.ckpt"]
     succeeds(*train(samples, model, *words[-2:]))
     assert fails(2, *train(samples, model, *words, "--resume")) == (
-        f"error: {tmp_path / 'c.ckpt'}: is the checkpoint of a network with {there}, this one has "
-        f"{here}: give {there}; or give another file, or leave --resume out to start anew")
+        f"error: {tmp_path / 'c.ckpt'}: is the checkpoint of a network with {there}, but this one "
+        f"has {here}; give {there} or another file, or leave --resume out to start anew")
 
 
 def test_a_checkpoint_of_other_samples(samples, model, tmp_path):

@@ -212,7 +212,7 @@ def test_contiguous_is_what_numpy_calls_contiguous(shape: tuple[int, ...]) -> No
     ({"strides": (1, 2)}, None, r"shape \(2, 3\), strides \(1, 2\)\); pass a contiguous copy"),
     ({"dtype": np.dtype("c8")}, None, "dtype complex64, which no kernel takes; convert"),
     ({}, "int32", "the input has dtype float32, expected int32; convert it first"),
-    ({"__cuda_array_interface__": {"data": (1000, False)}}, None, "lies in cuda:1, the plan")])
+    ({"__cuda_array_interface__": {"data": (1000, False)}}, None, "lies in cuda:1, but the plan")])
 def test_refused(made: Any, monkeypatch: Any, changes: Any, dtype: Any, message: str) -> None:
     monkeypatch.setattr(arrays, "device_of", {64: 0, 1000: 1}.__getitem__)
     monkeypatch.setattr(arrays, "StridedMemoryView", SimpleNamespace(

@@ -193,7 +193,7 @@ def abacus(tmp_path, monkeypatch):
 
     def fresh_hash():
         for cached in (hashing.source_hash, hashing._named_in, hashing._content,
-                       hashing._module_files, hashing._versions, source._put_together):
+                       hashing._module_files, hashing._versions, source._with_headers):
             cached.cache_clear()
         return source_hash(instance)
 

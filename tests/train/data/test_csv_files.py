@@ -179,7 +179,7 @@ def test_only_samples_trained_on_are_learnt_from(tmp_path: Path) -> None:
     columns = learnt(data.rows(slice(2, 4)), "median")
     assert columns == (Column("age", 60), Column("city", None, ("Oslo",)))
     with pytest.warns(GossamerWarning, match=r"t.csv: 1 samples have texts like 'Rome' in the "
-                                             r"column 'city', which no sample trained on has"):
+                                             r"column 'city', which no training sample has"):
         assert encoded(data, columns).x.tolist() == [[30, 1], [60, 0], [50, 0], [70, 1]]
 
 

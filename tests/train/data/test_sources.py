@@ -169,8 +169,8 @@ def test_wrong_pictures(golden, tmp_path):
             (tmp_path / "3" / "00000.bmp").write_bytes(content)
         return sources.load(tmp_path)
 
-    assert fault(tmp_path).startswith("has no folders; expected one a class, with pictures (.bmp, "
-                                      ".png, .jpg, .jpeg)")
+    assert fault(tmp_path).startswith("has no folders; expected one for each class, with pictures ("
+                                      ".bmp, .png, .jpg, .jpeg)")
     save_pictures(tmp_path, ".bmp")
     (tmp_path / "3").mkdir()
     Image.fromarray(PICTURES[0][:5]).save(tmp_path / "small.bmp")
@@ -292,7 +292,7 @@ def test_arrays_to_test_on(tmp_path, names):
     for present, missing in (("x_test", "y_test"), ("y_test", "x_test")):
         np.savez(tmp_path / "x.npz", **arrays, **{present: y})
         with pytest.warns(GossamerWarning,
-                          match=f"has {present} and no {missing}: nothing of it is"):
+                          match=f"has {present} but no {missing}, and so no test samples"):
             assert sources.load(tmp_path / "x.npz")[1] is None
 
 

@@ -182,8 +182,8 @@ def test_a_file_that_cannot_be_read_is_not_replaced(
     with monkeypatch.context() as patch:
         # not by the file's mode, which does not keep root from reading
         patch.setattr(Path, "open", refusing)
-        with pytest.raises(InputError, match=r"c: cannot be read, so that it may be no checkpoint "
-                                             r"\(Permission denied\): give another file"):
+        with pytest.raises(InputError, match=r"c: cannot be read \(Permission denied\), and may "
+                                             r"not be a checkpoint: give another file"):
             _mlp(epochs=1).fit(*blobs, checkpoint=file, resume=resume)
     assert file.read_text() == "1,2,3"
 

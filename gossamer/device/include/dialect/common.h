@@ -17,16 +17,17 @@
 #endif
 
 /* LAUNCH_BOUNDS(threads, groups) bounds the registers, so that `groups` work-groups of `threads`
- * work-items fit a multiprocessor. WORK_GROUP_OF(items) stands in place of LAUNCH_BOUNDS and fixes
- * the size of a work-group: without it, NVIDIA's OpenCL allows at most 256 work-items. */
+ * work-items fit on a multiprocessor. WORK_GROUP_OF(items) takes the place of LAUNCH_BOUNDS and
+ * fixes the size of a work-group: NVIDIA's OpenCL allows larger ones than 256 only where they are
+ * fixed. */
 
 /* Warps are 32 work-items with consecutive LOCAL_ID(0).
  *
- * PART(condition) starts code for some warps of a work-group. On CUDA only the warps for which the
- * condition is true enter the part, at the same time as other warps enter other parts. In OpenCL
- * all work-items enter every part, one part after the other. A part therefore tests the condition
- * again round code that only its warps may run. All work-items have to reach the following macros,
- * so they stand outside of every condition that differs within the work-group:
+ * if (PART(condition)) starts code for some warps of a work-group, a part. In CUDA only the warps
+ * for which the condition is true enter the part, while other warps run other parts. In OpenCL all
+ * work-items enter every part, one part after the other. A part therefore tests the condition again
+ * round code that only its warps may run. The following macros may wait for the whole work-group in
+ * OpenCL, so they stand outside of every condition that differs within the work-group:
  *   WARP_BARRIER()               waits for all work-items of the warp.
  *   PART_BARRIER(number, items)  waits for all `items` work-items of the part; each part has its
  *                                own number from 1 to 15.
@@ -54,11 +55,11 @@
  * to sums. */
 
 /* 16-bit floats exist in memory only: pointers point to HALF, and arithmetic is in float. Loads and
- * stores of four halves take an address that is a multiple of 8 bytes. Loads and stores of eight
- * halves take an address that is a multiple of 16 bytes. FETCH_HALF loads a value without
- * conversion, and HALF_VALUE converts the fetched value later, so that no instruction waits for the
- * load before the value is used. LOWER_VALUE4 and UPPER_VALUE4 convert the first four and
- * the last four of eight fetched halves to a float4.
+ * stores of four halves take addresses that are multiples of 8 bytes, those of eight halves
+ * multiples of 16 bytes. FETCH_HALF loads a value without converting it, and HALF_VALUE converts
+ * the fetched value later, so that no instruction waits for the load before the value is used.
+ * LOWER_VALUE4 and UPPER_VALUE4 convert the first four and the last four of eight fetched halves
+ * to a float4.
  *
  * REAL is the type of a kernel's tensors in memory: HALF where HALVES is set, else float. */
 #if HALVES
@@ -91,8 +92,9 @@
 
 #define CEIL_DIV(a, b) (((a) + (b) - 1) / (b))
 
-/* DIVISOR declares the kernel parameters of a divisor; gossamer.ops.strided.divisor returns their
- * arguments. QUOTIENT divides x, 0 <= x < 2^31, by the divisor at the cost of a multiplication. */
+/* DIVISOR(name) declares the kernel parameters of a divisor, whose arguments
+ * gossamer.ops.strided.divisor returns. QUOTIENT divides x, 0 <= x < 2^31, by the divisor with a
+ * multiplication and a shift. */
 #define DIVISOR(name) int name, int name##_multiplier, int name##_shift
 #define QUOTIENT(x, name) \
     (MULTIPLY_HIGH((uint)(x) << 1, (uint)name##_multiplier) >> name##_shift)

@@ -184,8 +184,7 @@ struct sixteen_floats {
     return y;
 }
 
-/* The larger and the smaller of two numbers, NaN where a number is NaN: one instruction from sm_80
- * on. */
+/* MAXIMUM and MINIMUM by one instruction, which floats have from sm_80 on. */
 #if __CUDA_ARCH__ >= 800
 #define MAXIMUM(a, b) larger(a, b)
 #define MINIMUM(a, b) smaller(a, b)

@@ -1,7 +1,7 @@
-/* The first layer between two blocks of samples: its weights are changed by the updates of the
- * finished block, and multiplied by the samples of the next block. The ids of a work-group are
- * (slice of THREADS inputs, tile of UNITS_TILE units, network); a work-item holds the weights of
- * one input in registers. */
+/* Exact blocking by several launches: the first layer between two blocks of samples. Its weights
+ * are changed by the updates of the finished block, and multiplied by the samples of the next block
+ * (in_turn.cl). The ids of a work-group are (slice of THREADS inputs, tile of UNITS_TILE units,
+ * network); a work-item holds the weights of one input in registers. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define THREADS 128 /* work-items of a work-group */

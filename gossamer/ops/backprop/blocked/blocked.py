@@ -1,7 +1,7 @@
 """Back-propagation by exact blocking: online training with the first layer in blocks of samples.
 
-The form over many work-groups, with several launches per block, is here, with in_turn.cl and
-advance.cl; the forms in one work-group are in pipeline.py.
+This module has the algorithm, and the forms that take several launches per block (in_turn.cl and
+advance.cl). The forms in one work-group are in pipeline.py.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ MOST_LAUNCHES = 1 << 15
 
 @dataclass(frozen=True)
 class InTurn:
-    """A config of exact blocking by several launches per block.
+    """A config of exact blocking by two launches per block.
 
-    One work-group per network trains the upper layers on the samples of a block, one after the
-    other. Many work-groups then change and multiply the weights of the first layer.
+    In the first, many work-groups change and multiply the weights of the first layer. In the
+    second, one work-group per network trains the upper layers on the samples of the block in turn.
 
     block: number of samples of a block.
     threads: work-items of the work-group that trains the upper layers.
@@ -101,11 +101,8 @@ class InTurn:
         launches = []
 
         def advance_launch(done: int, done_count: int, following: int, count: int) -> Launch:
-            """Return the launch that changes and multiplies the first layer.
-
-            It changes the layer by the `done_count` samples from `done` on, and multiplies it by
-            the `count` samples from `following` on.
-            """
+            """Return the launch that changes the first layer by the `done_count` samples from
+            `done` on, and multiplies it by the `count` samples from `following` on."""
             return Launch(advance, tiles, (_SLICE, 1, 1), (
                 x, order, settings, after if done_count else before, after, memory.deltas,
                 memory.sums, inputs, units, problem.parameter_count, problem.samples, done,
@@ -131,10 +128,13 @@ IN_TURN = (InTurn(32, 256), InTurn(64, 256), InTurn(32, 512), InTurn(64, 512), I
 
 
 class _Memory:
-    """The offsets of three arrays in the workspace.
+    """The arrays in the workspace, as kernel arguments.
 
-    They are the inner products of samples, and for one block the sums of the first layer's units
-    and the changes of weights whose input is 1.
+    samples: the inner products of samples.
+    sums: for one block, the sums of the first layer's units over each slice of the inputs.
+    deltas: for one block, the changes of weights whose input is 1.
+    sum_count: number of sums.
+    nbytes: bytes of the workspace.
     """
 
     def __init__(self, problem: BackpropProblem, form: InTurn) -> None:
@@ -149,7 +149,8 @@ class _Memory:
 
 
 class _InTurnLayout(SharedMemoryLayout):
-    """The layout of shared memory with the first layer's sums."""
+    """The shared memory of in_turn.cl: the upper layers, and the sums and coefficients of a block.
+    """
 
     def __init__(self, problem: BackpropProblem, form: InTurn) -> None:
         units = problem.sizes[1]
@@ -168,19 +169,18 @@ _FORMS: dict[tuple[tuple[str, int | str], ...], PipelineMma | Pipeline | InTurn]
 
 
 class Blocked(KernelBackprop):
-    """Trains online.
+    """Online training whose first layer is changed and multiplied by a block of samples at a time.
 
-    The weights of the first layer are changed and multiplied for a block of samples at a time. Up
-    to rounding, the results are the results of changing all weights after each sample.
+    Up to rounding, the results are those of changing all weights after each sample.
 
     Let W_s be the first layer's weights before sample s, and let g_s have, for each hidden unit,
     the amount by which the update after sample s changes a weight whose input is 1. Then
     W_{s+1} x = W_s x + g_s (x_s . x) for every input x, so that only this correction and the upper
     layers have to be computed sample after sample.
 
-    There are two kinds of configs. A pipeline trains a network with one hidden layer in one
-    work-group, with or without tensor cores. The other configs take several launches per block,
-    with the first layer's weights distributed over all work-groups.
+    There are two kinds of forms, which are configs with the code that runs them. A pipeline trains
+    a network with one hidden layer in one work-group, with or without tensor cores. The other forms
+    take two launches per block, with the first layer's weights distributed over all work-groups.
     """
 
     name = "blocked"
@@ -191,16 +191,14 @@ class Blocked(KernelBackprop):
         if (reason := not_plain(problem)) is not None:
             return reason
         if problem.batch > 1 or problem.velocity:
-            return "blocks are of online training without momentum"
+            return "it trains online (batch 1) without momentum"
         if any(form.why_unfit(problem, device) is None for form in _FORMS.values()):
             return None
         return (f"pipeline: {PIPELINES[0].why_unfit(problem, device)}; "
                 f"launches: {IN_TURN[-1].why_unfit(problem, device)}")
 
     def is_pipelined(self, problem: BackpropProblem, device: Device) -> bool:
-        """Return whether one work-group can train a network.
-
-        The first variants are then pipelines.
+        """Return whether a pipeline can train the problem; the first variants are then pipelines.
         """
         return self.supports(problem, device) is None and any(
             form.why_unfit(problem, device) is None for form in _PIPELINES)

@@ -2,10 +2,10 @@
  * gram[network][sample][d] is the product with sample + 1 + d. The products do not depend on the
  * weights. A work-group computes the products of TILE samples of one network.
  *
- * Where all inputs of a segment of SEGMENT inputs are 0 or 1, common bits are counted in place of
- * multiplications, which gives the same numbers in less time. Where a network has the samples of a
- * tile in the same order as the first network, the products are the same: they are not computed
- * again, and same[network][tile] is set. */
+ * Where SEGMENT neighbouring inputs of all samples are 0 or 1, common bits are counted in place of
+ * multiplications, which gives the same sums in less time. Where a network has the same samples in
+ * a tile as the first network, in the same order, its products are not computed, and
+ * same[network][tile] is set. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define THREADS 256 /* work-items of a work-group */
@@ -16,8 +16,7 @@
 #include "dialect/common.h"
 
 #define SEGMENT 1024
-/* Number of samples that the products of a tile involve, rounded up to a multiple of the number of
- * warps. */
+/* Number of samples whose inputs a tile needs, rounded up to a multiple of the number of warps. */
 #define SEEN (CEIL_DIV(TILE + REACH, THREADS / 32) * (THREADS / 32))
 #define PAIRS (TILE * REACH / THREADS) /* inner products that a work-item computes */
 /* Length of a sample's row in shared memory: 32 words of bits, or 32 inputs, and padding so that

@@ -1,5 +1,4 @@
-"""Computes inner products of samples. The products do not depend on the weights. The samples are
-divided into parts, so that the inner products of one part fit into little memory."""
+"""The inner products of samples that exact blocking needs, for a part of the samples at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ _MOST_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class SamplePart:
-    """Consecutive samples with their inner products, which are in memory at the same time.
+    """Consecutive samples whose inner products are in memory at the same time.
 
     first: the first sample.
     count: number of samples.
@@ -48,15 +47,14 @@ class SamplePart:
 
 
 class SampleProducts:
-    """All samples of a problem with their inner products.
+    """The inner products of each sample of a problem with the next `reach` samples.
 
-    Each sample has inner products with the next `reach` samples.
+    They do not depend on the weights. Those of a part of the samples at a time are in memory.
 
-    samples: largest number of samples of a part.
+    samples: the most samples of a part.
     products: the kernel argument for the inner products.
     same: the kernel argument for the flags. The flag of a network and a tile is 1 where the network
-    has the same samples in the tile as the first network, whose products it then takes. The flags
-    of the first network itself are 0.
+    takes the products of the first network, which has the same samples in the tile.
     nbytes: bytes that the products and the flags take at the start of the workspace.
     """
 
@@ -72,10 +70,8 @@ class SampleProducts:
         self.nbytes = aligned(products) + same
 
     def parts(self, device: Device) -> Iterator[SamplePart]:
-        """Yield the parts in order.
-
-        Each part but the first begins with the output parameters of the part before.
-        """
+        """Yield the parts in order. Each but the first begins with the parameters that the previous
+        one has put out."""
         problem = self.problem
         kernel = device.compile(KernelSource.of(
             _SOURCE, "gram", {"THREADS": _THREADS, "TILE": TILE, "REACH": self.reach}))

@@ -1,12 +1,12 @@
 /* Online back-propagation of a network with one hidden layer by exact blocking, in one work-group
  * per network (pipeline.h), with the first layer's weights in shared memory.
  *
- * The inputs are assigned to the matmul warps in sectors of 8, so that each warp has an equal share
- * of any part of a picture. A warp lists its inputs that are not 0 in at least one sample of a
- * block, with their values. It reads only the rows of weights of the listed inputs. A warp is ROWS
- * groups of LANES work-items, and each work-item of a group has PER_ITEM units of a row. To change
- * weights, groups take different rows; to multiply, each group takes GROUP_SAMPLES samples of the
- * block.
+ * A row of weights has the weights of one input, to all hidden units. The inputs are dealt to the
+ * matmul warps in sectors of 8, so that each warp has an equal share of any part of a picture. A
+ * warp lists those of its inputs that are not 0 in all samples of a block, with their values, and
+ * reads only the rows of these inputs. It consists of ROWS groups of LANES work-items, and each
+ * work-item of a group has PER_ITEM weights of a row. Where weights change, the groups take
+ * different rows; where they are multiplied, each group takes GROUP_SAMPLES samples of the block.
  *
  * Macros that end in _AT are offsets in shared memory, in floats. FLOATS is the number of floats of
  * shared memory. pipeline.h has further macros. */
@@ -24,7 +24,7 @@
 #define ROWS_AT 5284 /* offset of the rows of weights of the listed inputs, in floats */
 #define PARTIAL_AT 5412 /* offset of partial sums, in floats */
 #define DATA_ROW_AT 6692 /* offset of the samples' row numbers in the data, in floats */
-#define VOTES_AT 6708 /* offset of the votes of the warps, in floats */
+#define VOTES_AT 6708 /* offset of the votes for BALLOT, in floats */
 #define FLOATS 6724 /* floats of shared memory */
 #endif
 
@@ -82,10 +82,10 @@
 #define VOTES_OF_WARPS ((SHARED_POINTER uint *)(pool + VOTES_AT))
 
 /* The registers of a work-item of a matmul warp. quad: the indices of the work-item's groups of
- * four inputs. valid: a mask for each group; all bits are set where the network has the group,
- * otherwise no bit is set. next_row: the data row of a later sample. source: the network whose
- * inner products are used. listed_before, listed: how many rows the warp listed in the block before
- * and in this block. */
+ * four inputs. valid: for each group a mask, with all bits set where the network has the group,
+ * otherwise none. next_row: the row in the data of a later sample. source: see fetch_records.
+ * listed_before, listed: numbers of inputs in the warp's lists of the previous block and of the
+ * present one. */
 typedef struct {
     int quad[QUADS], valid[QUADS], next_row, source, listed_before, listed;
 } MatmulState;
@@ -110,8 +110,8 @@ INLINE void load_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
     state->listed = 0;
 }
 
-/* Changes the weights by the updates of block - 1, multiplies them by the samples of block + 1, and
- * makes the records of block + 1. */
+/* During a block, changes the weights by the updates of the previous block, multiplies them by the
+ * samples of the next block, and makes the records of the next block. */
 INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, const Run *run,
                              int warp, int item, int block)
 {
@@ -158,7 +158,7 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
         (SHARED_POINTER int *)pool + ROWS_AT + ((1 - now) * MATMUL_WARPS + matmul_warp) * CAPACITY;
     if (IS_MATMUL_WARP && block > 0) {
         float delta[BLOCK][PER_ITEM];
-        /* rows past the end of the list are replaced by a row that nothing reads */
+        /* in place of rows past the end of the list, a row is changed that nothing reads */
         SHARED_POINTER float *spare = partial + (matmul_warp * BLOCK + lane_group) * STRIDE + unit;
         UNROLL for (int s = 0; s < BLOCK; s++)
             UNPACK(delta[s], other_records + s * RECORD + RECORD_DELTA + unit)
@@ -206,7 +206,7 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
             }
             state->listed += POPCOUNT(ballot);
         }
-    /* the list is padded to whole steps: values of 0, and a row of weights that has no input */
+    /* the list is padded to whole steps with values of 0, and a row of weights without an input */
     if (IS_MATMUL_WARP && lane < CEIL_DIV(state->listed, STEP) * STEP - state->listed) {
         row[state->listed + lane] = INPUTS * STRIDE * 4;
         for (int s = 0; s < BLOCK; s++)

@@ -1,5 +1,6 @@
-/* Exact blocking in one work-group per network, without the code of the first layer: the roles of
- * the warps, the records of a block, and the loop over the blocks.
+/* Exact blocking in one work-group per network: what pipeline.cl and pipeline_mma.cu share, which
+ * hold the first layer's weights in different ways. This is the making of records, the start of the
+ * kernels, and the loop over the blocks.
  *
  * While the first warp trains on the BLOCK samples of a block (sequential_core.h), the matmul warps
  * change the first layer's weights by the updates of the previous block, and multiply the weights
@@ -10,9 +11,10 @@
  *     W x_s + sum over samples r of (x_r . x_s) delta_r
  * where r goes over block u and over the samples of block u + 1 before s, and delta_r has, for each
  * hidden unit, the amount by which the update after sample r changes a weight whose input is 1. The
- * matmul warps compute W x_s during block u, `gram` holds the inner products, and the first warp
- * adds each delta_r to the sums of later samples (`pending`). Weight decay multiplies W by `keep`
- * at each sample, and the inner products by powers of `keep`. */
+ * matmul warps compute W x_s during block u, `gram` has the inner products, and the first warp adds
+ * up the changes (`pending`). A bias is a weight whose input is 1 in each sample, so that it adds 1
+ * to each inner product. Weight decay multiplies W by `keep` at each sample, and the inner
+ * products, but not the 1, by powers of `keep`. */
 
 #pragma once
 
@@ -20,7 +22,7 @@
 #define INPUTS 64 /* inputs */
 #define TILE 64 /* samples of a work-group of gram.cl */
 #define THREADS 224 /* work-items of the work-group */
-#define MATMUL_WARPS 5 /* warps that compute the first layer */
+#define MATMUL_WARPS 5 /* warps that change and multiply the first layer's weights */
 #define RECORD_ITEMS 32 /* work-items that make records */
 #define RECORD_AT 0 /* offset in shared memory, in floats, of the records of two blocks */
 #define POWER_AT 1808 /* offset of the powers of `keep`, in floats */
@@ -32,12 +34,14 @@
 #define FIRST_WARP (warp == 0)
 #define PRODUCTS_PER_ITEM CEIL_DIV(BLOCK * REACH, RECORD_ITEMS)
 #define TARGETS_PER_ITEM CEIL_DIV(BLOCK * OUTPUTS, RECORD_ITEMS)
-#define CLAMPED(sample) LESSER(sample, run->count - 1)
+#define CLAMPED(sample) LESSER(sample, run->count - 1) /* the sample, or else the last one */
 #define WEIGHT_COUNT (HIDDEN * (INPUTS + 1))
 #define PARAMETERS (WEIGHT_COUNT + OUTPUTS * (HIDDEN + 1))
 
-/* The training of one network on `count` samples. The first sample has the index `start` among the
- * samples of all networks, and its tile the index `start_tile` among the tiles of all networks. */
+/* The training of one network on `count` samples. start: index of the first sample in `order` and
+ * `losses`, which have the samples of all networks. start_tile: index of its tile in `same` (see
+ * gram.cl), which has the tiles of all networks. rate: learning rate. keep: factor of the weight
+ * decay for one sample. */
 typedef struct {
     const GLOBAL float *x, *targets, *gram;
     const GLOBAL int *order, *same;
@@ -46,15 +50,15 @@ typedef struct {
     float rate, keep;
 } Run;
 
-/* The inner products and targets that a work-item fetches for the records of the next block. */
+/* The inner products and targets of the next block that a work-item has fetched. */
 typedef struct {
     float product[PRODUCTS_PER_ITEM], target[TARGETS_PER_ITEM];
 } Fetched;
 
-/* Fetches the inner products of the samples and the targets of the block whose first sample is
- * `next`. source: the network whose inner products are fetched. It is network 0 where the
- * samples of both are in the same order. In place of samples that do not exist, targets of an
- * earlier sample are fetched, without effect. */
+/* Fetches inner products and targets of the block that begins with sample `next`. data_row: the
+ * rows of the block's samples in the data; those of an earlier sample stand for missing samples.
+ * source: the network whose inner products are fetched: network 0 where it has the same samples in
+ * the same order. record_item: number of this work-item among those that make records. */
 INLINE void fetch_records(Fetched *fetched, const Run *run, const SHARED_POINTER int *data_row,
                           int source, int record_item, int next)
 {
@@ -72,26 +76,26 @@ INLINE void fetch_records(Fetched *fetched, const Run *run, const SHARED_POINTER
     }
 }
 
-/* Writes the losses of the previous block from its records. last: the index of the first sample of
- * that block. */
+/* Writes the losses of a block from its records. first: the first sample of the block. */
 INLINE void write_losses(const SHARED_POINTER float *records, const Run *run, int record_item,
-                         int last)
+                         int first)
 {
-    if (record_item < LESSER(BLOCK, run->count - last)) {
+    if (record_item < LESSER(BLOCK, run->count - first)) {
         float loss = 0.0f;
         for (int k = 0; k < OUTPUTS; k++)
             loss += records[record_item * RECORD + RECORD_TERM + k];
-        run->losses[run->start + last + record_item] = loss;
+        run->losses[run->start + first + record_item] = loss;
     }
 }
 
-/* Makes the records of a block, except the parts of the hidden units' sums that the matmul warps
- * compute (RECORD_BASE). */
+/* Makes the records of the block that begins with sample `next`, except RECORD_BASE, which the
+ * matmul warps compute. power[n] is `keep` to the power n. */
 INLINE void make_records(SHARED_POINTER float *records, const SHARED_POINTER float *power,
                          const Fetched *fetched, const Run *run, int record_item, int next)
 {
     UNROLL for (int k = 0; k < PRODUCTS_PER_ITEM; k++) {
         int n = record_item + k * RECORD_ITEMS, s = n / REACH, d = n % REACH;
+        /* samples beyond the next block get this block's changes by the weights themselves */
         if (n < BLOCK * REACH)
             records[s * RECORD + RECORD_COEFFICIENT + d] =
                 s + 1 + d < 2 * BLOCK ? FMA(power[d], fetched->product[k], 1.0f) : 0.0f;
@@ -107,7 +111,9 @@ INLINE void make_records(SHARED_POINTER float *records, const SHARED_POINTER flo
     }
 }
 
-/* The parameters of the kernels, and the variables that a work-item derives from them. */
+/* The parameters of the kernels, and the start of their bodies: variables, shared memory that is
+ * set to 0, the powers of `keep`, and the rows of the first samples in the data. `before` and
+ * `after` are the parameters of the networks, `first` and `count` the samples of this launch. */
 #define PIPELINE_PARAMETERS                                                                  \
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,                    \
         const GLOBAL int *RESTRICT order, const GLOBAL float *RESTRICT settings,             \
@@ -139,14 +145,14 @@ INLINE void make_records(SHARED_POINTER float *records, const SHARED_POINTER flo
     if (item < DATA_ROWS)                                                         \
         ((SHARED_POINTER int *)pool)[DATA_ROW_AT + item] = run->order[run->start + CLAMPED(item)];
 
-/* Runs the sequential core for a block, in the first warp. */
+/* Runs the sequential core for `block`, which only the first warp has work for. */
 #define RUN_SEQUENTIAL_CORE(keep)                                                               \
     if (block >= 0 && block < blocks)                                                           \
         run_sequential_core(pool, pool + RECORD_AT + (block & 1) * BLOCK * RECORD, &core, item, \
               LESSER(BLOCK, count - block * BLOCK), run->rate, keep);
 
-/* In CUDA each role of warps has its own loop, so that a warp needs no registers for the other
- * roles. */
+/* The loop over the blocks, from the one before the first to the one behind the last. In CUDA the
+ * warps of each role have a loop of their own, so that they need no registers for other roles. */
 #define FOR_EACH_BLOCK(BODY)                                                                 \
     for (int block = -1; block <= blocks; block++) {                                         \
         BODY                                                                                 \

@@ -1,6 +1,6 @@
-"""Exact blocking in one work-group per network, with tensor cores and without them.
+"""Pipelines: exact blocking in one work-group per network, with or without tensor cores.
 
-The host side of pipeline.cl and pipeline_mma.cu.
+This is the host side of pipeline.cl and pipeline_mma.cu.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _KERNELS = Path(__file__).parent
 
 _MOST_HIDDEN, _MOST_OUTPUTS = 64, 32
 _MOST_NETWORKS = 65535
-"""Largest number of networks: networks are the y axis of the grid that computes inner products."""
+"""The most networks: they are the y axis of the grid that computes inner products."""
 _MOST_FETCHED = 64
-"""Largest number of registers of a work-item that hold inputs of the next block."""
+"""The most registers of a work-item that hold inputs of the next block."""
 _BLOCK, _GROUP, _TILE = 8, 8, 16
 """Numbers of samples, inputs and units that one tensor core instruction takes."""
 _MOST_GROUPS = 30
-"""Largest number of groups of inputs of a warp: each group has a bit in one word."""
-_SPARE = 24
+"""The most groups of inputs of a warp: each has a bit in a word, beside the bit INEXACT."""
+_OTHER_REGISTERS = 24
 """Registers of a work-item that hold neither weights, nor inputs, nor changes."""
 
 
 
 class _Layout:
-    """The shared memory and the macros of the sequential core.
+    """The shared memory and the macros of sequential_core.h and pipeline.h.
 
-    sequential_core.h and pipeline.h need them, with and without tensor cores. Subclasses reserve
-    further memory with reserve().
+    Subclasses reserve further memory with reserve().
 
+    reach: later samples with which a sample's inner products are needed.
     registers: approximate number of registers that a work-item needs.
     nbytes: bytes of shared memory.
     """
@@ -57,7 +57,7 @@ class _Layout:
         parts = 2 if hidden > 32 and 2 * outputs <= 32 else 1
         share = padded(-(-hidden // parts))
         targets = padded(outputs)
-        # the first warp needs registers for weights, their inputs, pending changes, and the rest
+        # of the first warp: weights, their inputs, pending changes, values of the last sample, rest
         self.registers = 2 * share + -(-hidden // 32) * (targets + self.reach) + (
             self.reach + targets + 40)
         self.macros: dict[str, object] = {
@@ -78,9 +78,9 @@ class _Layout:
         })
 
     def reserve(self, floats: dict[str, int]) -> None:
-        """Reserve shared memory for each name.
+        """Reserve shared memory for each name, and define a macro of this name: its offset.
 
-        A macro of that name is its offset in floats.
+        floats: how many floats to reserve for each name.
         """
         for name, count in floats.items():
             self.macros[name] = self.nbytes // 4
@@ -88,10 +88,7 @@ class _Layout:
         self.macros["FLOATS"] = self.nbytes // 4
 
     def why_unfit(self, device: Device) -> str | None:
-        """Return why a work-group has no room for the network.
-
-        None where it has.
-        """
+        """Return why a work-group has no room for the network; None where it has."""
         limits = device.limits
         if self.nbytes > limits.shared_bytes_opt_in:
             return (f"{self.nbytes} bytes of shared memory, {device.name} has "
@@ -104,10 +101,7 @@ class _Layout:
 
 
 def unfit_sizes(problem: BackpropProblem) -> str | None:
-    """Return why the sequential core cannot train networks of these sizes.
-
-    None where it can.
-    """
+    """Return why the sequential core cannot train networks of these sizes; None where it can."""
     if len(problem.sizes) != 3:
         return f"{len(problem.sizes) - 2} hidden layers, not one"
     hidden, outputs = problem.sizes[1:]
@@ -121,7 +115,7 @@ def unfit_sizes(problem: BackpropProblem) -> str | None:
 
 @dataclass(frozen=True)
 class _Form(abc.ABC):
-    """The distribution of a network over a work-group: a config of exact blocking."""
+    """How a network is distributed over a work-group: a config of exact blocking."""
 
     name: ClassVar[str]
 
@@ -142,10 +136,7 @@ class _Form(abc.ABC):
         return SampleProducts(problem, self.layout(problem).reach).nbytes
 
     def why_unfit(self, problem: BackpropProblem, device: Device) -> str | None:
-        """Return why a work-group cannot train the network.
-
-        None where it can.
-        """
+        """Return why a work-group cannot train the network; None where it can."""
         return unfit_sizes(problem) or self.layout(problem).why_unfit(device)
 
     def launches(self, problem: BackpropProblem, device: Device) -> list[Launch]:
@@ -164,12 +155,13 @@ class _Form(abc.ABC):
 
 @dataclass(frozen=True)
 class Pipeline(_Form):
-    """The distribution without tensor cores.
+    """A pipeline without tensor cores.
 
     block: number of samples of a block.
     threads: work-items of the work-group.
-    apart: 1 where the first warp has a sub-partition of the multiprocessor for itself, else 0.
-    units: hidden units that a work-item of the matmul warps computes.
+    apart: 1 where the other warps in the first warp's sub-partition of the multiprocessor are idle,
+    else 0.
+    units: hidden units of a work-item of the matmul warps.
     """
 
     name = "pipeline"
@@ -195,9 +187,7 @@ PIPELINES = (
 
 
 class _PipelineLayout(_Layout):
-    """The layout with the first layer's weights.
-
-    It also has lists of the inputs that are not 0.
+    """The shared memory of pipeline.cl, with the first layer's weights and the lists of inputs.
 
     lanes: work-items that share a row of weights.
     fetched: registers of a work-item that hold inputs of the next block.
@@ -237,12 +227,12 @@ class _PipelineLayout(_Layout):
 
 @dataclass(frozen=True)
 class PipelineMma(_Form):
-    """The distribution on tensor cores.
+    """A pipeline on tensor cores.
 
     threads: work-items of the work-group.
     apart: 1 where all other warps in the first warp's sub-partition of the multiprocessor make
-    records (see sequential_core.h), which is little work; 0 where only one of these warps makes
-    records.
+    records (see sequential_core.h), which is little work; 0 where one of them makes records, and
+    the others are matmul warps.
     """
 
     name = "pipeline_mma"
@@ -271,7 +261,7 @@ share of any part of the picture."""
 
 
 class _MmaLayout(_Layout):
-    """The layout with the inputs of three blocks of samples.
+    """The shared memory of pipeline_mma.cu, with the inputs of three blocks of samples.
 
     groups: number of groups of inputs of a matmul warp.
     """
@@ -286,7 +276,7 @@ class _MmaLayout(_Layout):
         pairs = -(-self.groups // 2)
         # registers hold weights, changes in two parts, inputs that are fetched, and their addresses
         self.registers = max(self.registers, 4 * self.groups * tiles + 8 * tiles + (
-            6 * -(-pairs // 2) + (8 if problem.sizes[0] % 4 else 0)) + _SPARE)
+            6 * -(-pairs // 2) + (8 if problem.sizes[0] % 4 else 0)) + _OTHER_REGISTERS)
         self.macros.update(APART=form.apart, GROUPS=self.groups)
         self.reserve({
             "ROWS_AT": 3 * self.matmul_warps * pairs * 2 * _GROUP * _BLOCK,

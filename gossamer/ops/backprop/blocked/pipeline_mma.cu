@@ -2,24 +2,23 @@
  * per network (pipeline.h), with the first layer's weights in the registers of the matmul warps and
  * its products on tensor cores.
  *
- * Inputs are assigned to the matmul warps in groups of 8. A warp holds the weights of its groups in
+ * Inputs are dealt to the matmul warps in groups of 8. A warp holds the weights of its groups in
  * the register layout of the sums of mma.m16n8k8, with units as rows (TILES times 16) and inputs as
- * columns. A product (units x samples times samples x inputs) therefore gives the changes by the 8
- * samples of a block in the same layout. The same registers are also the left operand (16 units x 8
- * inputs) of the products with samples, where columns 2 t and 2 t + 1 take the positions of columns
- * t and t + 4. A group whose inputs are 0 in all samples of a block is skipped.
+ * columns. The changes by the 8 samples of a block are a product (units x samples times samples x
+ * inputs), which has the same layout. The same registers are also the left operand (16 units x 8
+ * inputs) of the products with samples; columns 2 t and 2 t + 1 are there in the positions of
+ * columns t and t + 4. A group whose inputs are 0 in all samples of a block is skipped.
  *
- * TF32 has 11 bits: each weight and each change is split into two numbers, the first with the upper
- * bits and the second with the remaining bits. The inputs of a block are split, too, where one of
- * the warp's inputs needs more bits. Tensor cores truncate their sums, so ordinary additions add
- * the changes to the weights.
+ * TF32 has 11 bits. Each weight and each change is therefore split into two numbers, one with the
+ * upper 11 bits and one with the others, and so are the inputs of a block where one of the warp's
+ * inputs needs it. Changes are added to the weights by ordinary additions, since tensor cores
+ * truncate their sums.
  *
  * In shared memory the inputs of a warp are stored group by group, as 8 rows of 8 inputs; row r has
  * sample SAMPLE_OF(r), so that the lanes read inputs and changes from different banks.
  *
- * Warp 4 makes the records, and with APART warps 8, 12, ... do, too. These warps share a
- * sub-partition of the multiprocessor with the first warp. They have little work, so that the first
- * warp is hardly delayed.
+ * Warp 4 makes the records, and with APART so do warps 8, 12, ... These warps are in the first
+ * warp's sub-partition of the multiprocessor, and their little work hardly delays the first warp.
  *
  * Macros that end in _AT are offsets in shared memory, in floats, and FLOATS is its size in floats.
  * pipeline.h has further macros; BLOCK is 8. */
@@ -58,9 +57,9 @@
 #define LINE 32 /* floats in a line of the L2 cache */
 #define INEXACT 0x80000000u /* see Inputs */
 #define TF32_LOST_BITS 0x1fffu
-/* Hides the value of a number from the compiler. Otherwise the compiler would compute values from
- * the number once, and keep them in registers that the weights need. Where several offsets differ
- * only by constants, it would compute each of them separately. */
+/* Hides the value of a number from the compiler. Otherwise the compiler would keep values that it
+ * has computed from the number in registers that the weights need, and would compute offsets that
+ * differ only by constants separately. */
 #define OPAQUE(number) asm volatile("" : "+r"(number));
 
 INLINE uint bits_of(float value)
@@ -160,7 +159,7 @@ INLINE void store_inputs(float *pool, const MatmulState &state, Inputs &inputs, 
             *(int4 *)(pool + offset + p * 128) = state.fetched_inputs[p - start];
 }
 
-/* Returns bits that are equal in all lanes as a value that the compiler knows to be uniform. */
+/* Returns bits that are the same in all lanes, so that the compiler knows that they are. */
 INLINE uint warp_uniform(uint bits, int lane)
 {
     uint ballot;
@@ -168,7 +167,7 @@ INLINE uint warp_uniform(uint bits, int lane)
     return ballot;
 }
 
-/* Changes the weights by the errors of a block. */
+/* Changes the weights by the updates of the block in `state.before`, whose records are given. */
 INLINE void change_weights(const float *pool, MatmulState &state, const float *records,
                            int matmul_warp, int lane)
 {
@@ -248,7 +247,7 @@ INLINE void multiply_inputs(const float *pool, const MatmulState &state, float (
             }                                                                                      \
     }
 
-/* Computes the indices of the matmul warp and of the lane anew, so that no registers keep them. */
+/* Computes the numbers of the matmul warp and of the lane anew, so that no registers hold them. */
 #define COMPUTE_WARP_AND_LANE                                              \
     OPAQUE(item)                                                           \
     int lane = item & 31, warp = item >> 5, matmul_warp = MATMUL_WARP & 31;
@@ -264,8 +263,8 @@ INLINE void load_matmul_warp(float *pool, MatmulState &state, const Run *run, co
         fetch_inputs(state, run, (const int *)pool + DATA_ROW_AT, start, matmul_warp, lane);
         store_inputs(pool, state, state.next, start, matmul_warp, lane);
     }
-    /* weights are fetched after the inputs, so that registers need not hold both in flight; after
-     * the barrier the warps that make records may overwrite the rows of the first block */
+    /* the weights are fetched after the inputs, so that registers need not wait for both at a time;
+     * after the barrier the warps that make records may overwrite the first block's data rows */
     PART_BARRIER(3, MATMUL_ITEMS + RECORD_ITEMS);
     FOR_EACH_WEIGHT(weight = exists ? (before + first)[input_offset] : 0.0f;)
 }
@@ -295,8 +294,8 @@ INLINE void add_sums(float *pool, float *records, int block, int record_item)
 #define RECORDS_OF(block) (pool + RECORD_AT + ((block) & 1) * BLOCK * RECORD)
 #define DATA_ROWS_OF(block) ((int *)pool + DATA_ROW_AT + ((block) & 1) * BLOCK)
 
-/* Changes the weights by the updates of block - 1, multiplies them by the samples of block + 1, and
- * fetches the inputs of block + 2. */
+/* During a block, changes the weights by the updates of block - 1, multiplies them by the samples
+ * of block + 1, and fetches the inputs of block + 2. */
 INLINE void work_matmul_warp(float *pool, MatmulState &state, const Run *run, int item, int block)
 {
     COMPUTE_WARP_AND_LANE
@@ -330,13 +329,14 @@ INLINE void work_matmul_warp(float *pool, MatmulState &state, const Run *run, in
     state.next = after;
 }
 
-/* The registers of a work-item that makes records. next_row: the data row of a later sample.
- * source: the network whose inner products are used. */
+/* The registers of a work-item that makes records. next_row: the row in the data of a later sample.
+ * source: see fetch_records. */
 struct Recorder {
     int next_row, source;
 };
 
-/* Writes the losses of block - 1, and makes the records of block + 1, except RECORD_BASE. */
+/* During a block, writes the losses of block - 1, and makes the records of block + 1 except
+ * RECORD_BASE. */
 INLINE void make_block(float *pool, Recorder &state, const Run *run, int record_item, int block)
 {
     int next = (block + 1) * BLOCK;
@@ -359,7 +359,7 @@ INLINE void make_block(float *pool, Recorder &state, const Run *run, int record_
     if (block > 0)
         write_losses(records, run, record_item, next - 2 * BLOCK);
     make_records(records, power, &fetched, run, record_item, next);
-    /* the rows may be overwritten once all warps that make records have read them */
+    /* the data rows may be overwritten when all warps that make records have read them */
     PART_BARRIER(4, RECORD_ITEMS);
     if (record_item < BLOCK) {
         data_row[record_item] = state.next_row;

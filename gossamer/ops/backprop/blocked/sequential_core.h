@@ -1,10 +1,15 @@
 /* The sequential core: the part of training a network with one hidden layer that has to be done
- * sample after sample, by one warp.
+ * sample after sample, by one warp. pipeline.h explains exact blocking, of which it is a part.
  *
- * The record of a sample holds the sums of the hidden units without the changes by the preceding
- * samples, the coefficients by which this sample's changes enter the sums of later samples, and the
- * targets. The core adds to the record the terms of the loss, and delta: for each hidden unit, the
- * change of a weight whose input is 1. A delta enters the sums of REACH later samples (pending). */
+ * It works on one record in shared memory for each sample. The core finds in the record
+ *   - the sums of the hidden units as older weights give them (RECORD_BASE),
+ *   - the coefficients with which this sample's update changes these sums of the REACH next samples
+ *     (RECORD_COEFFICIENT),
+ *   - the targets (RECORD_TARGET), and the decay from this sample to the end of the block
+ *     (RECORD_FACTOR).
+ * It adds the terms of the loss (RECORD_TERM), and delta (RECORD_DELTA): for each hidden unit, the
+ * change of a weight whose input is 1. A coefficient times delta is the change of a later sum; such
+ * changes are added up in `pending`. */
 
 #pragma once
 
@@ -14,11 +19,8 @@
 #define BLOCK 8 /* records of a block */
 #define REACH 16 /* later samples whose sums a delta enters, a multiple of 4 */
 #define STRIDE 32 /* hidden units, padded */
-#define PARTS 1 /* work-items that share the weights of an output */
-/* weights of each of the PARTS work-items, a multiple of 4. In CUDA, where partial sums need no
- * shared memory, SPLIT work-items share the weights of an output in place of PARTS, and each has
- * PORTION weights */
-#define SHARE 32
+#define PARTS 1 /* in OpenCL, work-items that share the weights of an output; in CUDA see SPLIT */
+#define SHARE 32 /* in OpenCL, weights of each of these work-items, a multiple of 4 */
 #define HIDDEN_AT 1728 /* offset in shared memory, in floats, of the hidden units' outputs */
 #define ERROR_AT 1760 /* offset of the outputs' errors, in floats */
 #define PART_SUM_AT 1772 /* offset of the sums of parts, in floats */
@@ -39,8 +41,12 @@
 #define UNROLL
 #endif
 
-/* KEEP_IN_REGISTER makes the compiler compute a number once and keep it in a register. Otherwise
- * the compiler would read the start address of shared memory again, which takes 25 cycles. */
+/* SPLIT work-items share the weights of an output, and each has PORTION weights. In CUDA there can
+ * be more of them, since they exchange partial sums without shared memory.
+ *
+ * KEEP_IN_REGISTER makes the compiler keep a number in a register. A start address that contains
+ * such a number stays in a register, too; otherwise the compiler would read the start of shared
+ * memory again and again, which takes 25 cycles. */
 #ifdef __OPENCL_C_VERSION__
 #define SPLIT PARTS
 #define PORTION SHARE
@@ -53,7 +59,7 @@
 
 #define PADDED(count) (CEIL_DIV(count, 4) * 4)
 #define LESSER(a, b) ((a) < (b) ? (a) : (b))
-#define UNITS_PER_ITEM CEIL_DIV(HIDDEN, 32)
+#define UNITS_PER_ITEM CEIL_DIV(HIDDEN, 32) /* hidden units of a work-item, 32 apart */
 
 /* The offsets of the parts of a record, and the size of a record, in floats. */
 #define RECORD_COEFFICIENT 0
@@ -77,34 +83,36 @@
         (to)[2] = vector.z, (to)[3] = vector.w;                       \
     }
 
-/* The registers of a work-item: PORTION weights of one output, and for UNITS_PER_ITEM hidden units
- * all weights to the outputs. */
+/* The registers of a work-item, which has a part of the weights of one output, and UNITS_PER_ITEM
+ * hidden units. */
 typedef struct {
+    /* the upper layer's weights, twice: PORTION weights of the output, for its sum, and each hidden
+     * unit's weights to all outputs, for its error */
     float to_output[PORTION], to_hidden[UNITS_PER_ITEM][PADDED(OUTPUTS)];
+    /* pending[u][d]: the change of unit u's sum for the d-th sample after the last one */
     float output_bias, bias[UNITS_PER_ITEM], pending[UNITS_PER_ITEM][REACH];
-    /* the biases to which the products of this block and of the next block are added */
+    /* the biases before the block before this one, and before this block: as old as the weights by
+     * which RECORD_BASE was computed for this block and for the next one */
     float bias_base[UNITS_PER_ITEM], bias_start[UNITS_PER_ITEM];
-    /* values of the last sample, which to_hidden and pending do not include yet: the changes of the
-     * outputs' biases and of the hidden units' biases, the hidden units' outputs, the sample's
-     * coefficients, and the decay factor */
+    /* of the last sample, whose changes to_hidden and pending do not contain yet: the changes of
+     * the outputs' biases, the deltas and outputs of the hidden units, the coefficients, and the
+     * factor of the weight decay */
     float changes[PADDED(OUTPUTS)], delta[UNITS_PER_ITEM], y[UNITS_PER_ITEM];
     float coefficient[REACH], last_keep;
-    int output, part;
-    /* always 0; it is kept in a register and added to offsets in the pool (KEEP_IN_REGISTER) */
-    int origin;
+    int output, part; /* the output, and which part of its weights */
+    int origin; /* 0, in a register (KEEP_IN_REGISTER), as a part of addresses in shared memory */
 } SequentialCore;
 
-/* True if the last part's weight j belongs to no hidden unit. */
+/* True if the last part's weight j is beyond the padded hidden units. */
 #define LAST_PART_LACKS(j) (((SPLIT) - 1) * (PORTION) + (j) >= PADDED(HIDDEN))
 
 /* Trains on the samples of a block. record: the record of the first sample. count: number of
- * samples, at least one.
+ * samples, at least one. rate: learning rate. keep: factor of the weight decay for one sample.
  *
- * The latency of each sample determines the time. While the warp waits, it therefore does work on
- * which the next sample does not depend: the weights of an output change while the errors are
- * exchanged, the weights of a hidden unit during its next sigmoid, and the pending sums while the
- * hidden outputs are exchanged. Reads from shared memory on the critical path come
- * first. */
+ * The time is the sum of the samples' latencies. While the warp waits, it therefore does work that
+ * the next result does not need: it changes `to_output` while the errors are exchanged, `to_hidden`
+ * during the next activation, and `pending` while the outputs of the hidden units are exchanged.
+ * Reads from shared memory on the critical path come first. */
 INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float *record,
                                 SequentialCore *core, int item, int count, float rate, float keep)
 {
@@ -112,10 +120,10 @@ INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float
     SHARED_POINTER float *error = pool + core->origin + ERROR_AT;
     int output = core->output, part = core->part;
     int share = part < SPLIT ? part * PORTION : 0;
-    /* of the current sample: sums of the hidden units, and the output's inputs and target */
+    /* of the present sample: the sums of the hidden units, and the output's inputs and target */
     float sum[UNITS_PER_ITEM], in[PORTION], target = 0.0f;
 
-/* The part of a hidden unit's sum that the matmul warps computed. */
+/* RECORD_BASE of a hidden unit; work-items without a hidden unit read the last one. */
 #define BASE(record, u) (record)[RECORD_BASE + LESSER(item + 32 * (u), STRIDE - 1)]
 
     if (item < 32) {
@@ -145,7 +153,7 @@ INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float
         if (item < 32) {
             float sums[4] = {part == 0 ? core->output_bias : 0.0f, 0.0f, 0.0f, 0.0f};
             UNROLL for (int j = 0; j < PORTION; j += 4) {
-                /* values past the last hidden unit have no effect: their weights are and stay 0 */
+                /* inputs beyond the hidden units have no effect: their weights are and stay 0 */
                 UNPACK4(in + j, hidden + LESSER(share + j, PADDED(HIDDEN) - 4))
                 UNROLL for (int k = 0; k < 4; k++)
                     sums[k] = FMA(core->to_output[j + k], in[j + k], sums[k]);
@@ -179,7 +187,7 @@ INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float
                 z += part_sum[p * OUTPUTS + output];
         }
 #endif
-/* Errors are passed on as changes, that is multiplied by -rate. */
+/* `change` is an output's error times -rate: the change of the output's bias. */
 #if SOFTMAX
         SHARED_POINTER float *sums = pool + SUMS_AT, *exponentials = pool + EXPONENTIALS_AT;
         if (item < OUTPUTS)
