@@ -1,17 +1,16 @@
 /* Rings of slots in shared memory, which producer warps fill and consumer warps read (sm_90). Only
  * this file counts the phases of barriers.
  *
- * A slot has two barriers. A phase of `filled` ends when the slot has been filled, a phase of `read`
- * when the slot has been read. Each warp goes through the slots in turn, by a Ring of its own:
+ * A slot has two barriers. A phase of `filled` ends when the slot has been filled, and a phase of
+ * `read` when the slot has been read. Each warp goes through the slots in turn, by its own Ring:
  *
  *   a producer   producer_acquire, copies that arrive at filled_barrier, advance
  *   a consumer   consumer_wait, products, advance, and release_previous once the products that
  *                were started before the last ones have ended
  *
  * Where barriers of the work-group say that a slot was read, only the barriers `filled` are used.
- * Slots for data that stay are KeptSlots. The same functions take them, so that the code of a kernel
- * is the same for a Ring and for KeptSlots: nobody waits for their release, and nobody releases
- * them. */
+ * Slots for data that stay are KeptSlots. The same functions take them, so that a kernel has the
+ * same code for a Ring and for KeptSlots: nobody releases them, and nobody waits for it. */
 
 #pragma once
 
