@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import gossamer
 import tests.ops.conv2d.shifted.test_windows_fp16 as shifted
 import tests.ops.conv2d.shifted.test_windows_fp16_sparse as shifted_sparse
 import tests.ops.conv2d.tensor_core.test_implicit_gemm as mma
@@ -52,6 +53,12 @@ def test_all_rows_arrive(emulate: Emulate, mode: str, schedule: int, kept: int,
                          at_once: int) -> None:
     rows, result = written(emulate(mode, schedule), kept, at_once)
     np.testing.assert_array_equal(result, np.broadcast_to(rows, result.shape))
+
+
+def test_no_other_file_counts_phases() -> None:
+    package = Path(gossamer.__file__).parent
+    assert {path.name for suffix in ("cu", "h") for path in package.rglob(f"*.{suffix}")
+            if "mbarrier_wait_parity(" in path.read_text()} == {"mbarrier.h", "ring.h"}
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -35,6 +35,19 @@ struct KeptSlots {
     int slots, slot;
 };
 
+/* Initialises a barrier that is used once, and expects `bytes` bytes that are copied or stored. */
+[[maybe_unused]] INLINE void init_once(ulong *barrier, int bytes)
+{
+    mbarrier_init(barrier, 1);
+    mbarrier_arrive_expect_tx(barrier, bytes);
+}
+
+/* Waits at a barrier that is used once. */
+[[maybe_unused]] INLINE void wait_once(ulong *barrier)
+{
+    mbarrier_wait_parity(barrier, 0);
+}
+
 /* Returns a ring at its first slot. barriers: 2 * slots barriers in shared memory. */
 template <int slots> INLINE Ring<slots> ring_at(ulong *barriers)
 {
@@ -82,7 +95,7 @@ template <int slots> INLINE void consumer_wait(const Ring<slots> &ring, int ahea
 
 [[maybe_unused]] INLINE void consumer_wait(const KeptSlots &kept)
 {
-    mbarrier_wait_parity(kept.filled + kept.slot, 0);
+    wait_once(kept.filled + kept.slot);
 }
 
 /* Returns the barrier at which copies to the slot arrive. */

@@ -58,8 +58,8 @@ typedef Ring<WEIGHT_SLOTS> Stages;
 #endif
 
 /* The state of a consumer warpgroup, which multiplies: where runs and weights lie, and the slots
- * that it reads next. slices: the runs of a pair of remainders. step_h, step_w: rows and columns of places from a tap to the next one that
- * has the same remainder. */
+ * that it reads next. slices: the runs of a pair of remainders. step_h, step_w: rows and
+ * columns of places from a tap to the next one that has the same remainder. */
 struct Multiplier {
     uint runs, kept, group;
     int run_bytes, run_pieces, slices, kernel_h, kernel_w, remainders_h, remainders_w;

@@ -120,10 +120,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #if HAS_BARRIERS
     ulong *summed = (ulong *)shared_memory;
     if (item == 0) {
-        if (CLUSTER > 1) {
-            mbarrier_init(summed, 1);
-            mbarrier_arrive_expect_tx(summed, received_bytes(rank));
-        }
+        if (CLUSTER > 1)
+            init_once(summed, received_bytes(rank));
 #if WGMMA
         init_ring(ring_at<SLOTS>(summed + 1), COPIERS + 1, WARPS * RELEASING_LANES);
 #endif
@@ -440,7 +438,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
         CLUSTER_WAIT(); /* all work-groups of the cluster have started and can receive sums */
         give_sums(partial, summed, sums, rank * WARPS_K + (int)warp_k, warp, warp_m, warp_p, lane);
         if (CLUSTER > 1)
-            mbarrier_wait_parity(summed, 0);
+            wait_once(summed);
         else
             BARRIER();
         for (int share = (int)warp; share < SHARE; share += WARPS) {

@@ -60,9 +60,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
     const Tile tile = find_tile(height, width, pad_top, pad_left);
     if constexpr (CLUSTER > 1) {
         if (tile.item == 0) {
-            mbarrier_init(summed, 1);
-            mbarrier_arrive_expect_tx(
-                summed, CEIL_DIV(FRAGMENTS - tile.rank, CLUSTER) * (CLUSTER * 32 * 16));
+            init_once(summed, CEIL_DIV(FRAGMENTS - tile.rank, CLUSTER) * (CLUSTER * 32 * 16));
             fence_mbarrier_init();
         }
     }
@@ -115,11 +113,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
 #endif
     cp_async_commit_group();
 
-    Sums sums;
-    UNROLL for (int m = 0; m < SUM_TILES; m++)
-        UNROLL for (int n = 0; n < 2 * SUM_PAIRS; n++)
-            UNROLL for (int i = 0; i < 4; i++)
-                sums[m][n][i] = 0.0f;
+    Sums sums = {};
     const Share share = share_of(tile.warp);
 
     /* A work-group with several chunks projects a chunk in the iteration that expands its next

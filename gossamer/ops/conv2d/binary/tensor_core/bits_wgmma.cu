@@ -260,7 +260,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             }
 #endif
             if (is_first)
-                mbarrier_wait_parity(barriers + phase, 0);
+                wait_once(barriers + phase);
             multiply_steps(sums, upper[buffer], lower[buffer], held, phase);
             if (!HALO || phase == phases - 1) {
                 advance(reading);
@@ -332,5 +332,5 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     /* a warpgroup without a tile does not end before the requested weights have arrived */
     if (is_first)
         _Pragma("unroll 1") for (int phase = 0; phase < phases; phase++)
-            mbarrier_wait_parity(barriers + phase, 0);
+            wait_once(barriers + phase);
 }
