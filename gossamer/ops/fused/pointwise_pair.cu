@@ -178,16 +178,12 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
                         int at = line * 64 + (vector ^ line % 8) * 8;
                         int pixel = first_pixel + half * 8;
                         int channel = slice * 64 + vector * 8;
-                        float(*eight)[4] = sums + block * 4;
-                        float4 lower = MAKE4(eight[0][half * 2], eight[0][half * 2 + 1],
-                                             eight[1][half * 2], eight[1][half * 2 + 1]);
-                        float4 upper = MAKE4(eight[2][half * 2], eight[2][half * 2 + 1],
-                                             eight[3][half * 2], eight[3][half * 2 + 1]);
-                        FIRST_EPILOGUE4(lower, channel, at)
-                        FIRST_EPILOGUE4(upper, channel + 4, at + 4)
-                        STORE_HALF8(numbers, at, lower, upper);
+                        Eight value = eight_of(sums + block * 4, half);
+                        FIRST_EPILOGUE4(value.lower, channel, at)
+                        FIRST_EPILOGUE4(value.upper, channel + 4, at + 4)
+                        STORE_HALF8(numbers, at, value.lower, value.upper);
                         if (WRITES_WIDE && pixel < pixels)
-                            STORE_HALF8(wide, pixel * WIDE + channel, lower, upper);
+                            STORE_HALF8(wide, pixel * WIDE + channel, value.lower, value.upper);
                     }
             }
             fence_proxy_async();
@@ -213,15 +209,11 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
                     int pixel = first_pixel + half * 8;
                     int channel = part * 64 + block * 32 + (int)lane % 4 * 8;
                     int at = pixel * OUT_CHANNELS + channel;
-                    float(*eight)[4] = results[part] + block * 4;
-                    float4 lower = MAKE4(eight[0][half * 2], eight[0][half * 2 + 1],
-                                         eight[1][half * 2], eight[1][half * 2 + 1]);
-                    float4 upper = MAKE4(eight[2][half * 2], eight[2][half * 2 + 1],
-                                         eight[3][half * 2], eight[3][half * 2 + 1]);
-                    SECOND_EPILOGUE4(lower, channel, at)
-                    SECOND_EPILOGUE4(upper, channel + 4, at + 4)
+                    Eight value = eight_of(results[part] + block * 4, half);
+                    SECOND_EPILOGUE4(value.lower, channel, at)
+                    SECOND_EPILOGUE4(value.upper, channel + 4, at + 4)
                     if (pixel < pixels)
-                        STORE_HALF8(y, at, lower, upper);
+                        STORE_HALF8(y, at, value.lower, value.upper);
                 }
     }
 }

@@ -37,3 +37,17 @@ typedef uint4 WarpgroupPixels;
                  : "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "l"(weights));
 #endif
 }
+
+/* The eight neighbouring output channels of a lane, of which `tiles` has the sums for 32 lines of the
+ * right operand, where these are ordered so that they are neighbours. half: 0 for a lane's first
+ * line of the left operand, 1 for the second. */
+struct Eight {
+    float4 lower, upper;
+};
+
+[[maybe_unused]] INLINE Eight eight_of(const float (*tiles)[4], int half)
+{
+    int i = half * 2;
+    return {MAKE4(tiles[0][i], tiles[0][i + 1], tiles[1][i], tiles[1][i + 1]),
+            MAKE4(tiles[2][i], tiles[2][i + 1], tiles[3][i], tiles[3][i + 1])};
+}

@@ -28,16 +28,30 @@
 #define SLICE 64 /* input channels that are copied at once */
 #endif
 #define RUN_SLOTS 2 /* slots for runs */
+#ifndef WARPGROUPS
+#define WARPGROUPS 2 /* warpgroups that multiply */
+#endif
+#ifndef COPIER_REGISTERS
+#define COPIER_REGISTERS 56 /* registers of a work-item that copies */
+#endif
 #endif
 
 #include "dialect/common.h"
 #include "ptx/cp_async.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/wgmma.h"
 #include "mma/ring.h"
 
 #define CHUNKS (SLICE / 8)
 #define LINES (CHUNKS == 8) /* whether a place is a line of 128 bytes */
 #define COPY_WARPS 3        /* warps that copy runs */
+#define WORK_GROUP_SIZE (128 * (WARPGROUPS + 1)) /* WARPGROUPS multiply, and one copies */
+#define BARRIERS_BYTES 1024
 #define LINE_STEP (64 * COPY_WARPS / CHUNKS) /* places that the copy warps copy at once */
+
+struct ALIGNED(1024) Memory {
+    uint4 pieces[64];
+};
 
 /* The kernel parameters that describe places, and the values of a Geometry from them. */
 #define GEOMETRY_PARAMETERS                                                                     \
@@ -152,4 +166,33 @@ struct Geometry {
     bool stored = place < its.places && row < its.out_height && column < its.out_width;
     int pixel = (image * its.out_height + row) * its.out_width + column;
     return stored ? its.y_first + pixel * its.y_channels : -1;
+}
+
+/* Initialises the barriers of both rings. readers: the arrivals that release a stage. */
+template <class Stages>
+INLINE void init_rings(const Ring<RUN_SLOTS> &run_ring, const Stages &stage_ring, int readers)
+{
+    if (LOCAL_ID(0) == 0) {
+        init_ring(run_ring, 32 * COPY_WARPS, 4 * WARPGROUPS);
+        init_ring(stage_ring, 1, readers);
+        fence_mbarrier_init();
+    }
+    BARRIER();
+}
+
+/* Copies the operands of a work-group, by the warps behind those that multiply: the first warp calls
+ * copy_stages, which reads only weights and so begins before the kernel before has ended. The others
+ * copy runs, as copy_runs says. */
+template <class CopyStages>
+INLINE void copy_operands(uint warp, CopyStages copy_stages, const HALF *x,
+                          const Geometry &geometry, int first, int last, int tile_places,
+                          int slices, uint runs, const Ring<RUN_SLOTS> &ring)
+{
+    setmaxnreg_dec<COPIER_REGISTERS>();
+    if (warp == 4 * WARPGROUPS && LOCAL_ID(0) % 32 == 0)
+        copy_stages();
+    pdl_wait();
+    if (warp > 4 * WARPGROUPS)
+        copy_runs(x, geometry, LOCAL_ID(0) - 32 * (4 * WARPGROUPS + 1), first, last, tile_places,
+                  slices, runs, ring);
 }

@@ -40,16 +40,10 @@
 #include "ops/conv2d/shifted/runs.h"
 #include "ops/epilogue.h"
 
-#define WORK_GROUP_SIZE (128 * (WARPGROUPS + 1))
 #define STEPS (SLICE / 16)
 #define UNIT 64
 #define TILE_UNITS (WARPGROUPS * UNITS)
 #define STAGE_BYTES (SLICE * TILE_M * 2)
-#define BARRIERS_BYTES 1024
-
-struct ALIGNED(1024) Memory {
-    uint4 pieces[64];
-};
 
 #if KEEPS_WEIGHTS
 typedef KeptSlots Stages;
@@ -154,19 +148,13 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
 #else
     Stages stage_ring = ring_at<WEIGHT_SLOTS>((ulong *)memory + 2 * RUN_SLOTS);
 #endif
-    if (item == 0) {
-        init_ring(run_ring, 32 * COPY_WARPS, 4 * WARPGROUPS);
-        init_ring(stage_ring, 1, 4 * WARPGROUPS);
-        fence_mbarrier_init();
-    }
-    BARRIER();
+    init_rings(run_ring, stage_ring, 4 * WARPGROUPS);
     int first_m = GROUP_ID(1) * TILE_M, ranges = GROUP_COUNT(0);
     int first_unit = (int)((INT64)units * GROUP_ID(0) / ranges);
     int last_unit = (int)((INT64)units * (GROUP_ID(0) + 1) / ranges);
 
     if (warp >= 4 * WARPGROUPS) {
-        setmaxnreg_dec<COPIER_REGISTERS>();
-        if (warp == 4 * WARPGROUPS && lane == 0) {
+        auto copy_stages = [&]() {
             const uint4 *source = weight + (size_t)GROUP_ID(1) * stages * (STAGE_BYTES / 16);
             int copied_units = KEEPS_WEIGHTS ? 1 : last_unit - first_unit;
             for (int unit = 0; unit < copied_units; unit += TILE_UNITS)
@@ -177,12 +165,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
                                     filled_barrier(stage_ring));
                     advance(stage_ring);
                 }
-        }
-        pdl_wait();
-        if (warp == 4 * WARPGROUPS)
-            return;
-        copy_runs(x, geometry, item - 32 * (4 * WARPGROUPS + 1), first_unit * UNIT,
-                  last_unit * UNIT, TILE_UNITS * UNIT, slices, runs, run_ring);
+        };
+        copy_operands(warp, copy_stages, x, geometry, first_unit * UNIT, last_unit * UNIT,
+                      TILE_UNITS * UNIT, slices, runs, run_ring);
         return;
     }
     setmaxnreg_inc<MULTIPLIER_REGISTERS>();
@@ -190,15 +175,6 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
 
     Multiplier its = {runs, kept, group, run_bytes, run_pieces, slices, kernel_h, kernel_w,
                       remainders_h, remainders_w, step_h, step_w, pitch, run_ring, stage_ring};
-    auto store = [&](float4 lower, float4 upper, int index, int channel) {
-        bool stored = index >= 0 && channel < out_channels;
-        channel = channel < out_channels ? channel : 0;
-        int at = (stored ? index : y_first) + channel;
-        EPILOGUE4(lower, channel, at)
-        EPILOGUE4(upper, channel + 4, at + 4)
-        if (stored)
-            STORE_HALF8(y, at, lower, upper);
-    };
     for (int unit = first_unit; unit < last_unit; unit += TILE_UNITS) {
         /* warpgroups take units round-robin, so that even a few units are divided evenly */
         int left = last_unit - unit - (int)group;
@@ -226,12 +202,15 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
         UNROLL for (int block = 0; block < TILE_M / 32; block++)
             UNROLL for (int i = 0; i < UNITS; i++)
                 UNROLL for (int half = 0; half < 2; half++) {
-                    float values[8];
-                    UNROLL for (int v = 0; v < 8; v++)
-                        values[v] = sums[i][block * 4 + v / 2][half * 2 + v % 2];
-                    store(MAKE4(values[0], values[1], values[2], values[3]),
-                          MAKE4(values[4], values[5], values[6], values[7]), index[i][half],
-                          first_m + block * 32 + (int)lane % 4 * 8);
+                    Eight value = eight_of(sums[i] + block * 4, half);
+                    int channel = first_m + block * 32 + (int)lane % 4 * 8;
+                    bool stored = index[i][half] >= 0 && channel < out_channels;
+                    channel = channel < out_channels ? channel : 0;
+                    int at = (stored ? index[i][half] : y_first) + channel;
+                    EPILOGUE4(value.lower, channel, at)
+                    EPILOGUE4(value.upper, channel + 4, at + 4)
+                    if (stored)
+                        STORE_HALF8(y, at, value.lower, value.upper);
                 }
     }
 }

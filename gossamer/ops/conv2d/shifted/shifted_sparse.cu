@@ -35,6 +35,7 @@
 #endif
 
 #define SLICE 64 /* input channels that are copied at once */
+#define WARPGROUPS (CHANNEL_WARPGROUPS * PLACE_WARPGROUPS)
 
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
@@ -46,18 +47,11 @@
 #include "ops/conv2d/shifted/runs.h"
 #include "ops/epilogue.h"
 
-#define WARPGROUPS (CHANNEL_WARPGROUPS * PLACE_WARPGROUPS)
-#define WORK_GROUP_SIZE (128 * (WARPGROUPS + 1))
 #define PART_CHANNELS (64 * CHANNEL_WARPGROUPS)
 #define TILE_PLACES (TILE_N * PLACE_WARPGROUPS)
 #define VALUES_BYTES (4096 * CHANNEL_WARPGROUPS)
 #define STAGE_BYTES (VALUES_BYTES + 512 * CHANNEL_WARPGROUPS + 16)
 #define STORED_BYTES (TILE_N * (128 + 4)) /* a warpgroup's results, and where they are stored */
-#define BARRIERS_BYTES 1024
-
-struct ALIGNED(1024) Memory {
-    uint4 pieces[64];
-};
 
 /* The state of a warpgroup that multiplies: where in shared memory runs and weights lie, and the
  * slots that it reads next. tile_runs: the runs of a tile. runs_left: the runs of this tile that
@@ -149,19 +143,13 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
     uint weights = runs + RUN_SLOTS * run_bytes;
     Ring<RUN_SLOTS> run_ring = ring_at<RUN_SLOTS>((ulong *)memory);
     Ring<WEIGHT_SLOTS> stage_ring = ring_at<WEIGHT_SLOTS>((ulong *)memory + 2 * RUN_SLOTS);
-    if (item == 0) {
-        init_ring(run_ring, 32 * COPY_WARPS, 4 * WARPGROUPS);
-        init_ring(stage_ring, 1, 128 * WARPGROUPS);
-        fence_mbarrier_init();
-    }
-    BARRIER();
+    init_rings(run_ring, stage_ring, 128 * WARPGROUPS);
     int ranges = GROUP_COUNT(0);
     int first = (int)((INT64)eights * GROUP_ID(0) / ranges) * 8;
     int last = (int)((INT64)eights * (GROUP_ID(0) + 1) / ranges) * 8;
 
     if (warp >= 4 * WARPGROUPS) {
-        setmaxnreg_dec<COPIER_REGISTERS>();
-        if (warp == 4 * WARPGROUPS && lane == 0) {
+        auto copy_stages = [&]() {
             int stages = stage_counts[part];
             for (int tile = first; tile < last; tile += TILE_PLACES) {
                 const uint4 *source = weight + part * (STAGE_BYTES / 16);
@@ -174,11 +162,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
                     advance(stage_ring);
                 } while (++stage < stages);
             }
-        }
-        pdl_wait();
-        if (warp > 4 * WARPGROUPS)
-            copy_runs(x, geometry, item - 32 * (4 * WARPGROUPS + 1), first, last, TILE_PLACES,
-                      slices, runs, run_ring);
+        };
+        copy_operands(warp, copy_stages, x, geometry, first, last, TILE_PLACES, slices, runs,
+                      run_ring);
         return;
     }
     setmaxnreg_inc<MULTIPLIER_REGISTERS>();
