@@ -14,11 +14,16 @@ import tests.ops.conv2d.shifted.test_windows_fp16 as shifted
 import tests.ops.conv2d.shifted.test_windows_fp16_sparse as shifted_sparse
 import tests.ops.conv2d.tensor_core.test_implicit_gemm as mma
 from gossamer.device.source import KernelSource
+from gossamer.facts import PLUS_MINUS_ONE
+from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import BitTensorCore
+from gossamer.ops.conv2d.binary.tensor_core.tiles import WgmmaTile
 from gossamer.ops.conv2d.common import config_of
 from gossamer.ops.conv2d.shifted.windows_fp16 import ShiftedTile
 from gossamer.ops.conv2d.shifted.windows_fp16_sparse import SparseTile
 from gossamer.ops.fused.pointwise_pair import PairTile
+from tests.emulation import test_signs as signs
 from tests.emulation.device import Emulate, EmulatedDevice, KernelFault
+from tests.ops.conv2d.binary.signs import BATCH_NORM_BITS
 from tests.ops.fused import test_pointwise_pair as pairs
 
 _ROWS = 8
@@ -94,9 +99,15 @@ def _pointwise_pair(device: EmulatedDevice) -> None:
     pairs.check(problem, device, [pairs.variant_of(problem, PairTile(1, 2, 2), device)])
 
 
+def _bits_wgmma(device: EmulatedDevice) -> None:
+    problem = replace(signs.borders(BATCH_NORM_BITS, PLUS_MINUS_ONE), batch=5, height=10, width=9)
+    variant = signs.variant_of(problem, WgmmaTile(64, 1, 1, 2, 1), 64, "packed64")
+    signs.check_exact(BitTensorCore(), problem, variant, device)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("kernel", [_implicit_gemm, _shifted_gemm, _shifted_sparse,
-                                    _pointwise_pair])
+                                    _pointwise_pair, _bits_wgmma])
 def test_a_fault_of_a_ring_is_noticed_in_each_kernel(
         emulate: Emulate, kernel: Callable[[EmulatedDevice], None], fault: str) -> None:
     """A wrong result, or a barrier that nobody arrives at."""

@@ -38,13 +38,14 @@ typedef uint4 WarpgroupPixels;
 #endif
 }
 
-/* The eight neighbouring output channels of a lane, of which `tiles` has the sums for 32 lines of the
- * right operand, where these are ordered so that they are neighbours. half: 0 for a lane's first
- * line of the left operand, 1 for the second. */
+/* Values of eight neighbouring output channels. */
 struct Eight {
     float4 lower, upper;
 };
 
+/* Returns a lane's sums of 32 lines of the right operand, whose order makes them neighbours. tiles:
+ * the sums of these lines. half: 0 for the lane's first line of the left operand, 1 for the
+ * second. */
 [[maybe_unused]] INLINE Eight eight_of(const float (*tiles)[4], int half)
 {
     int i = half * 2;

@@ -180,9 +180,9 @@ INLINE void init_rings(const Ring<RUN_SLOTS> &run_ring, const Stages &stage_ring
     BARRIER();
 }
 
-/* Copies the operands of a work-group, by the warps behind those that multiply: the first warp calls
- * copy_stages, which reads only weights and so begins before the kernel before has ended. The others
- * copy runs, as copy_runs says. */
+/* Copies the operands of a work-group, by the warps behind those that multiply. The first warp
+ * calls copy_stages, which reads only weights, and so begins before the previous kernel has ended.
+ * The others copy runs, as copy_runs says. */
 template <class CopyStages>
 INLINE void copy_operands(uint warp, CopyStages copy_stages, const HALF *x,
                           const Geometry &geometry, int first, int last, int tile_places,

@@ -117,23 +117,21 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     int first_tile = GROUP_ID(0) / CLUSTER, tile_step = GROUP_COUNT(0) / CLUSTER;
     int start = stages * rank / CLUSTER, stop = stages * (rank + 1) / CLUSTER;
     pdl_trigger();
+    [[maybe_unused]] ulong *summed = (ulong *)shared_memory;
+    Ring<SLOTS> filling = ring_at<SLOTS>(summed + 1), reading = filling;
 #if HAS_BARRIERS
-    ulong *summed = (ulong *)shared_memory;
     if (item == 0) {
         if (CLUSTER > 1)
             init_once(summed, received_bytes(rank));
 #if WGMMA
-        init_ring(ring_at<SLOTS>(summed + 1), COPIERS + 1, WARPS * RELEASING_LANES);
+        init_ring(filling, COPIERS + 1, WARPS * RELEASING_LANES);
 #endif
         fence_mbarrier_init();
     }
     CLUSTER_ARRIVE();
     if (WGMMA)
         BARRIER();
-#else
-    [[maybe_unused]] ulong *summed = 0;
 #endif
-    Ring<SLOTS> filling = ring_at<SLOTS>(summed + 1), reading = filling;
     int pieces = CEIL_DIV(depth, VECTOR);
     x += x_first + group * x_group;
     weight += (size_t)group * stages * weight_lines * 8;
