@@ -90,6 +90,7 @@ class EmulatedDevice(Device):
     mode: one of MODES. schedule: the rule that selects the next work-item where several could
     continue: 0 selects the first, 1 the last, and any other number is the seed of a random choice.
     start: words that precede each program on its command line.
+    planted: code of kernels and the faulty code that replaces it.
     """
 
     api = "emulated"
@@ -104,12 +105,13 @@ class EmulatedDevice(Device):
             work_group_size=1024, subgroup_size=32, sure_work_group_size=1024,
             cache_bytes=60 << 20, mma=True, cluster=8)
         self.start: tuple[str, ...] = ()
+        self.planted = ("", "")
         self._inputs = [self.driver, platform.machine(), *_OPTIONS, *MODES[mode],
                         *(path.read_text() for path in (*sorted(HERE.glob("*.h")),
                                                         HERE / "runtime.cpp"))]
         self._folder = Path(tempfile.mkdtemp(prefix="gossamer-emulation-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._kernels: dict[KernelSource, EmulatedKernel] = {}
+        self._kernels: dict[str, EmulatedKernel] = {}
 
     @cached_property
     def _runtime(self) -> Path:
@@ -119,15 +121,20 @@ class EmulatedDevice(Device):
         return self._run_gxx(str(HERE / "runtime.cpp"), "-O1", "-c", "-o", "runtime.o")
 
     def compile(self, source: KernelSource) -> EmulatedKernel:
-        if source not in self._kernels:
+        text = translated(source)
+        code, fault = self.planted
+        if code:
+            if text.count(code) != 1:
+                raise ValueError(f"{source.path.name} has {code!r} {text.count(code)} times")
+            text = text.replace(code, fault)
+        if text not in self._kernels:
             name = f"{source.function}-{len(self._kernels)}"
-            text = translated(source)
             program = self._folder / name
             program.write_bytes(zlib.decompress(
                 cached((text, *self._inputs), lambda: self._build(name, text))[0]))
             program.chmod(0o700)
-            self._kernels[source] = EmulatedKernel(source, program)
-        return self._kernels[source]
+            self._kernels[text] = EmulatedKernel(source, program)
+        return self._kernels[text]
 
     def _build(self, name: str, text: str) -> bytes:
         """Return the program of a translation unit, compressed for the cache on disk."""

@@ -229,9 +229,9 @@ template <int N> void compute_sparse_product(const Product &product)
 /* Starts a product of 64 rows and N columns like multiply_later, where of each four neighbours of a
  * row two are stored. The words of indices of lanes 2 selector and 2 selector + 1 of each four lanes
  * are read. */
-template <int N, int selector>
+template <int N>
 void multiply_sparse_later(float (*sums)[4], unsigned long long rows, unsigned long long columns,
-                           unsigned indices)
+                           unsigned indices, int selector)
 {
     __shared__ unsigned held[MOST_WARPS][32];
     int lane = number() % 32, first = lane / 4 * 4 + 2 * selector;

@@ -83,19 +83,16 @@ _PTX = {
 """The C++ code of each PTX instruction in kernels. Approximate instructions compute exact
 values."""
 
-_WGMMA = re.compile(r"\{ \.reg \.pred p; .* wgmma\.mma_async\.sync\.aligned\.m64n\d+k256\."
-                    r"s32\.b1\.b1\.and\.popc .*\}")
-_WGMMA_FLOATS = re.compile(r"\{ \.reg \.pred p; .* wgmma\.mma_async\.sync\.aligned\.m64n(\d+)%0.*")
-"""Products of floats, whose kind a macro names."""
-_WGMMA_LINES = re.compile(r"\{ \.reg \.pred p; .* wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\."
-                          r"f32\.f16\.f16 .*p, 1, 1, 0, 0; \}")
-"""Products of float16 whose operands both lie in shared memory without swizzling."""
-_WGMMA_OF_PIXELS = re.compile(r'asm volatile\(WGMMA_TEXT\((\d+),[^;]*?'
-                              r'"l"\(weights\),\s*PIXEL_OPERANDS\(x\)\)')
-"""Products of floats whose pixels lie in shared memory or in registers."""
-_WGMMA_SPARSE = re.compile(r'asm volatile\(WGMMA_SPARSE_TEXT\((\d+),[^;]*?SPARSE_OPERANDS\)')
-"""Products of float16 whose left operand is 2:4 sparse."""
-_ASM = re.compile(r'\basm\b(?:\s+volatile)?\s*\(\s*((?:(?:"[^"]*"|WGMMA_[A-Z]+)\s*)+)'
+_WGMMA = re.compile(r"asm volatile\(WGMMA_TEXT\(WGMMA_([A-Z]+), (\w+)\)[\s\\]*"
+                    r":\s*WGMMA_SUMS\(\w+\)[\s\\]*:([^;]*)\);")
+_PRODUCTS = {
+    "SS": "emulation::multiply_later<{width}>(true, sums, {inputs});",
+    "RS": "emulation::multiply_rows_of_group<{width}>(HALVES, sums, {inputs}, __FILE__, __LINE__);",
+    "SPARSE": "emulation::multiply_sparse_later<{width}>(sums, {inputs});",
+    "BITS": "emulation::multiply_bits_of_group(sums, {inputs}, __FILE__, __LINE__);",
+}
+"""The C++ code of the forms of wgmma, which mma/warpgroup_operands.h defines."""
+_ASM = re.compile(r'\basm\b(?:\s+volatile)?\s*\(\s*((?:"[^"]*"\s*)+)'
                   r'((?:[^()";]|"[^"]*"|\((?:[^()]|\([^()]*\))*\))*)\)')
 _LITERAL = re.compile(r'"([^"]*)"')
 _OPERAND = re.compile(r'"[^"]*"\s*\(((?:[^()]|\([^()]*\))*)\)')
@@ -110,9 +107,7 @@ def translated(source: KernelSource) -> str:
     text = source.text()
     if DIALECT not in files_of(source.path):
         raise CompileError(f"{source.path.name} does not include dialect/common.h")
-    text = _WGMMA_OF_PIXELS.sub(r"emulation::multiply_later<\1>(HALVES, sums, x, weights)", text)
-    text = _WGMMA_SPARSE.sub(
-        r"emulation::multiply_sparse_later<\1, selector>(sums, left, right, indices)", text)
+    text = _WGMMA.sub(_product, text)
     text = _ASM.sub(_instruction, text)
     text = _DYNAMIC.sub(r"\1 *const \2 = (\1 *)emulation::dynamic_shared();", text)
     if left := re.search(r"\basm\b.*", text.split("#ifdef __CUDACC__", 1)[1]):
@@ -123,19 +118,15 @@ def translated(source: KernelSource) -> str:
             f'int kernel_parameters() {{ return emulation::parameters({source.function}); }}\n')
 
 
+def _product(match: re.Match[str]) -> str:
+    form, width, inputs = match.groups()
+    return _PRODUCTS[form].format(width=width, inputs=", ".join(_OPERAND.findall(inputs)))
+
+
 def _instruction(match: re.Match[str]) -> str:
     ptx, operands = "".join(_LITERAL.findall(match[1])), _OPERAND.findall(match[2])
     if not ptx:
         return "(void)0"  # an empty statement that hides a value from the compiler
-    if _WGMMA.fullmatch(ptx):
-        # the sums are an array, which macros list
-        return f"emulation::multiply_bits_of_group(sums, {', '.join(operands)}, __FILE__, __LINE__)"
-    if floats := _WGMMA_FLOATS.fullmatch(ptx):
-        return (f"emulation::multiply_rows_of_group<{floats[1]}>(HALVES, sums, "
-                f"{', '.join(operands)}, __FILE__, __LINE__)")
-    if lines := _WGMMA_LINES.fullmatch(ptx):
-        return (f"emulation::multiply_later<{lines[1]}>(true, sums, "
-                f"{', '.join(operands[-3:])})")
     if ptx not in _PTX:
         raise CompileError(f"tests/emulation/translation.py does not know the instruction {ptx!r}")
     statement = _PTX[ptx]

@@ -63,6 +63,7 @@
 
 #include "dialect/common.h"
 #include "mma/warp.h"
+#include "mma/warpgroup_operands.h"
 #include "ptx/cp_async.h"
 #include "ptx/griddepcontrol.h"
 #include "ptx/ldmatrix.h"
@@ -105,10 +106,6 @@
  * channel. */
 
 #if WGMMA
-#define SUMS_OF_TWO(n)                                                                            \
-    "+f"(sums[n][0]), "+f"(sums[n][1]), "+f"(sums[n][2]), "+f"(sums[n][3]), "+f"(sums[n + 1][0]), \
-        "+f"(sums[n + 1][1]), "+f"(sums[n + 1][2]), "+f"(sums[n + 1][3])
-
 /* Returns the matrix descriptor of an operand of a step. word: the address of the operand's first
  * word of 16 bytes; the words of all columns or channels follow one another, in tiles of 8. The
  * upper half of the step lies `upper` words further. */
@@ -120,35 +117,9 @@ INLINE ulong matrix_descriptor(uint word, uint upper)
 /* Begins to multiply a step. adds: 0 where the sums begin with this step, otherwise 1. */
 INLINE void wgmma_ss(float (&sums)[OUT_PART / 8][4], ulong columns, ulong weights, int adds)
 {
-#if OUT_PART == 64
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; "
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
-                 "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, "
-                 "p, 1, 1, 0, 0; }"
-                 : SUMS_OF_TWO(0), SUMS_OF_TWO(2), SUMS_OF_TWO(4), SUMS_OF_TWO(6)
+    asm volatile(WGMMA_TEXT(WGMMA_SS, OUT_PART)
+                 : WGMMA_SUMS(OUT_PART)
                  : "l"(columns), "l"(weights), "r"(adds));
-#elif OUT_PART == 48
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %26, 0; "
-                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
-                 "%18, %19, %20, %21, %22, %23}, %24, %25, p, 1, 1, 0, 0; }"
-                 : SUMS_OF_TWO(0), SUMS_OF_TWO(2), SUMS_OF_TWO(4)
-                 : "l"(columns), "l"(weights), "r"(adds));
-#elif OUT_PART == 32
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %18, 0; "
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, "
-                 "p, 1, 1, 0, 0; }"
-                 : SUMS_OF_TWO(0), SUMS_OF_TWO(2)
-                 : "l"(columns), "l"(weights), "r"(adds));
-#else
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %10, 0; "
-                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p, 1, 1, 0, 0; }"
-                 : SUMS_OF_TWO(0)
-                 : "l"(columns), "l"(weights), "r"(adds));
-#endif
 }
 #endif
 

@@ -54,9 +54,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_mean(
     pdl_wait();
 
     const REAL *image = x + (long long)GROUP_ID(1) * pixels * CHANNELS;
-    float totals[OUT_TILES][2];
-    UNROLL for (int n = 0; n < OUT_TILES; n++)
-        totals[n][0] = totals[n][1] = 0.0f;
+    float totals[OUT_TILES][2] = {};
     int iterations = CEIL_DIV(pixels, 16 * WARPS);
     for (int iteration = 0; iteration < iterations; iteration++) {
         int positions[2];
@@ -66,10 +64,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_mean(
             int pixel = positions[half] < pixels ? positions[half] : pixels - 1;
             rows[half] = (const uint4 *)(image + (long long)pixel * CHANNELS) + lane % 4;
         }
-        float sums[OUT_TILES][4];
-        UNROLL for (int n = 0; n < OUT_TILES; n++)
-            UNROLL for (int i = 0; i < 4; i++)
-                sums[n][i] = 0.0f;
+        float sums[OUT_TILES][4] = {};
         _Pragma("unroll 1") for (int start = 0; start < LINES; start += AT_ONCE) {
             uint4 found[AT_ONCE][2];
             UNROLL for (int j = 0; j < AT_ONCE; j++)

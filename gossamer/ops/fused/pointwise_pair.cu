@@ -11,8 +11,7 @@
  * for the slice's outputs, and the second layer's weights for the slice as inputs.
  *
  * Two warpgroups multiply 64 pixels each. Of the four other warps one copies weights, and three
- * copy pixels and the added tensor. Each slot has two barriers: the first completes when the slot
- * was filled, the second when the slot was read. */
+ * copy pixels and the added tensor, to rings of slots. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: operands are float16 */
@@ -41,6 +40,7 @@
 #include "ptx/griddepcontrol.h"
 #include "ptx/mbarrier.h"
 #include "ptx/wgmma.h"
+#include "mma/ring.h"
 #include "mma/warpgroup.h"
 #include "ops/epilogue.h"
 
@@ -59,27 +59,6 @@ struct ALIGNED(1024) Memory {
     uint4 vectors[64];
 };
 
-/* Waits for the other warps of the warpgroup. */
-INLINE void wait_for_group(uint group)
-{
-    asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-}
-
-/* A slot of a ring, and how often the whole ring has been used before. */
-struct Slot {
-    int number;
-    uint phase;
-};
-
-/* Goes to the next slot. */
-INLINE void advance(Slot &slot, int slots)
-{
-    if (++slot.number == slots) {
-        slot.number = 0;
-        slot.phase++;
-    }
-}
-
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
     const HALF *x, const uint4 *RESTRICT weights, HALF *RESTRICT wide, HALF *RESTRICT y,
     int pixels FIRST_EPILOGUE_PARAMETERS SECOND_EPILOGUE_PARAMETERS)
@@ -91,28 +70,22 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
     uint lane = (uint)item % 32, warp = (uint)item / 32, group = warp / 4;
     uint inputs = shared_address(memory) + BARRIERS_BYTES, slots = inputs + INPUTS * INPUT_BYTES;
     uint stages = slots + SLOTS * SLOT_BYTES;
-    ulong *input_filled = (ulong *)memory, *input_read = input_filled + INPUTS;
-    ulong *slot_filled = input_read + INPUTS, *slot_read = slot_filled + SLOTS;
-    ulong *stage_filled = slot_read + SLOTS;
-    [[maybe_unused]] ulong *stage_read = stage_filled + WEIGHT_SLOTS;
+    ulong *barriers = (ulong *)memory;
+    Ring<INPUTS> input = ring_at<INPUTS>(barriers);
+    Ring<SLOTS> slot = ring_at<SLOTS>(barriers + 2 * INPUTS);
+    barriers += 2 * (INPUTS + SLOTS);
+#if KEEPS_WEIGHTS
+    KeptSlots stage = {barriers, WEIGHT_SLOTS, 0};
+#else
+    Ring<WEIGHT_SLOTS> stage = ring_at<WEIGHT_SLOTS>(barriers);
+#endif
     if (item == 0) {
-        UNROLL for (int i = 0; i < INPUTS; i++) {
-            mbarrier_init(input_filled + i, COPIERS);
-            mbarrier_init(input_read + i, 8);
-        }
-        UNROLL for (int i = 0; i < SLOTS; i++) {
-            mbarrier_init(slot_filled + i, COPIERS);
-            mbarrier_init(slot_read + i, 256); /* every lane arrives, because it wrote to the
-            slot */
-        }
-        for (int i = 0; i < WEIGHT_SLOTS; i++) {
-            mbarrier_init(stage_filled + i, 1);
-            mbarrier_init(stage_read + i, 8);
-        }
+        init_ring(input, COPIERS, 8);
+        init_ring(slot, COPIERS, 256);
+        init_ring(stage, 1, 8);
         fence_mbarrier_init();
     }
     BARRIER();
-    Slot input = {0, 0}, slot = {0, 0}, stage = {0, 0};
 
     if (warp >= 8) {
         setmaxnreg_dec<COPIER_REGISTERS>();
@@ -121,13 +94,11 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
                 for (int tile = first_tile; tile < (KEEPS_WEIGHTS ? first_tile + 1 : tiles);
                      tile += step_tiles)
                     for (int slice = 0; slice < SLICES; slice++) {
-                        if (stage.phase > 0)
-                            mbarrier_wait_parity(stage_read + stage.number, stage.phase - 1);
-                        mbarrier_arrive_expect_tx(stage_filled + stage.number, STAGE_BYTES);
-                        cp_async_bulk(stages + stage.number * STAGE_BYTES,
-                                   weights + slice * (STAGE_BYTES / 16), STAGE_BYTES,
-                                   stage_filled + stage.number);
-                        advance(stage, WEIGHT_SLOTS);
+                        producer_acquire(stage);
+                        start_bulk_copy(stages + stage.slot * STAGE_BYTES,
+                                        weights + slice * (STAGE_BYTES / 16), STAGE_BYTES,
+                                        filled_barrier(stage));
+                        advance(stage);
                     }
             pdl_wait();
             return;
@@ -144,20 +115,18 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
             }
         };
         for (int tile = first_tile; tile < tiles; tile += step_tiles) {
-            if (input.phase > 0)
-                mbarrier_wait_parity(input_read + input.number, input.phase - 1);
+            producer_acquire(input);
             for (int channel = 0; channel < CHANNELS; channel += 64)
-                copy_lines(inputs + input.number * INPUT_BYTES + channel / 64 * SLOT_BYTES, x, tile,
+                copy_lines(inputs + input.slot * INPUT_BYTES + channel / 64 * SLOT_BYTES, x, tile,
                            CHANNELS, channel);
-            cp_async_mbarrier_arrive(input_filled + input.number);
-            advance(input, INPUTS);
+            cp_async_mbarrier_arrive(filled_barrier(input));
+            advance(input);
 #if ADDS
             for (int slice = 0; slice < SLICES; slice++) {
-                if (slot.phase > 0)
-                    mbarrier_wait_parity(slot_read + slot.number, slot.phase - 1);
-                copy_lines(slots + slot.number * SLOT_BYTES, ADDED, tile, WIDE, slice * 64);
-                cp_async_mbarrier_arrive(slot_filled + slot.number);
-                advance(slot, SLOTS);
+                producer_acquire(slot);
+                copy_lines(slots + slot.slot * SLOT_BYTES, ADDED, tile, WIDE, slice * 64);
+                cp_async_mbarrier_arrive(filled_barrier(slot));
+                advance(slot);
             }
 #endif
         }
@@ -170,13 +139,13 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
         int first_line = (int)(group * 64 + warp % 4 * 16 + lane / 4);
         int first_pixel = tile * TILE + first_line;
         float results[PARTS][8][4] = {};
-        ulong *last_slot = slot_read, *last_stage = stage_read;
-        mbarrier_wait_parity(input_filled + input.number, input.phase);
+        consumer_wait(input);
         fence_proxy_async();
-        uint own = inputs + input.number * INPUT_BYTES + group * (64 * 128);
+        uint own = inputs + input.slot * INPUT_BYTES + group * (64 * 128);
+        rewind(stage);
         for (int slice = 0; slice < SLICES; slice++) {
-            uint kept = stages + stage.number * STAGE_BYTES;
-            mbarrier_wait_parity(stage_filled + stage.number, stage.phase);
+            uint kept = stages + stage.slot * STAGE_BYTES;
+            consumer_wait(stage);
             float sums[8][4] = {};
             wgmma_fence();
             UNROLL for (int channel = 0; channel < CHANNELS; channel += 16)
@@ -187,18 +156,18 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
             wgmma_wait_group<0>();
             if (slice > 0) {
                 if (ADDS)
-                    mbarrier_arrive(last_slot);
-                if (!KEEPS_WEIGHTS)
-                    mbarrier_arrive_warp(last_stage);
+                    release_previous<32>(slot); /* every lane wrote to the slot */
+                release_previous<1>(stage);
             }
-            if (slice == SLICES - 1)
-                mbarrier_arrive_warp(input_read + input.number);
-#if ADDS
-            mbarrier_wait_parity(slot_filled + slot.number, slot.phase);
-#endif
+            if (slice == SLICES - 1) {
+                advance(input);
+                release_previous<1>(input);
+            }
+            if (ADDS)
+                consumer_wait(slot);
             /* of each 32 channels a lane has 8 neighbouring ones */
             HALF *numbers = (HALF *)((char *)memory + BARRIERS_BYTES + INPUTS * INPUT_BYTES
-                                     + slot.number * SLOT_BYTES);
+                                     + slot.slot * SLOT_BYTES);
             {
 #if ADDS
                 const HALF *ADDED = numbers;
@@ -209,21 +178,17 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
                         int at = line * 64 + (vector ^ line % 8) * 8;
                         int pixel = first_pixel + half * 8;
                         int channel = slice * 64 + vector * 8;
-                        float(*eight)[4] = sums + block * 4;
-                        float4 lower = MAKE4(eight[0][half * 2], eight[0][half * 2 + 1],
-                                             eight[1][half * 2], eight[1][half * 2 + 1]);
-                        float4 upper = MAKE4(eight[2][half * 2], eight[2][half * 2 + 1],
-                                             eight[3][half * 2], eight[3][half * 2 + 1]);
-                        FIRST_EPILOGUE4(lower, channel, at)
-                        FIRST_EPILOGUE4(upper, channel + 4, at + 4)
-                        STORE_HALF8(numbers, at, lower, upper);
+                        Eight value = eight_of(sums + block * 4, half);
+                        FIRST_EPILOGUE4(value.lower, channel, at)
+                        FIRST_EPILOGUE4(value.upper, channel + 4, at + 4)
+                        STORE_HALF8(numbers, at, value.lower, value.upper);
                         if (WRITES_WIDE && pixel < pixels)
-                            STORE_HALF8(wide, pixel * WIDE + channel, lower, upper);
+                            STORE_HALF8(wide, pixel * WIDE + channel, value.lower, value.upper);
                     }
             }
             fence_proxy_async();
-            wait_for_group(group);
-            uint lines = slots + slot.number * SLOT_BYTES + group * (64 * 128);
+            warpgroup_barrier(group);
+            uint lines = slots + slot.slot * SLOT_BYTES + group * (64 * 128);
             wgmma_fence();
             UNROLL for (int part = 0; part < PARTS; part++)
                 UNROLL for (int step = 0; step < 4; step++)
@@ -231,34 +196,24 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
                           tile_descriptor(kept + FIRST_BYTES + part * (64 * 128), 64, 8)
                               + step * 128);
             wgmma_commit_group();
-            last_slot = slot_read + slot.number;
-            last_stage = stage_read + stage.number;
-            advance(slot, SLOTS);
-            advance(stage, WEIGHT_SLOTS);
-            if (KEEPS_WEIGHTS)
-                stage.phase = 0;
+            advance(slot);
+            advance(stage);
         }
-        advance(input, INPUTS);
         wgmma_wait_group<0>();
         if (ADDS)
-            mbarrier_arrive(last_slot);
-        if (!KEEPS_WEIGHTS)
-            mbarrier_arrive_warp(last_stage);
+            release_previous<32>(slot);
+        release_previous<1>(stage);
         UNROLL for (int part = 0; part < PARTS; part++)
             UNROLL for (int block = 0; block < 2; block++)
                 UNROLL for (int half = 0; half < 2; half++) {
                     int pixel = first_pixel + half * 8;
                     int channel = part * 64 + block * 32 + (int)lane % 4 * 8;
                     int at = pixel * OUT_CHANNELS + channel;
-                    float(*eight)[4] = results[part] + block * 4;
-                    float4 lower = MAKE4(eight[0][half * 2], eight[0][half * 2 + 1],
-                                         eight[1][half * 2], eight[1][half * 2 + 1]);
-                    float4 upper = MAKE4(eight[2][half * 2], eight[2][half * 2 + 1],
-                                         eight[3][half * 2], eight[3][half * 2 + 1]);
-                    SECOND_EPILOGUE4(lower, channel, at)
-                    SECOND_EPILOGUE4(upper, channel + 4, at + 4)
+                    Eight value = eight_of(results[part] + block * 4, half);
+                    SECOND_EPILOGUE4(value.lower, channel, at)
+                    SECOND_EPILOGUE4(value.upper, channel + 4, at + 4)
                     if (pixel < pixels)
-                        STORE_HALF8(y, at, lower, upper);
+                        STORE_HALF8(y, at, value.lower, value.upper);
                 }
     }
 }

@@ -47,6 +47,7 @@
 #include "ptx/cp_async.h"
 #include "ptx/mbarrier.h"
 #include "ptx/cluster.h"
+#include "mma/ring.h"
 #include "ops/epilogue.h"
 
 #define WARPS (ITEMS / 32)
@@ -123,7 +124,7 @@ template <int QUADS, int WORDS, int PLANES> INLINE void clear_end(uint4 *inputs)
     uint positive = __ballot_sync(0xffffffffu, value > 0);
 
 #define MULTIPLY(i, use)                                                           \
-    mbarrier_wait_parity(barriers + i, 0);                                                \
+    wait_once(barriers + i);                                                       \
     multiply<L##i##_QUADS, L##i##_COLUMNS, L##i##_PLANES, L##i##_DEPTH>(           \
         memory + L##i##_BITS, memory + L##i##_INPUT, partial, use);
 

@@ -15,22 +15,6 @@
 #include "ptx/wgmma.h"
 
 #if HALVES
-#define WGMMA_SHAPE(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 "
-#define WGMMA_OPTIONS "p, 1, 1, 0, 0;"
-/* The operands of pixels in the text of the instruction, by their numbers, and in its operands. */
-#define PIXELS(a, b, c, d) "%" #a
-#define PIXEL_OPERANDS(x) "l"(x)
-#else
-#define WGMMA_SHAPE(n) "wgmma.mma_async.sync.aligned.m64n" #n "k8.f32.tf32.tf32 "
-#define WGMMA_OPTIONS "p, 1, 1;"
-#define PIXELS(a, b, c, d) "{%" #a ", %" #b ", %" #c ", %" #d "}"
-#define PIXEL_OPERANDS(x) "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
-#endif
-#define WGMMA_TEXT(n, registers, x, weights)                                                           \
-    "{ .reg .pred p; setp.eq.u32 p, 0, 0; " WGMMA_SHAPE(n) "{" registers "}, " x ", " weights ", " \
-    WGMMA_OPTIONS " }"
-
-#if HALVES
 /* The matrix descriptor of 64 lines over one step of K. */
 typedef ulong WarpgroupPixels;
 #else
@@ -45,37 +29,26 @@ typedef uint4 WarpgroupPixels;
 [[maybe_unused]] INLINE void wgmma(float (&sums)[TILE_M / 8][4], const WarpgroupPixels &x,
                                    ulong weights)
 {
-#if TILE_M == 64
-    asm volatile(WGMMA_TEXT(64, REGISTERS_0, PIXELS(33, 34, 35, 36), "%32")
-                 : SIXTEEN(0), SIXTEEN(4)
-                 : "l"(weights), PIXEL_OPERANDS(x));
-#elif TILE_M == 96
-    asm volatile(WGMMA_TEXT(96, REGISTERS_0 ", " REGISTERS_32, PIXELS(49, 50, 51, 52), "%48")
-                 : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8)
-                 : "l"(weights), PIXEL_OPERANDS(x));
-#elif TILE_M == 128
-    asm volatile(WGMMA_TEXT(128, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48,
-                            PIXELS(65, 66, 67, 68), "%64")
-                 : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8), SIXTEEN(12)
-                 : "l"(weights), PIXEL_OPERANDS(x));
-#elif TILE_M == 160
-    asm volatile(WGMMA_TEXT(160, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48 ", " REGISTERS_64,
-                            PIXELS(81, 82, 83, 84), "%80")
-                 : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8), SIXTEEN(12), SIXTEEN(16)
-                 : "l"(weights), PIXEL_OPERANDS(x));
-#elif TILE_M == 192
-    asm volatile(WGMMA_TEXT(192, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48
-                            ", " REGISTERS_64 ", " REGISTERS_80,
-                            PIXELS(97, 98, 99, 100), "%96")
-                 : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8), SIXTEEN(12), SIXTEEN(16), SIXTEEN(20)
-                 : "l"(weights), PIXEL_OPERANDS(x));
-#elif TILE_M == 256
-    asm volatile(WGMMA_TEXT(256, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48
-                            ", " REGISTERS_64 ", " REGISTERS_80 ", " REGISTERS_96
-                            ", " REGISTERS_112,
-                            PIXELS(129, 130, 131, 132), "%128")
-                 : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8), SIXTEEN(12), SIXTEEN(16), SIXTEEN(20),
-                   SIXTEEN(24), SIXTEEN(28)
-                 : "l"(weights), PIXEL_OPERANDS(x));
+#if HALVES
+    asm volatile(WGMMA_TEXT(WGMMA_SS, TILE_M) : WGMMA_SUMS(TILE_M) : "l"(x), "l"(weights), "r"(1));
+#else
+    asm volatile(WGMMA_TEXT(WGMMA_RS, TILE_M)
+                 : WGMMA_SUMS(TILE_M)
+                 : "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "l"(weights));
 #endif
+}
+
+/* Values of eight neighbouring output channels. */
+struct Eight {
+    float4 lower, upper;
+};
+
+/* Returns a lane's sums of 32 lines of the right operand, whose order makes them neighbours. tiles:
+ * the sums of these lines. half: 0 for the lane's first line of the left operand, 1 for the
+ * second. */
+[[maybe_unused]] INLINE Eight eight_of(const float (*tiles)[4], int half)
+{
+    int i = half * 2;
+    return {MAKE4(tiles[0][i], tiles[0][i + 1], tiles[1][i], tiles[1][i + 1]),
+            MAKE4(tiles[2][i], tiles[2][i + 1], tiles[3][i], tiles[3][i + 1])};
 }

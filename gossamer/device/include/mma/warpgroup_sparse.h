@@ -11,12 +11,6 @@
 #include "mma/warpgroup_operands.h"
 #include "ptx/wgmma.h"
 
-#define WGMMA_SPARSE_TEXT(n, registers, left, right, indices, selector)                       \
-    "{ .reg .pred p; setp.eq.u32 p, 0, 0; wgmma.mma_async.sp.sync.aligned.m64n" #n             \
-    "k32.f32.f16.f16 {" registers "}, %" #left ", %" #right ", %" #indices ", %" #selector     \
-    ", p, 1, 1, 0, 0; }"
-#define SPARSE_OPERANDS "l"(left), "l"(right), "r"(indices), "n"(selector)
-
 /* wgmma.mma_async.sp: multiplies 64 rows of the left operand with TILE_N lines of the right operand
  * over 32 values of K, and adds to the sums. Of each four neighbours of a row along K the left
  * operand stores two; its matrix descriptor is that of 16 stored values of each row.
@@ -32,42 +26,7 @@
 template <int selector>
 INLINE void wgmma_sparse(float (&sums)[TILE_N / 8][4], ulong left, ulong right, uint indices)
 {
-#if TILE_N == 64
-    asm volatile(WGMMA_SPARSE_TEXT(64, REGISTERS_0, 32, 33, 34, 35)
-                 : SIXTEEN(0), SIXTEEN(4)
-                 : SPARSE_OPERANDS);
-#elif TILE_N == 96
-    asm volatile(WGMMA_SPARSE_TEXT(96, REGISTERS_0 ", " REGISTERS_32, 48, 49, 50, 51)
-                 : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8)
-                 : SPARSE_OPERANDS);
-#elif TILE_N == 128
-    asm volatile(WGMMA_SPARSE_TEXT(128, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48, 64, 65, 66,
-                                   67)
-                 : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8), SIXTEEN(12)
-                 : SPARSE_OPERANDS);
-#elif TILE_N == 160
-    asm volatile(WGMMA_SPARSE_TEXT(160, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48
-                                   ", " REGISTERS_64, 80, 81, 82, 83)
-                 : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8), SIXTEEN(12), SIXTEEN(16)
-                 : SPARSE_OPERANDS);
-#elif TILE_N == 192
-    asm volatile(WGMMA_SPARSE_TEXT(192, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48
-                                   ", " REGISTERS_64 ", " REGISTERS_80, 96, 97, 98, 99)
-                 : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8), SIXTEEN(12), SIXTEEN(16), SIXTEEN(20)
-                 : SPARSE_OPERANDS);
-#elif TILE_N == 224
-    asm volatile(WGMMA_SPARSE_TEXT(224, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48
-                                   ", " REGISTERS_64 ", " REGISTERS_80 ", " REGISTERS_96,
-                                   112, 113, 114, 115)
-                 : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8), SIXTEEN(12), SIXTEEN(16), SIXTEEN(20),
-                   SIXTEEN(24)
-                 : SPARSE_OPERANDS);
-#elif TILE_N == 256
-    asm volatile(WGMMA_SPARSE_TEXT(256, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48
-                                   ", " REGISTERS_64 ", " REGISTERS_80 ", " REGISTERS_96
-                                   ", " REGISTERS_112, 128, 129, 130, 131)
-                 : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8), SIXTEEN(12), SIXTEEN(16), SIXTEEN(20),
-                   SIXTEEN(24), SIXTEEN(28)
-                 : SPARSE_OPERANDS);
-#endif
+    asm volatile(WGMMA_TEXT(WGMMA_SPARSE, TILE_N)
+                 : WGMMA_SUMS(TILE_N)
+                 : "l"(left), "l"(right), "r"(indices), "n"(selector));
 }

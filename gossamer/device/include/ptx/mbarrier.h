@@ -99,3 +99,12 @@
                  " [%0], [%1], %2, [%3];"
                  ::"r"(target), "l"(source), "r"(bytes), "r"(shared_address(barrier)) : "memory");
 }
+
+/* Arrives at a barrier, and starts a copy of `bytes` bytes that the barrier's current phase waits
+ * for. */
+[[maybe_unused]] INLINE void start_bulk_copy(uint target, const void *source, int bytes,
+                                             ulong *barrier)
+{
+    mbarrier_arrive_expect_tx(barrier, bytes);
+    cp_async_bulk(target, source, bytes, barrier);
+}

@@ -45,3 +45,10 @@ template <int registers> INLINE void setmaxnreg_inc()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
+
+/* bar.sync: waits for the four warps of a warpgroup. group: the number of the warpgroup, below 15.
+ */
+[[maybe_unused]] INLINE void warpgroup_barrier(uint group)
+{
+    asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+}

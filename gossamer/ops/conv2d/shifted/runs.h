@@ -14,8 +14,7 @@
  *
  * A run is the places of a tile and the `halo` places after the tile that the last tap reads, for a
  * pair of remainders, in SLICE input channels. Runs are copied to RUN_SLOTS slots in turn: those
- * of a slice for all pairs of remainders, then those of the next slice. Each slot has two barriers:
- * the first completes when the slot was filled, the second when the slot was multiplied.
+ * of a slice for all pairs of remainders, then those of the next slice.
  *
  * A place of a run has CHUNKS chunks of 8 channels, each a piece of 16 bytes. With 8 chunks a place
  * is a line of 128 bytes, whose piece p is stored as piece p ^ line % 8. With fewer chunks the
@@ -29,16 +28,30 @@
 #define SLICE 64 /* input channels that are copied at once */
 #endif
 #define RUN_SLOTS 2 /* slots for runs */
+#ifndef WARPGROUPS
+#define WARPGROUPS 2 /* warpgroups that multiply */
+#endif
+#ifndef COPIER_REGISTERS
+#define COPIER_REGISTERS 56 /* registers of a work-item that copies */
+#endif
 #endif
 
 #include "dialect/common.h"
 #include "ptx/cp_async.h"
-#include "ptx/mbarrier.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/wgmma.h"
+#include "mma/ring.h"
 
 #define CHUNKS (SLICE / 8)
 #define LINES (CHUNKS == 8) /* whether a place is a line of 128 bytes */
 #define COPY_WARPS 3        /* warps that copy runs */
+#define WORK_GROUP_SIZE (128 * (WARPGROUPS + 1)) /* WARPGROUPS multiply, and one copies */
+#define BARRIERS_BYTES 1024
 #define LINE_STEP (64 * COPY_WARPS / CHUNKS) /* places that the copy warps copy at once */
+
+struct ALIGNED(1024) Memory {
+    uint4 pieces[64];
+};
 
 /* The kernel parameters that describe places, and the values of a Geometry from them. */
 #define GEOMETRY_PARAMETERS                                                                     \
@@ -67,14 +80,12 @@ struct Geometry {
 };
 
 /* Copies the runs of all tiles from place `first` to place `last`, each in all slices. copier: the
- * work-item's number among the COPY_WARPS warps. runs: the first slot in shared memory. filled,
- * read: the barriers of the slots. */
+ * work-item's number among the COPY_WARPS warps. runs: the first slot in shared memory. ring: the
+ * slots. */
 [[maybe_unused]] INLINE void copy_runs(const HALF *x, const Geometry &its, int copier,
                                        int first, int last, int tile_places, int slices, uint runs,
-                                       ulong *filled, ulong *read)
+                                       Ring<RUN_SLOTS> ring)
 {
-    int slot = 0;
-    uint phase = 0;
     /* A work-item copies two chunks of a line. Neighbouring work-items copy lines that are 4
      * apart, whose pieces are in different banks. */
     int chunk = copier % (CHUNKS / 2), number = copier / (CHUNKS / 2);
@@ -112,9 +123,8 @@ struct Geometry {
                 for (int tap_column = 0; tap_column < its.remainders_w; tap_column++) {
                     int right = tap_column * its.dilation_w;
                     int column_end = row_columns - its.pad_left + right;
-                    if (phase > 0)
-                        mbarrier_wait_parity(read + slot, phase - 1);
-                    uint to = runs + slot * its.run_bytes + first_to;
+                    producer_acquire(ring);
+                    uint to = runs + ring.slot * its.run_bytes + first_to;
                     int row = first_row + down, column = first_column + right;
                     int from = first_from + channel + down * its.x_row + right * its.x_column;
                     UNROLL_BY(2) for (int line = first_line; line < lines; line += LINE_STEP) {
@@ -138,11 +148,8 @@ struct Geometry {
                             from += its.x_image - image_rows * its.x_row;
                         }
                     }
-                    cp_async_mbarrier_arrive(filled + slot);
-                    if (++slot == RUN_SLOTS) {
-                        slot = 0;
-                        phase++;
-                    }
+                    cp_async_mbarrier_arrive(filled_barrier(ring));
+                    advance(ring);
                 }
             }
         }
@@ -159,4 +166,33 @@ struct Geometry {
     bool stored = place < its.places && row < its.out_height && column < its.out_width;
     int pixel = (image * its.out_height + row) * its.out_width + column;
     return stored ? its.y_first + pixel * its.y_channels : -1;
+}
+
+/* Initialises the barriers of both rings. readers: the arrivals that release a stage. */
+template <class Stages>
+INLINE void init_rings(const Ring<RUN_SLOTS> &run_ring, const Stages &stage_ring, int readers)
+{
+    if (LOCAL_ID(0) == 0) {
+        init_ring(run_ring, 32 * COPY_WARPS, 4 * WARPGROUPS);
+        init_ring(stage_ring, 1, readers);
+        fence_mbarrier_init();
+    }
+    BARRIER();
+}
+
+/* Copies the operands of a work-group, by the warps behind those that multiply. The first warp
+ * calls copy_stages, which reads only weights, and so begins before the previous kernel has ended.
+ * The others copy runs, as copy_runs says. */
+template <class CopyStages>
+INLINE void copy_operands(uint warp, CopyStages copy_stages, const HALF *x,
+                          const Geometry &geometry, int first, int last, int tile_places,
+                          int slices, uint runs, const Ring<RUN_SLOTS> &ring)
+{
+    setmaxnreg_dec<COPIER_REGISTERS>();
+    if (warp == 4 * WARPGROUPS && LOCAL_ID(0) % 32 == 0)
+        copy_stages();
+    pdl_wait();
+    if (warp > 4 * WARPGROUPS)
+        copy_runs(x, geometry, LOCAL_ID(0) - 32 * (4 * WARPGROUPS + 1), first, last, tile_places,
+                  slices, runs, ring);
 }

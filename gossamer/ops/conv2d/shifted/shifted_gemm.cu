@@ -12,8 +12,7 @@
  * instead, so that weights are copied only once.
  *
  * WARPGROUPS warpgroups multiply, each up to UNITS units of a tile. There are four more warps: one
- * copies weights, and three copy runs. Slots for weights have two barriers each, like slots for
- * runs.
+ * copies weights, and three copy runs.
  *
  * KEEPS_WEIGHTS     1: each stage has its own slot and is copied once
  * WEIGHT_SLOTS      slots for stages, where weights are not kept
@@ -41,29 +40,26 @@
 #include "ops/conv2d/shifted/runs.h"
 #include "ops/epilogue.h"
 
-#define WORK_GROUP_SIZE (128 * (WARPGROUPS + 1))
 #define STEPS (SLICE / 16)
 #define UNIT 64
 #define TILE_UNITS (WARPGROUPS * UNITS)
 #define STAGE_BYTES (SLICE * TILE_M * 2)
-#define BARRIERS_BYTES 1024
 
-struct ALIGNED(1024) Memory {
-    uint4 pieces[64];
-};
+#if KEEPS_WEIGHTS
+typedef KeptSlots Stages;
+#else
+typedef Ring<WEIGHT_SLOTS> Stages;
+#endif
 
-/* The state of a consumer warpgroup, which multiplies: where runs and weights lie, their barriers,
- * the slots that it reads next, and how often it has used all slots (phase). slices: the runs of a
- * pair of remainders. step_h, step_w: rows and columns of places from a tap to the next one that
- * has the same remainder. */
+/* The state of a consumer warpgroup, which multiplies: where runs and weights lie, and the slots
+ * that it reads next. slices: the runs of a pair of remainders. step_h, step_w: rows and
+ * columns of places from a tap to the next one that has the same remainder. */
 struct Multiplier {
     uint runs, kept, group;
     int run_bytes, run_pieces, slices, kernel_h, kernel_w, remainders_h, remainders_w;
     int step_h, step_w, pitch;
-    ulong *run_filled, *run_read, *weights_filled, *weights_read;
-    int run_slot, weight_slot;
-    uint run_phase, weight_phase;
-    ulong *last_run, *last_weights;
+    Ring<RUN_SLOTS> run_ring;
+    Stages stages;
 };
 
 /* Adds the products of a stage to the sums of the warpgroup's first `units` units. Its products are
@@ -74,9 +70,8 @@ template <int units>
 INLINE void multiply_stage(float (&sums)[UNITS][TILE_M / 8][4], Multiplier &its, uint run,
                            int shift, int stage, bool starts)
 {
-    int slot = KEEPS_WEIGHTS ? stage : its.weight_slot;
-    mbarrier_wait_parity(its.weights_filled + slot, KEEPS_WEIGHTS ? 0 : its.weight_phase);
-    ulong weights = tile_descriptor(its.kept + slot * STAGE_BYTES, TILE_M, 8);
+    consumer_wait(its.stages);
+    ulong weights = tile_descriptor(its.kept + its.stages.slot * STAGE_BYTES, TILE_M, 8);
     wgmma_fence();
     UNROLL for (int i = 0; i < units; i++) {
 #if LINES
@@ -93,31 +88,24 @@ INLINE void multiply_stage(float (&sums)[UNITS][TILE_M / 8][4], Multiplier &its,
     wgmma_commit_group();
     if (stage > 0) {
         wgmma_wait_group<1>();
-#if !KEEPS_WEIGHTS
-        mbarrier_arrive_warp(its.last_weights);
-#endif
+        release_previous<1>(its.stages);
         if (starts)
-            mbarrier_arrive_warp(its.last_run);
+            release_previous<1>(its.run_ring);
     }
-#if !KEEPS_WEIGHTS
-    its.last_weights = its.weights_read + its.weight_slot;
-    if (++its.weight_slot == WEIGHT_SLOTS) {
-        its.weight_slot = 0;
-        its.weight_phase++;
-    }
-#endif
+    advance(its.stages);
 }
 
 /* Adds the products of a tile to the sums of the warpgroup's first `units` units. */
 template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][4], Multiplier &its)
 {
     int stage = 0;
+    rewind(its.stages);
     for (int slice = 0; slice < its.slices; slice++)
         for (int first_row = 0; first_row < its.remainders_h; first_row++)
             for (int first_column = 0; first_column < its.remainders_w; first_column++) {
-                mbarrier_wait_parity(its.run_filled + its.run_slot, its.run_phase);
+                consumer_wait(its.run_ring);
                 fence_proxy_async();
-                uint run = its.runs + its.run_slot * its.run_bytes
+                uint run = its.runs + its.run_ring.slot * its.run_bytes
                            + its.group * (UNIT * (LINES ? 128 : 16));
                 bool starts = true;
                 int row_shift = 0;
@@ -131,17 +119,11 @@ template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][
                     }
                     row_shift += its.step_h * its.pitch;
                 }
-                its.last_run = its.run_read + its.run_slot;
-                if (++its.run_slot == RUN_SLOTS) {
-                    its.run_slot = 0;
-                    its.run_phase++;
-                }
+                advance(its.run_ring);
             }
     wgmma_wait_group<0>();
-#if !KEEPS_WEIGHTS
-    mbarrier_arrive_warp(its.last_weights);
-#endif
-    mbarrier_arrive_warp(its.last_run);
+    release_previous<1>(its.stages);
+    release_previous<1>(its.run_ring);
 }
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
@@ -160,76 +142,39 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     uint lane = (uint)item % 32, group = warp / 4;
     uint runs = shared_address(memory) + BARRIERS_BYTES;
     uint kept = runs + RUN_SLOTS * run_bytes;
-    int weight_slots = KEEPS_WEIGHTS ? stages : WEIGHT_SLOTS;
-    ulong *run_filled = (ulong *)memory, *run_read = run_filled + RUN_SLOTS;
-    ulong *weights_filled = run_read + RUN_SLOTS;
-    [[maybe_unused]] ulong *weights_read = weights_filled + weight_slots;
-    if (item == 0) {
-        UNROLL for (int slot = 0; slot < RUN_SLOTS; slot++) {
-            mbarrier_init(run_filled + slot, 32 * COPY_WARPS);
-            mbarrier_init(run_read + slot, 4 * WARPGROUPS);
-        }
-        for (int slot = 0; slot < weight_slots; slot++) {
-            mbarrier_init(weights_filled + slot, 1);
-            if (!KEEPS_WEIGHTS)
-                mbarrier_init(weights_read + slot, 4 * WARPGROUPS);
-        }
-        fence_mbarrier_init();
-    }
-    BARRIER();
+    Ring<RUN_SLOTS> run_ring = ring_at<RUN_SLOTS>((ulong *)memory);
+#if KEEPS_WEIGHTS
+    Stages stage_ring = {(ulong *)memory + 2 * RUN_SLOTS, stages, 0};
+#else
+    Stages stage_ring = ring_at<WEIGHT_SLOTS>((ulong *)memory + 2 * RUN_SLOTS);
+#endif
+    init_rings(run_ring, stage_ring, 4 * WARPGROUPS);
     int first_m = GROUP_ID(1) * TILE_M, ranges = GROUP_COUNT(0);
     int first_unit = (int)((INT64)units * GROUP_ID(0) / ranges);
     int last_unit = (int)((INT64)units * (GROUP_ID(0) + 1) / ranges);
 
     if (warp >= 4 * WARPGROUPS) {
-        setmaxnreg_dec<COPIER_REGISTERS>();
-        if (warp == 4 * WARPGROUPS && lane == 0) {
+        auto copy_stages = [&]() {
             const uint4 *source = weight + (size_t)GROUP_ID(1) * stages * (STAGE_BYTES / 16);
-#if KEEPS_WEIGHTS
-            for (int stage = 0; stage < stages; stage++) {
-                mbarrier_arrive_expect_tx(weights_filled + stage, STAGE_BYTES);
-                cp_async_bulk(kept + stage * STAGE_BYTES, source + stage * (STAGE_BYTES / 16),
-                              STAGE_BYTES, weights_filled + stage);
-            }
-#else
-            int slot = 0;
-            uint phase = 0;
-            for (int unit = first_unit; unit < last_unit; unit += TILE_UNITS)
+            int copied_units = KEEPS_WEIGHTS ? 1 : last_unit - first_unit;
+            for (int unit = 0; unit < copied_units; unit += TILE_UNITS)
                 for (int stage = 0; stage < stages; stage++) {
-                    if (phase > 0)
-                        mbarrier_wait_parity(weights_read + slot, phase - 1);
-                    mbarrier_arrive_expect_tx(weights_filled + slot, STAGE_BYTES);
-                    cp_async_bulk(kept + slot * STAGE_BYTES, source + stage * (STAGE_BYTES / 16),
-                                  STAGE_BYTES, weights_filled + slot);
-                    if (++slot == WEIGHT_SLOTS) {
-                        slot = 0;
-                        phase++;
-                    }
+                    producer_acquire(stage_ring);
+                    start_bulk_copy(kept + stage_ring.slot * STAGE_BYTES,
+                                    source + stage * (STAGE_BYTES / 16), STAGE_BYTES,
+                                    filled_barrier(stage_ring));
+                    advance(stage_ring);
                 }
-#endif
-        }
-        pdl_wait();
-        if (warp == 4 * WARPGROUPS)
-            return;
-        copy_runs(x, geometry, item - 32 * (4 * WARPGROUPS + 1), first_unit * UNIT,
-                  last_unit * UNIT, TILE_UNITS * UNIT, slices, runs, run_filled, run_read);
+        };
+        copy_operands(warp, copy_stages, x, geometry, first_unit * UNIT, last_unit * UNIT,
+                      TILE_UNITS * UNIT, slices, runs, run_ring);
         return;
     }
     setmaxnreg_inc<MULTIPLIER_REGISTERS>();
     pdl_wait();
 
     Multiplier its = {runs, kept, group, run_bytes, run_pieces, slices, kernel_h, kernel_w,
-                      remainders_h, remainders_w, step_h, step_w, pitch, run_filled, run_read,
-                      weights_filled, weights_read, 0, 0, 0, 0, run_read, weights_read};
-    auto store = [&](float4 lower, float4 upper, int index, int channel) {
-        bool stored = index >= 0 && channel < out_channels;
-        channel = channel < out_channels ? channel : 0;
-        int at = (stored ? index : y_first) + channel;
-        EPILOGUE4(lower, channel, at)
-        EPILOGUE4(upper, channel + 4, at + 4)
-        if (stored)
-            STORE_HALF8(y, at, lower, upper);
-    };
+                      remainders_h, remainders_w, step_h, step_w, pitch, run_ring, stage_ring};
     for (int unit = first_unit; unit < last_unit; unit += TILE_UNITS) {
         /* warpgroups take units round-robin, so that even a few units are divided evenly */
         int left = last_unit - unit - (int)group;
@@ -257,12 +202,15 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
         UNROLL for (int block = 0; block < TILE_M / 32; block++)
             UNROLL for (int i = 0; i < UNITS; i++)
                 UNROLL for (int half = 0; half < 2; half++) {
-                    float values[8];
-                    UNROLL for (int v = 0; v < 8; v++)
-                        values[v] = sums[i][block * 4 + v / 2][half * 2 + v % 2];
-                    store(MAKE4(values[0], values[1], values[2], values[3]),
-                          MAKE4(values[4], values[5], values[6], values[7]), index[i][half],
-                          first_m + block * 32 + (int)lane % 4 * 8);
+                    Eight value = eight_of(sums[i] + block * 4, half);
+                    int channel = first_m + block * 32 + (int)lane % 4 * 8;
+                    bool stored = index[i][half] >= 0 && channel < out_channels;
+                    channel = channel < out_channels ? channel : 0;
+                    int at = (stored ? index[i][half] : y_first) + channel;
+                    EPILOGUE4(value.lower, channel, at)
+                    EPILOGUE4(value.upper, channel + 4, at + 4)
+                    if (stored)
+                        STORE_HALF8(y, at, value.lower, value.upper);
                 }
     }
 }

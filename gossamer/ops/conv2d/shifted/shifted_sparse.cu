@@ -15,8 +15,7 @@
  * have no stage for a tap and a slice, where all these weights are zero, or two of them, where some
  * four neighbours have more than two weights that are not zero: the second stage has the others.
  * The stages of a run follow one another. Stage s of all parts is before stage s + 1 of all parts
- * in memory. The slots for stages are a ring of WEIGHT_SLOTS slots with two barriers each, like
- * slots for runs. A stage consists of, in bytes:
+ * in memory. The slots for stages are a ring of WEIGHT_SLOTS slots. A stage consists of, in bytes:
  *   4096 for each 64 channels: values as [step of 32 channels][half of 8 values][channel][value]
  *   512 for each 64 channels: a word for each work-item of a warpgroup, which wgmma_sparse explains
  *   16: the first word; its upper and lower 16 bits are the rows and the columns of places by which
@@ -36,6 +35,7 @@
 #endif
 
 #define SLICE 64 /* input channels that are copied at once */
+#define WARPGROUPS (CHANNEL_WARPGROUPS * PLACE_WARPGROUPS)
 
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
@@ -47,34 +47,24 @@
 #include "ops/conv2d/shifted/runs.h"
 #include "ops/epilogue.h"
 
-#define WARPGROUPS (CHANNEL_WARPGROUPS * PLACE_WARPGROUPS)
-#define WORK_GROUP_SIZE (128 * (WARPGROUPS + 1))
 #define PART_CHANNELS (64 * CHANNEL_WARPGROUPS)
 #define TILE_PLACES (TILE_N * PLACE_WARPGROUPS)
 #define VALUES_BYTES (4096 * CHANNEL_WARPGROUPS)
 #define STAGE_BYTES (VALUES_BYTES + 512 * CHANNEL_WARPGROUPS + 16)
 #define STORED_BYTES (TILE_N * (128 + 4)) /* a warpgroup's results, and where they are stored */
-#define BARRIERS_BYTES 1024
 
-struct ALIGNED(1024) Memory {
-    uint4 pieces[64];
-};
-
-/* The state of a warpgroup that multiplies: where in shared memory runs and weights lie, their
- * barriers, the slots that it reads next, and how often it has used all slots (phase). tile_runs:
- * the runs of a tile. runs_left: the runs of this tile that have stages left. starts: whether the
- * next stage is the first one of its run. last_run, last_weights: barriers of slots that products
- * in flight may still read; null where there are none. */
+/* The state of a warpgroup that multiplies: where in shared memory runs and weights lie, and the
+ * slots that it reads next. tile_runs: the runs of a tile. runs_left: the runs of this tile that
+ * have stages left. starts: whether the next stage is the first one of its run. in_flight: whether
+ * products of the tile may still read the slots before. */
 struct Multiplier {
     const char *memory;
     uint runs, weights, channel_group, place_group;
     int run_bytes, tile_runs, pitch;
-    ulong *run_filled, *run_read, *weights_filled, *weights_read;
-    int run_slot, weight_slot;
-    uint run_phase, weight_phase;
+    Ring<RUN_SLOTS> run_ring;
+    Ring<WEIGHT_SLOTS> stages;
     int runs_left;
-    bool starts;
-    ulong *last_run, *last_weights;
+    bool starts, in_flight;
 };
 
 /* Adds the products of the next stage to the sums of the warpgroup, and returns whether it was the
@@ -85,12 +75,12 @@ INLINE bool multiply_stage(float (&sums)[TILE_N / 8][4], Multiplier &its, uint &
                            uint &others)
 {
     if (its.starts) {
-        mbarrier_wait_parity(its.run_filled + its.run_slot, its.run_phase);
+        consumer_wait(its.run_ring);
         fence_proxy_async();
     }
-    mbarrier_wait_parity(its.weights_filled + its.weight_slot, its.weight_phase);
-    uint run = its.runs + its.run_slot * its.run_bytes + its.place_group * (TILE_N * 128);
-    uint weights = its.weights + its.weight_slot * STAGE_BYTES;
+    consumer_wait(its.stages);
+    uint run = its.runs + its.run_ring.slot * its.run_bytes + its.place_group * (TILE_N * 128);
+    uint weights = its.weights + its.stages.slot * STAGE_BYTES;
     const uint *words =
         (const uint *)(its.memory + (weights - shared_address(its.memory)) + VALUES_BYTES);
     indices = words[its.channel_group * 128 + LOCAL_ID(0) % 128];
@@ -107,23 +97,17 @@ INLINE bool multiply_stage(float (&sums)[TILE_N / 8][4], Multiplier &its, uint &
     /* the compiler does not know that wgmma reads the word until it ends */
     asm volatile("" : "+r"(others));
     /* every lane arrives, as every lane has read a word of the slot */
-    if (its.last_weights)
-        mbarrier_arrive(its.last_weights);
-    if (its.starts && its.last_run)
-        mbarrier_arrive_warp(its.last_run);
-    its.last_weights = its.weights_read + its.weight_slot;
-    if (++its.weight_slot == WEIGHT_SLOTS) {
-        its.weight_slot = 0;
-        its.weight_phase++;
+    if (its.in_flight) {
+        release_previous<32>(its.stages);
+        if (its.starts)
+            release_previous<1>(its.run_ring);
     }
+    its.in_flight = true;
+    advance(its.stages);
     its.starts = tap >> 31;
     if (its.starts) {
         its.runs_left--;
-        its.last_run = its.run_read + its.run_slot;
-        if (++its.run_slot == RUN_SLOTS) {
-            its.run_slot = 0;
-            its.run_phase++;
-        }
+        advance(its.run_ring);
     }
     return its.runs_left == 0;
 }
@@ -134,13 +118,13 @@ INLINE void multiply_tile(float (&sums)[TILE_N / 8][4], Multiplier &its)
     uint even = 0, odd = 0;
     its.runs_left = its.tile_runs;
     its.starts = true;
-    its.last_run = its.last_weights = 0;
+    its.in_flight = false;
     while (!multiply_stage(sums, its, even, odd) && !multiply_stage(sums, its, odd, even))
         ;
     wgmma_wait_group<0>();
     asm volatile("" : "+r"(even), "+r"(odd));
-    mbarrier_arrive(its.last_weights);
-    mbarrier_arrive_warp(its.last_run);
+    release_previous<32>(its.stages);
+    release_previous<1>(its.run_ring);
 }
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
@@ -157,50 +141,30 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
     uint lane = (uint)item % 32, group = warp / 4;
     uint runs = shared_address(memory) + BARRIERS_BYTES;
     uint weights = runs + RUN_SLOTS * run_bytes;
-    ulong *run_filled = (ulong *)memory, *run_read = run_filled + RUN_SLOTS;
-    ulong *weights_filled = run_read + RUN_SLOTS, *weights_read = weights_filled + WEIGHT_SLOTS;
-    if (item == 0) {
-        UNROLL for (int slot = 0; slot < RUN_SLOTS; slot++) {
-            mbarrier_init(run_filled + slot, 32 * COPY_WARPS);
-            mbarrier_init(run_read + slot, 4 * WARPGROUPS);
-        }
-        UNROLL for (int slot = 0; slot < WEIGHT_SLOTS; slot++) {
-            mbarrier_init(weights_filled + slot, 1);
-            mbarrier_init(weights_read + slot, 128 * WARPGROUPS);
-        }
-        fence_mbarrier_init();
-    }
-    BARRIER();
+    Ring<RUN_SLOTS> run_ring = ring_at<RUN_SLOTS>((ulong *)memory);
+    Ring<WEIGHT_SLOTS> stage_ring = ring_at<WEIGHT_SLOTS>((ulong *)memory + 2 * RUN_SLOTS);
+    init_rings(run_ring, stage_ring, 128 * WARPGROUPS);
     int ranges = GROUP_COUNT(0);
     int first = (int)((INT64)eights * GROUP_ID(0) / ranges) * 8;
     int last = (int)((INT64)eights * (GROUP_ID(0) + 1) / ranges) * 8;
 
     if (warp >= 4 * WARPGROUPS) {
-        setmaxnreg_dec<COPIER_REGISTERS>();
-        if (warp == 4 * WARPGROUPS && lane == 0) {
-            int stages = stage_counts[part], slot = 0;
-            uint phase = 0;
+        auto copy_stages = [&]() {
+            int stages = stage_counts[part];
             for (int tile = first; tile < last; tile += TILE_PLACES) {
                 const uint4 *source = weight + part * (STAGE_BYTES / 16);
                 int stage = 0;
                 do { /* a part has a stage at least, whose copy does not wait for their number */
-                    if (phase > 0)
-                        mbarrier_wait_parity(weights_read + slot, phase - 1);
-                    mbarrier_arrive_expect_tx(weights_filled + slot, STAGE_BYTES);
-                    cp_async_bulk(weights + slot * STAGE_BYTES, source, STAGE_BYTES,
-                                  weights_filled + slot);
+                    producer_acquire(stage_ring);
+                    start_bulk_copy(weights + stage_ring.slot * STAGE_BYTES, source, STAGE_BYTES,
+                                    filled_barrier(stage_ring));
                     source += GROUP_COUNT(1) * (STAGE_BYTES / 16);
-                    if (++slot == WEIGHT_SLOTS) {
-                        slot = 0;
-                        phase++;
-                    }
+                    advance(stage_ring);
                 } while (++stage < stages);
             }
-        }
-        pdl_wait();
-        if (warp > 4 * WARPGROUPS)
-            copy_runs(x, geometry, item - 32 * (4 * WARPGROUPS + 1), first, last, TILE_PLACES,
-                      slices, runs, run_filled, run_read);
+        };
+        copy_operands(warp, copy_stages, x, geometry, first, last, TILE_PLACES, slices, runs,
+                      run_ring);
         return;
     }
     setmaxnreg_inc<MULTIPLIER_REGISTERS>();
@@ -208,8 +172,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
 
     uint channel_group = group % CHANNEL_WARPGROUPS, place_group = group / CHANNEL_WARPGROUPS;
     Multiplier its = {(const char *)memory, runs, weights, channel_group, place_group,
-                      run_bytes, remainders_h * remainders_w * slices, pitch, run_filled, run_read,
-                      weights_filled, weights_read, 0, 0, 0, 0, 0, true, 0, 0};
+                      run_bytes, remainders_h * remainders_w * slices, pitch, run_ring,
+                      stage_ring, 0, true, false};
     uint results = weights + WEIGHT_SLOTS * STAGE_BYTES + group * STORED_BYTES;
     const char *result_bytes = (const char *)memory + (results - shared_address(memory));
     /* for each place the index of its first channel in y, or -1 where it has no output */
@@ -218,13 +182,13 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
     for (int tile = first; tile < last; tile += TILE_PLACES) {
         int first_place = tile + (int)place_group * TILE_N;
         /* waits until the results of the tile before have been read */
-        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+        warpgroup_barrier(group);
         for (int i = item % 128; i < TILE_N; i += 128)
             index_of[i] = first_place + i < last ? output_index(geometry, first_place + i) : -1;
         float sums[TILE_N / 8][4] = {};
         multiply_tile(sums, its);
 
-        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+        warpgroup_barrier(group);
         UNROLL for (int half = 0; half < 2; half++) {
             int channel = first_channel + (int)(warp % 4 * 16 + lane / 4) + half * 8;
             channel = channel < out_channels ? channel : 0;
@@ -242,7 +206,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
                              two_halves(sums[j + 1][2], sums[j + 1][3])};
             stmatrix_x4_trans(results + place * 128 + ((piece ^ place % 8) << 4), rounded);
         }
-        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+        warpgroup_barrier(group);
         int channel = first_channel + item % 8 * 8;
         UNROLL_BY(4) for (int i = item % 128 / 8; i < TILE_N; i += 16) {
             const char *pieces = result_bytes + i * 128;

@@ -42,6 +42,7 @@
 #include "ptx/griddepcontrol.h"
 #include "ptx/ldmatrix.h"
 #include "ptx/mbarrier.h"
+#include "mma/ring.h"
 #include "mma/warp.h"
 #include "ops/epilogue.h"
 
@@ -126,8 +127,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
     uint rank = (uint)GROUP_ID(0) % CLUSTER, blocks_part = (uint)GROUP_ID(0) / CLUSTER;
     pdl_trigger();
     if (CLUSTER > 1 && LOCAL_ID(0) == 0) {
-        mbarrier_init(summed, 1);
-        mbarrier_arrive_expect_tx(summed, HOLDERS * SHARE * 32 * 16);
+        init_once(summed, HOLDERS * SHARE * 32 * 16);
         fence_mbarrier_init();
     }
     CLUSTER_ARRIVE();
@@ -245,7 +245,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
 #endif
         }
     if (CLUSTER > 1)
-        mbarrier_wait_parity(summed, 0);
+        wait_once(summed);
     else
         BARRIER();
     ONCE_EACH for (uint share = warp; share < SHARE; share += WARPS) {

@@ -136,19 +136,15 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
         masks[i] = (column < KERNEL_W ? 0xffffu : 0) | (column + 1 < KERNEL_W ? 0xffff0000u : 0);
     }
     for (int tile = warp * TILES_AT_ONCE; tile < PIXEL_TILES; tile += WARPS * TILES_AT_ONCE) {
-        float sums[TILES_AT_ONCE][OUT_PART / 8][4];
+        float sums[TILES_AT_ONCE][OUT_PART / 8][4] = {};
         const HALF *window[TILES_AT_ONCE][2];
-        UNROLL for (int m = 0; m < TILES_AT_ONCE; m++) {
-            UNROLL for (int n = 0; n < OUT_PART / 8; n++)
-                UNROLL for (int i = 0; i < 4; i++)
-                    sums[m][n][i] = 0.0f;
+        UNROLL for (int m = 0; m < TILES_AT_ONCE; m++)
             UNROLL for (int half = 0; half < 2; half++) {
                 int pixel = (tile + m) * 16 + (int)lane / 4 + 8 * half;
                 int column = pixel % TILE_W * STRIDE_X;
                 window[m][half] = windows + pixel / TILE_W * (STRIDE_Y * CHANNELS * PITCH) + column
                                   + (column % 2 ? SECOND - 1 : 0);
             }
-        }
         auto multiply_step = [&](int step, bool is_last) {
             uint4 found[TILES_AT_ONCE];
             UNROLL for (int m = 0; m < TILES_AT_ONCE; m++) {

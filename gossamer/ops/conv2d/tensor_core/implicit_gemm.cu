@@ -12,8 +12,7 @@
  * With WGMMA, warpgroups multiply from shared memory (pixels in TF32 from registers), and
  * COPY_WARPS further warps do nothing but copy. Tensor cores see copied lines only after a fence,
  * and the fence waits for all copies of its work-item, so the warps that copy cannot be the warps
- * that multiply. Each slot has two barriers: the first completes when the slot's lines have
- * arrived, the second when the lines were multiplied. Without WGMMA each warp copies lines. From
+ * that multiply. The slots are a ring (mma/ring.h). Without WGMMA each warp copies lines. From
  * shared memory it then loads to registers the lines that it multiplies. With clusters one more
  * barrier expects the sums of all holders (partial_sums.h).
  *
@@ -51,6 +50,7 @@
 #include "ptx/ldmatrix.h"
 #include "ptx/mbarrier.h"
 #include "ptx/wgmma.h"
+#include "mma/ring.h"
 #include "mma/warp.h"
 #include "ops/epilogue.h"
 #include "implicit_gemm_tile.h"
@@ -58,15 +58,6 @@
 #include "warp_mma.h"
 #include "partial_sums.h"
 
-#if WGMMA
-#define NEXT_SLOT(slot)     \
-    if (++slot == SLOTS) {  \
-        slot = 0;           \
-        phase++;            \
-    }
-#else
-#define NEXT_SLOT(slot) slot = slot + 1 == SLOTS ? 0 : slot + 1;
-#endif
 #define COPIES (VECTOR / AT_ONCE) /* copies of a piece */
 /* Lanes of a warp that arrive when it releases a slot: one where wgmma alone has read it, and each
  * where lanes have loaded from it. */
@@ -126,27 +117,20 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     int first_tile = GROUP_ID(0) / CLUSTER, tile_step = GROUP_COUNT(0) / CLUSTER;
     int start = stages * rank / CLUSTER, stop = stages * (rank + 1) / CLUSTER;
     pdl_trigger();
+    [[maybe_unused]] ulong *summed = (ulong *)shared_memory;
+    Ring<SLOTS> filling = ring_at<SLOTS>(summed + 1), reading = filling;
 #if HAS_BARRIERS
-    ulong *summed = (ulong *)shared_memory;
-    [[maybe_unused]] ulong *arrived = summed + 1, *released = arrived + SLOTS;
     if (item == 0) {
-        if (CLUSTER > 1) {
-            mbarrier_init(summed, 1);
-            mbarrier_arrive_expect_tx(summed, received_bytes(rank));
-        }
+        if (CLUSTER > 1)
+            init_once(summed, received_bytes(rank));
 #if WGMMA
-        UNROLL for (int slot = 0; slot < SLOTS; slot++) {
-            mbarrier_init(arrived + slot, COPIERS + 1);
-            mbarrier_init(released + slot, WARPS * RELEASING_LANES);
-        }
+        init_ring(filling, COPIERS + 1, WARPS * RELEASING_LANES);
 #endif
         fence_mbarrier_init();
     }
     CLUSTER_ARRIVE();
     if (WGMMA)
         BARRIER();
-#else
-    [[maybe_unused]] ulong *summed = 0;
 #endif
     int pieces = CEIL_DIV(depth, VECTOR);
     x += x_first + group * x_group;
@@ -256,9 +240,9 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     int early_stages = KEEPS_WEIGHTS ? 0 : (stop - start < LEAD ? stop - start : LEAD);
 
     /* copy_stage copies the next stage, of this tile or of a later tile. */
-    int copied_tile = start < stop ? first_tile : tiles, copied_stage = start, copied_slot = 0;
+    int copied_tile = start < stop ? first_tile : tiles, copied_stage = start;
     auto copy_stage = [&]() {
-        int target = copied_slot * SLOT_BYTES;
+        int target = filling.slot * SLOT_BYTES;
 #if STAGED
         if (copied_stage >= stop)
             copy_operand(target, copied_stage - stop);
@@ -275,7 +259,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
         }
     };
     auto next_stage = [&]() {
-        copied_slot = copied_slot + 1 == SLOTS ? 0 : copied_slot + 1;
+        advance(filling);
         if (++copied_stage == stop + OPERAND_STAGES) {
             copied_stage = start;
             copied_tile += tile_step;
@@ -291,32 +275,26 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
                 copy_weights(slots + SLOTS * SLOT_BYTES + (stage - start) * (TILE_M * LINE), stage);
         auto start_weights = [&](int slot, int stage) {
             int lines = weight_lines - copied_m < TILE_M ? weight_lines - copied_m : TILE_M;
-            mbarrier_arrive_expect_tx(arrived + slot, lines * LINE);
-            cp_async_bulk(slots + slot * SLOT_BYTES + TILE_P * LINE,
-                          weight + (stage * weight_lines + copied_m) * 8, lines * LINE,
-                          arrived + slot);
+            start_bulk_copy(slots + slot * SLOT_BYTES + TILE_P * LINE,
+                            weight + (stage * weight_lines + copied_m) * 8, lines * LINE,
+                            filling.filled + slot);
         };
         if (copier == 0)
             for (int ahead = 0; ahead < early_stages; ahead++)
                 start_weights(ahead, start + ahead);
         pdl_wait();
-        uint phase = 0;
         while (copied_tile < tiles) {
-            if (phase > 0)
-                mbarrier_wait_parity(released + copied_slot, phase - 1);
-            ulong *barrier = arrived + copied_slot;
+            producer_acquire(filling);
             if (copier == 0) {
                 if (early_stages > 0)
                     early_stages--;
                 else if (!KEEPS_WEIGHTS && copied_stage < stop)
-                    start_weights(copied_slot, copied_stage);
+                    start_weights(filling.slot, copied_stage);
                 else
-                    mbarrier_arrive(barrier);
+                    mbarrier_arrive(filled_barrier(filling));
             }
             copy_stage();
-            cp_async_mbarrier_arrive(barrier);
-            if (copied_slot + 1 == SLOTS)
-                phase++;
+            cp_async_mbarrier_arrive(filled_barrier(filling));
             next_stage();
         }
         return;
@@ -373,17 +351,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
         }
     };
 
-    int slot = 0;
     [[maybe_unused]] uint kept = slots + SLOTS * SLOT_BYTES;
-#if WGMMA
-    uint phase = 0; /* how often all slots were used */
-    auto release = [&](int slot) {
-        if (RELEASING_LANES == 1)
-            WARP_BARRIER();
-        if (lane < RELEASING_LANES)
-            mbarrier_arrive(released + slot);
-    };
-#else
+#if !WGMMA
     find_lines(first_tile);
     if constexpr (KEEPS_WEIGHTS)
         _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
@@ -397,29 +366,29 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     for (int tile = first_tile; tile < tiles; tile += tile_step) {
         float sums[FRAGMENTS_P][FRAGMENTS_M][4] = {};
         for (int stage = start; stage < stop; stage++) {
-            uint lines = slots + slot * SLOT_BYTES;
+            uint lines = slots + reading.slot * SLOT_BYTES;
             uint weights = KEEPS_WEIGHTS ? kept + (stage - start) * (TILE_M * LINE)
                                          : lines + TILE_P * LINE;
 #if WGMMA
-            mbarrier_wait_parity(arrived + slot, phase);
+            consumer_wait(reading);
             fence_proxy_async();
             multiply_stage(sums, lines, weights, warp);
             if (stage > start) {
                 wgmma_wait_group<1>();
-                release(slot == 0 ? SLOTS - 1 : slot - 1);
+                release_previous<RELEASING_LANES>(reading);
             }
-            NEXT_SLOT(slot)
+            advance(reading);
         }
         wgmma_wait_group<0>();
         if (start < stop)
-            release(slot == 0 ? SLOTS - 1 : slot - 1);
+            release_previous<RELEASING_LANES>(reading);
 #else
             cp_async_wait_group<LEAD - 1>();
             BARRIER();
             copy_ahead();
             multiply_stage(sums, lines, weights, CEIL_DIV(pieces, 2) - stage * STEPS, warp_m, warp_p,
                            warp_k, lane);
-            NEXT_SLOT(slot)
+            advance(reading);
         }
 #endif
 
@@ -428,7 +397,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #if HOLDERS == 1
 #if STAGED && WGMMA
         UNROLL for (int stage = 0; stage < OPERAND_STAGES; stage++)
-            mbarrier_wait_parity(arrived + (slot + stage) % SLOTS, phase + (slot + stage >= SLOTS));
+            consumer_wait(reading, stage);
 #elif STAGED
         cp_async_wait_group<LEAD - OPERAND_STAGES>();
         BARRIER();
@@ -444,7 +413,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
                     int row = (int)(FRAGMENT_LINE(i) + half * 8 + lane / 4), staged = 0;
 #if STAGED
                     int piece = (int)(warp_m * BLOCKS + block) * 4 + (int)lane % 4;
-                    int its_slot = (slot + row / OPERAND_ROWS) % SLOTS;
+                    int its_slot = (reading.slot + row / OPERAND_ROWS) % SLOTS;
                     staged = its_slot * (SLOT_BYTES / 16 * VECTOR)
                              + OPERAND_PLACE(row % OPERAND_ROWS, piece) * VECTOR;
 #endif
@@ -452,13 +421,13 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
                 }
 #if STAGED && WGMMA
         UNROLL for (int stage = 0; stage < OPERAND_STAGES; stage++) {
-            release(slot);
-            NEXT_SLOT(slot)
+            advance(reading);
+            release_previous<RELEASING_LANES>(reading);
         }
 #elif STAGED
         BARRIER();
         _Pragma("unroll 1") for (int stage = 0; stage < OPERAND_STAGES; stage++) {
-            NEXT_SLOT(slot)
+            advance(reading);
             copy_ahead();
         }
 #endif
@@ -467,7 +436,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
         CLUSTER_WAIT(); /* all work-groups of the cluster have started and can receive sums */
         give_sums(partial, summed, sums, rank * WARPS_K + (int)warp_k, warp, warp_m, warp_p, lane);
         if (CLUSTER > 1)
-            mbarrier_wait_parity(summed, 0);
+            wait_once(summed);
         else
             BARRIER();
         for (int share = (int)warp; share < SHARE; share += WARPS) {

@@ -33,6 +33,7 @@
 
 #include "ptx/cluster.h"
 #include "ptx/griddepcontrol.h"
+#include "mma/ring.h"
 #include "mma_sizes.h"
 #include "mma_tile.h"
 #include "mma_gather.h"
@@ -59,9 +60,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
     const Tile tile = find_tile(height, width, pad_top, pad_left);
     if constexpr (CLUSTER > 1) {
         if (tile.item == 0) {
-            mbarrier_init(summed, 1);
-            mbarrier_arrive_expect_tx(
-                summed, CEIL_DIV(FRAGMENTS - tile.rank, CLUSTER) * (CLUSTER * 32 * 16));
+            init_once(summed, CEIL_DIV(FRAGMENTS - tile.rank, CLUSTER) * (CLUSTER * 32 * 16));
             fence_mbarrier_init();
         }
     }
@@ -114,11 +113,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
 #endif
     cp_async_commit_group();
 
-    Sums sums;
-    UNROLL for (int m = 0; m < SUM_TILES; m++)
-        UNROLL for (int n = 0; n < 2 * SUM_PAIRS; n++)
-            UNROLL for (int i = 0; i < 4; i++)
-                sums[m][n][i] = 0.0f;
+    Sums sums = {};
     const Share share = share_of(tile.warp);
 
     /* A work-group with several chunks projects a chunk in the iteration that expands its next
@@ -126,11 +121,11 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
      * So the projection's weights are read one iteration later than the other weights of their
      * stage. They are also copied one iteration later, because the previous iteration still reads
      * the weights that they replace: the projection's weights of two chunks before. */
-    int stage = 0;
-    [[maybe_unused]] uint iteration = 0;
+    Ring<STAGES> first = {arrived}, projected = {arrived + STAGES};
     for (int chunk = tile.rank; chunk < chunks + (PROJECTS_LATER ? CLUSTER : 0);
          chunk += CLUSTER) {
         bool exists = !PROJECTS_LATER || chunk < chunks;
+        int stage = first.slot;
         cp_async_wait_group<0>();
         BARRIER();
         if (STAGES > 1 && chunk + CLUSTER < chunks) {
@@ -149,7 +144,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
         const REAL *hidden_pixels = expanded + (EXPANDS ? 0 : stage) * EXPANDED_WORDS * WIDTH;
         DEPTHWISE_OPERANDS
         if (BULK && exists)
-            mbarrier_wait_parity(arrived + 2 * stage, iteration / STAGES);
+            consumer_wait(first);
 #if EXPANDS
         const int UNIT_PIXELS = 16 * WARPGROUP_WARPS * EXPAND_TILES;
         int units = exists ? CEIL_DIV(tile.pixels, UNIT_PIXELS) * EXPAND_PARTS : 0;
@@ -158,7 +153,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
         if constexpr (PROJECTS_LATER) {
             if (chunk != tile.rank) {
                 if (BULK)
-                    mbarrier_wait_parity(arrived + 2 * (stage ^ 1) + 1, (iteration - 1) / STAGES);
+                    consumer_wait(projected);
+                advance(projected);
                 project_chunk(sums, convolved, staged + (stage ^ 1) * WEIGHT_WORDS + FIRST_WORDS,
                               share, tile.warp, tile.lane);
             }
@@ -172,14 +168,13 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
                      DEPTHWISE_STORE(target, first, second, channel)
                  },
                  [&](int channel) { return DEPTHWISE_START(channel); }, hidden - chunk * CHUNK);
-        stage ^= STAGES > 1;
-        iteration++;
+        advance(first);
         if constexpr (EXCITES) {
             convolved += CONVOLVED_WORDS * WIDTH;
         } else if constexpr (!PROJECTS_LATER) {
             BARRIER();
             if (BULK)
-                mbarrier_wait_parity(arrived + 1, 0);
+                consumer_wait(projected);
             project_chunk(sums, convolved, staged + FIRST_WORDS, share, tile.warp, tile.lane);
         }
     }
@@ -198,7 +193,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
     float *gates = (float *)(staged + STAGES * WEIGHT_WORDS);
     make_gates(gates, convolved, own_chunks, tile, squeeze, excite, small_constants);
     scale_chunks(convolved, gates, own_chunks, tile, hidden);
-    stage = 0;
+    int stage = 0;
     for (int own_chunk = 0; own_chunk < own_chunks; own_chunk++) {
         if (FIRST_WORDS < WEIGHT_WORDS || own_chunk == 0) {
             cp_async_wait_group<0>();

@@ -2,8 +2,8 @@
 
 #pragma once
 
+#include "mma/ring.h"
 #include "ptx/cluster.h"
-#include "ptx/mbarrier.h"
 #include "mma_products.h"
 #include "mma_tile.h"
 #include "mma_warpgroups.h"
@@ -91,7 +91,7 @@ INLINE void reduce_sums(const Sums &sums, [[maybe_unused]] float4 *partial,
                                      sums[m][n][2], sums[m][n][3], summed, fragment % CLUSTER);
                 }
             }
-        mbarrier_wait_parity(summed, 0);
+        wait_once(summed);
         ONCE_EACH for (int slot = tile.warp; slot < SHARE; slot += WARPS) {
             int fragment = slot * CLUSTER + tile.rank;
             if (fragment < FRAGMENTS) {

@@ -62,8 +62,8 @@ INLINE int hidden_offset(const Tile &tile, int row, int column)
 
 /* Copies words `from` to `to` - 1 of a chunk's weights to a stage of shared memory. With BULK one
  * work-item starts one copy of the words before the projection's weights, and one copy of the
- * projection's weights. `arrived` then has two barriers for each stage: the second barrier is for
- * the projection's weights. */
+ * projection's weights. `arrived` then has STAGES barriers for the former, and STAGES for the
+ * latter. */
 INLINE void copy_weights(uint4 *staged, const uint4 *weights, ulong *arrived, int item, int chunk,
                          int stage, int from, int to)
 {
@@ -71,15 +71,11 @@ INLINE void copy_weights(uint4 *staged, const uint4 *weights, ulong *arrived, in
     const uint4 *source = weights + chunk * WEIGHT_WORDS;
     if constexpr (BULK) {
         if (item == 0 && from < FIRST_WORDS) {
-            mbarrier_arrive_expect_tx(arrived + 2 * stage, FIRST_WORDS * 16);
-            cp_async_bulk(shared_address(target), source, FIRST_WORDS * 16, arrived + 2 * stage);
+            start_bulk_copy(shared_address(target), source, FIRST_WORDS * 16, arrived + stage);
         }
         if (item == 0 && to > FIRST_WORDS) {
-            const int BYTES = (WEIGHT_WORDS - FIRST_WORDS) * 16;
-            ulong *barrier = arrived + 2 * stage + 1;
-            mbarrier_arrive_expect_tx(barrier, BYTES);
-            cp_async_bulk(shared_address(target + FIRST_WORDS), source + FIRST_WORDS, BYTES,
-                          barrier);
+            start_bulk_copy(shared_address(target + FIRST_WORDS), source + FIRST_WORDS,
+                            (WEIGHT_WORDS - FIRST_WORDS) * 16, arrived + STAGES + stage);
         }
     } else {
         ONCE_EACH for (int i = from + item; i < to; i += WORK_GROUP_SIZE)

@@ -8,20 +8,15 @@
 #define WGMMA 1 /* 1: a warpgroup is four warps, which multiply together by wgmma (sm_90a) */
 #endif
 
+#include "mma/warpgroup_operands.h"
 #include "ptx/wgmma.h"
 #include "mma_products.h"
 
 #if WGMMA
-#if HALVES
-#define WGMMA_KIND "k16.f32.f16.f16 {"
-#define WGMMA_OPTIONS "p, 1, 1, 0; }"
-#else
-#define WGMMA_KIND "k8.f32.tf32.tf32 {"
-#define WGMMA_OPTIONS "p, 1, 1; }"
-#endif
-#define SUMS_OF_TWO(n)                                                                            \
-    "+f"(sums[n][0]), "+f"(sums[n][1]), "+f"(sums[n][2]), "+f"(sums[n][3]), "+f"(sums[n + 1][0]), \
-        "+f"(sums[n + 1][1]), "+f"(sums[n + 1][2]), "+f"(sums[n + 1][3])
+#define WGMMA_PIXELS(width)                                                                  \
+    asm volatile(WGMMA_TEXT(WGMMA_RS, width)                                                \
+                 : WGMMA_SUMS(width)                                                        \
+                 : "r"(pixels.x), "r"(pixels.y), "r"(pixels.z), "r"(pixels.w), "l"(weights));
 
 /* wgmma.mma_async with the pixels in registers: begins to multiply one step of K of a warp's 16
  * pixels by CHANNELS_AT_ONCE channels (16, 32, 64 or 128). sums: four for each 8 channels, in the
@@ -30,37 +25,13 @@ template <int CHANNELS_AT_ONCE>
 INLINE void wgmma_rs(float (*sums)[4], const uint4 &pixels, ulong weights)
 {
     if constexpr (CHANNELS_AT_ONCE == 128)
-        asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 0; "
-                     "wgmma.mma_async.sync.aligned.m64n128" WGMMA_KIND
-                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, "
-                     "%31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "
-                     "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, "
-                     "%61, %62, %63}, {%64, %65, %66, %67}, %68, " WGMMA_OPTIONS
-                     : SUMS_OF_TWO(0), SUMS_OF_TWO(2), SUMS_OF_TWO(4), SUMS_OF_TWO(6),
-                       SUMS_OF_TWO(8), SUMS_OF_TWO(10), SUMS_OF_TWO(12), SUMS_OF_TWO(14)
-                     : "r"(pixels.x), "r"(pixels.y), "r"(pixels.z), "r"(pixels.w), "l"(weights));
+        WGMMA_PIXELS(128)
     else if constexpr (CHANNELS_AT_ONCE == 64)
-        asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 0; "
-                     "wgmma.mma_async.sync.aligned.m64n64" WGMMA_KIND
-                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, "
-                     "%31}, {%32, %33, %34, %35}, %36, " WGMMA_OPTIONS
-                     : SUMS_OF_TWO(0), SUMS_OF_TWO(2), SUMS_OF_TWO(4), SUMS_OF_TWO(6)
-                     : "r"(pixels.x), "r"(pixels.y), "r"(pixels.z), "r"(pixels.w), "l"(weights));
+        WGMMA_PIXELS(64)
     else if constexpr (CHANNELS_AT_ONCE == 32)
-        asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 0; "
-                     "wgmma.mma_async.sync.aligned.m64n32" WGMMA_KIND
-                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-                     "{%16, %17, %18, %19}, %20, " WGMMA_OPTIONS
-                     : SUMS_OF_TWO(0), SUMS_OF_TWO(2)
-                     : "r"(pixels.x), "r"(pixels.y), "r"(pixels.z), "r"(pixels.w), "l"(weights));
+        WGMMA_PIXELS(32)
     else
-        asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 0; "
-                     "wgmma.mma_async.sync.aligned.m64n16" WGMMA_KIND
-                     "%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, " WGMMA_OPTIONS
-                     : SUMS_OF_TWO(0)
-                     : "r"(pixels.x), "r"(pixels.y), "r"(pixels.z), "r"(pixels.w), "l"(weights));
+        WGMMA_PIXELS(16)
 }
 
 /* Begins to multiply one step of K of a warp's 16 pixels by PAIRS times 16 channels. weights: the

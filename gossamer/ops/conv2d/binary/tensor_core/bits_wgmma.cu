@@ -26,6 +26,7 @@
 #include "ptx/cp_async.h"
 #include "ptx/mbarrier.h"
 #include "ptx/wgmma.h"
+#include "mma/ring.h"
 #include "ops/epilogue.h"
 #include "bits.h"
 #include "results.h"
@@ -55,22 +56,20 @@
 #define CONSTANT_BYTES (CONSTANT_CLASSES * 4 * CONSTANT_PITCH * 4)
 
 /* Initialises the barriers, and starts the copies of weights. held: the address in shared memory at
- * which the weights are kept. barriers: a barrier for the weights of each phase. all_full: for each
- * warpgroup, STAGES barriers at which the producer warps arrive when a stage is full, followed by
- * STAGES barriers at which the warpgroup arrives when a stage is empty. */
+ * which the weights are kept. barriers: a barrier for the weights of each phase. rings: for each
+ * warpgroup, the barriers of the ring of its stages. */
 INLINE void start_weights(uint held, const uchar *weights, ulong *barriers,
-                          [[maybe_unused]] ulong *all_full, int phases)
+                          [[maybe_unused]] ulong *rings, int phases)
 {
     for (int phase = 0; phase < phases; phase++)
         mbarrier_init(barriers + phase, 1);
     if (COPIERS)
-        for (int number = 0; number < 2 * WARPGROUPS * STAGES; number++)
-            mbarrier_init(all_full + number, number / STAGES % 2 ? 128 : 64);
+        for (int group = 0; group < WARPGROUPS; group++)
+            init_ring(ring_at<STAGES>(rings + group * (2 * STAGES)), 64, 128);
     fence_proxy_async();
     for (int phase = 0; phase < phases; phase++) {
         int first = phase * (AT_ONCE * STEP_BYTES);
-        mbarrier_arrive_expect_tx(barriers + phase, AT_ONCE * STEP_BYTES);
-        cp_async_bulk(held + first, weights + first, AT_ONCE * STEP_BYTES, barriers + phase);
+        start_bulk_copy(held + first, weights + first, AT_ONCE * STEP_BYTES, barriers + phase);
     }
 }
 
@@ -95,10 +94,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     int item = LOCAL_ID(0) % (copies ? 64 : 128), lane = item % 32, warp = item / 32;
     int tile_c = GROUP_ID(1), group = (int)QUOTIENT(tile_c, tiles_c);
     /* shared memory contains, in this order: weights, inputs, exchanged floats, constants, taps, a
-     * barrier for the weights of each phase, and for each warpgroup the barriers of its full stages
-     * and then the barriers of its empty stages */
+     * barrier for the weights of each phase, and for each warpgroup the barriers of its ring */
     int weight_bytes = phases * (AT_ONCE * STEP_BYTES);
-    uchar *ring = (uchar *)pool + weight_bytes + warpgroup * (STAGES * STAGE_BYTES);
+    uchar *stages = (uchar *)pool + weight_bytes + warpgroup * (STAGES * STAGE_BYTES);
     uchar *behind_inputs = (uchar *)pool + weight_bytes + WARPGROUPS * STAGES * STAGE_BYTES;
 #if EXCHANGES
     uchar *exchanged = behind_inputs + (warpgroup * 4 + warp) * EXCHANGE_BYTES;
@@ -109,15 +107,15 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     uint held = shared_address(pool); /* the address of the weights */
     ulong *barriers = (ulong *)(own_taps + phases * LINES);
 
-    [[maybe_unused]] ulong *all_full = barriers + phases;
-    [[maybe_unused]] ulong *full = all_full + warpgroup * (2 * STAGES), *empty = full + STAGES;
+    ulong *rings = barriers + phases;
+    Ring<STAGES> filling = ring_at<STAGES>(rings + warpgroup * (2 * STAGES)), reading = filling;
     pdl_trigger();
 #if HALO
     if (LOCAL_ID(0) < 4)
         zeros[LOCAL_ID(0)] = 0;
 #endif
     if (LOCAL_ID(0) == 0)
-        start_weights(held, weights + (INT64)tile_c * weight_bytes, barriers, all_full, phases);
+        start_weights(held, weights + (INT64)tile_c * weight_bytes, barriers, rings, phases);
     for (int number = LOCAL_ID(0); number < phases * LINES; number += THREADS)
         own_taps[number] = taps[number];
     for (int number = LOCAL_ID(0); number < CONSTANT_CLASSES * TILE_C; number += THREADS)
@@ -135,18 +133,18 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                            stride_y, stride_x,            pad_top,  pad_left};
     int tile = GROUP_ID(0) * WARPGROUPS + warpgroup, tile_step = GROUP_COUNT(0) * WARPGROUPS;
 #if HALO
-    int next_pixel = tile * TILE_P + item, next_stage = 0;
+    int next_pixel = tile * TILE_P + item;
     auto copy_inputs = [&]() {
-        copy_halo(shared_address(ring) + next_stage * STAGE_BYTES, source,
+        copy_halo(shared_address(stages) + filling.slot * STAGE_BYTES, source,
                   position_of(next_pixel - item), group_words, (int)QUOTIENT(pixels, out_pixels),
                   item, 64);
-        cp_async_mbarrier_arrive(full + next_stage);
-        next_stage = next_stage + 1 < STAGES ? next_stage + 1 : 0;
+        cp_async_mbarrier_arrive(filled_barrier(filling));
+        advance(filling);
         next_pixel += tile_step * TILE_P;
     };
 #else
-    /* the next pixel, phase and stage that this work-item copies, and the pixel's window */
-    int next_pixel = tile * TILE_P + item % TILE_P, next_phase = 0, next_stage = 0;
+    /* the next pixel and phase that this work-item copies, and the pixel's window */
+    int next_pixel = tile * TILE_P + item % TILE_P, next_phase = 0;
     Window window;
     auto copy_inputs = [&]() {
         if (next_phase == 0) {
@@ -155,7 +153,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                 window.row = height;
         }
         if (next_pixel - item % TILE_P < pixels) {
-            uint start = shared_address(ring) + next_stage * STAGE_BYTES
+            uint start = shared_address(stages) + filling.slot * STAGE_BYTES
                          + item % TILE_P * PLACE_BYTES + item / TILE_P * LINE;
             const int2 *phase_taps = own_taps + next_phase * LINES + item / TILE_P;
             UNROLL for (int first = 0; first < LINES / LINES_AT_ONCE; first += TAPS) {
@@ -169,10 +167,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             }
         }
         if constexpr (COPIERS)
-            cp_async_mbarrier_arrive(full + next_stage); /* once this work-item's copies are done */
+            cp_async_mbarrier_arrive(filled_barrier(filling)); /* once this work-item's copies are done */
         else
             cp_async_commit_group();
-        next_stage = next_stage + 1 < STAGES ? next_stage + 1 : 0;
+        advance(filling);
         if (++next_phase == phases) {
             next_phase = 0;
             next_pixel += tile_step * TILE_P;
@@ -182,10 +180,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     if (copies) {
         if constexpr (MOVES_REGISTERS)
             setmaxnreg_dec<40>();
-        int parity = 1;
         while (next_pixel - item % TILE_P < pixels) {
-            mbarrier_wait_parity(empty + next_stage, parity);
-            parity ^= next_stage == STAGES - 1;
+            producer_acquire(filling);
             copy_inputs();
         }
         cp_async_wait_all();
@@ -210,8 +206,6 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     int end = (group + 1) * group_channels;
     Flips<CHANNELS_OF_LANE> own_flips = flips_of<CHANNELS_OF_LANE>(flips, in_tiles);
     bool is_first = true;
-    int stage = 0;
-    [[maybe_unused]] int parity_of_full = 0;
     for (; tile * TILE_P < pixels; tile += tile_step) {
         int sums[SUMS];
         int counted[2] = {};
@@ -242,14 +236,14 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         auto multiply_phase = [&](int phase, int buffer) {
             if constexpr (COPIERS) {
                 if (!HALO || phase == 0)
-                    mbarrier_wait_parity(full + stage, parity_of_full);
+                    consumer_wait(reading);
             } else {
                 cp_async_wait_group<STAGES - 2>();
                 /* this phase's words have arrived, and no warp still reads the replaced stage */
-                asm volatile("bar.sync %0, 128;" ::"r"(warpgroup + 1) : "memory");
+                warpgroup_barrier(warpgroup);
             }
 #if HALO
-            const uchar *halo = ring + stage * STAGE_BYTES;
+            const uchar *halo = stages + reading.slot * STAGE_BYTES;
             UNROLL for (int step = 0; step < AT_ONCE; step++) {
                 /* where the lane's word lies in the halo, and the number of the word's tap */
                 int2 place = own_taps[(phase * AT_ONCE + step) * WORDS + lane % 4];
@@ -257,7 +251,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                 lower[buffer][step] = load_from_halo(halo, windows[1], place, zeros);
             }
 #else
-            const uchar *words = ring + stage * STAGE_BYTES + lane % 4 * LINE
+            const uchar *words = stages + reading.slot * STAGE_BYTES + lane % 4 * LINE
                                  + (warp * 16 + lane / 4) * PLACE_BYTES;
             UNROLL for (int step = 0; step < AT_ONCE; step++) {
                 upper[buffer][step] = load_operand(words + step * WORDS * LINE, LINE);
@@ -266,16 +260,15 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             }
 #endif
             if (is_first)
-                mbarrier_wait_parity(barriers + phase, 0);
+                wait_once(barriers + phase);
             multiply_steps(sums, upper[buffer], lower[buffer], held, phase);
-            bool is_last = !HALO || phase == phases - 1;
-#if COPIERS
-            if (is_last)
-                mbarrier_arrive(empty + stage);
-            parity_of_full ^= is_last && stage == STAGES - 1;
-#else
-            copy_inputs();
-#endif
+            if (!HALO || phase == phases - 1) {
+                advance(reading);
+                if constexpr (COPIERS)
+                    release_previous<32>(reading);
+            }
+            if constexpr (!COPIERS)
+                copy_inputs();
             UNROLL for (int step = 0; step < AT_ONCE; step++) {
                 counted[0] += counted_in(upper[buffer][step]);
                 counted[1] += counted_in(lower[buffer][step]);
@@ -284,8 +277,6 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
              * the compiler lets no multiplication run while operands are computed, so the warpgroup
              * waits for all multiplications. */
             wgmma_wait_group<PLANES == 1>();
-            if (is_last)
-                stage = stage + 1 < STAGES ? stage + 1 : 0;
         };
         for (int phase = 0; phase < phases; phase += 2) {
             multiply_phase(phase, 0);
@@ -341,5 +332,5 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     /* a warpgroup without a tile does not end before the requested weights have arrived */
     if (is_first)
         _Pragma("unroll 1") for (int phase = 0; phase < phases; phase++)
-            mbarrier_wait_parity(barriers + phase, 0);
+            wait_once(barriers + phase);
 }
