@@ -1,6 +1,7 @@
 """Rates by which estimates of kernels' times are scaled to a device.
 
-These are the peak rates of one compute unit, multiply-adds and bytes per microsecond.
+These are the peak rates of one compute unit, multiply-adds and bytes per microsecond, and the cost
+of a product on tensor cores.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ measured."""
 _PROCESSOR = PeakRates(55_000.0, 10_000.0)
 """Rates of a processor core with AVX-512 at 3.4 GHz. These rates stand for processors that were not
 measured."""
+CYCLES_OF_PRODUCT = {"fp16": 6.5, "tf32": 6.5, "fp32": 12.0}
+"""Cycles that a sub-partition of a multiprocessor takes for a product of 16 pixels by 8 output
+channels over one step of K. A step has 16 input channels in fp16, and 8 in tf32 and fp32. The
+cycles hold for an H200; on another device they only decide the order in which tiles are tried."""
 
 
 def rates_of_unit(device: Device) -> PeakRates:

@@ -12,7 +12,7 @@ from gossamer.device.base import Argument, Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, State, Variant
-from gossamer.ops.conv2d.common import channels_in_memory
+from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND, channels_in_memory
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.inverted_residual.block import (
     EXCITED_PATTERNS,
@@ -131,7 +131,7 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float | None:
         if not problem.outputs[0].size:
             return None
-        return self._divided(problem, variant).expected_us(device.limits)
+        return self._divided(problem, variant).cycles(device.limits) / CYCLES_PER_MICROSECOND
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:
@@ -258,7 +258,7 @@ def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile
         tiles = dict.fromkeys(tile for other in batches for tile in _best(block, other, precision,
                                                                          limits))
         order = sorted((tile for tile in tiles if tile not in known),
-                       key=lambda tile: BlockTiling(block, tile, precision).expected_us(limits))
+                       key=lambda tile: BlockTiling(block, tile, precision).cycles(limits))
         # where nothing is measured, the first tile is taken; its cluster therefore has to fit every
         # device with clusters
         yield from sorted(order, key=lambda tile: tile is not next(

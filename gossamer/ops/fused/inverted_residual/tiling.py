@@ -11,24 +11,28 @@ from functools import cached_property, lru_cache
 
 from gossamer.device.limits import Limits
 from gossamer.ops.fused.inverted_residual.block import Block, of_batch
-from gossamer.ops.fused.inverted_residual.divisions import (
+from gossamer.ops.fused.inverted_residual.cycles import (
     DEPTHS,
     FEW_TAPS,
     ROWS,
     WARPGROUP_SUMS,
     WARPGROUP_WARPS,
     WARPS,
+    ChunkWork,
     Convolution,
     Expansion,
     Projection,
     WorkGroup,
     convolution,
+    convolution_on_tensor_cores,
+    cycles_of_image,
+    cycles_of_wave,
+    cycles_with_excite,
     expansion,
     fits_warpgroup,
     projection,
     warpgroup_sums,
 )
-from gossamer.ops.gpu import LaunchWork, resident
 
 _PAIR_WORDS = 32
 """Size of the weights that one step needs for two tiles of 8 channels, counted in words of 16
@@ -38,7 +42,7 @@ _MOST_TAPS = 25
 not fit the registers."""
 _MOST_STRIDE = 2
 """The largest stride in rows of a depthwise convolution that tensor cores compute."""
-# The numbers of sums that fit the registers were found in the same way as those of divisions.py.
+# The numbers of sums that fit the registers were found in the same way as those of cycles.py.
 _MOST_SUMS = 96
 """The most sums of the projection that fit the registers of a work-item."""
 _MOST_EXCITED_SUMS = 48
@@ -47,8 +51,9 @@ in TF32 and float32, with 16 warps; more sums spilled on sm_100."""
 _MOST_SUMS_BESIDE_ROWS = 56
 """With 16 warps on a multiprocessor, the registers of a work-item hold four rows of outputs of the
 depthwise convolution with at most this number of sums of expansion and projection by wgmma."""
-_SM_90_SHARED_BYTES = 227 * 1024
-"""Bytes of shared memory that a work-group can have on sm_90a."""
+_UNIT_BYTES, _RESERVED_BYTES = 233472, 1024
+"""Bytes of shared memory of a multiprocessor of sm_90a, and bytes that CUDA reserves for each
+work-group."""
 _MOST_GRID = 65535
 """Work-groups that a grid may have along y and along z."""
 _FEW_WARPS = 8
@@ -249,26 +254,28 @@ class BlockTiling:
 
     @cached_property
     def _projection(self) -> Projection:
-        return projection(self._work_group, self.pixel_tiles, self.out_pairs)
+        return projection(self._work_group, self.pixel_tiles, self.out_pairs, self.tile.chunk)
 
     @cached_property
     def _expansion(self) -> Expansion | None:
         if self.block.expand is None:
             return None
-        return expansion(self._work_group, -(-self._windows // ROWS), self.tile.chunk // 16,
-                         self.sums, self._taps)
+        return expansion(self._work_group, -(-self._windows // ROWS), self.tile.chunk,
+                         self.expand_steps, sums=self.sums, taps=self._taps,
+                         convolves=self.convolves)
 
     @cached_property
     def _convolution_on_tensor_cores(self) -> Convolution:
-        tile = self.tile
-        return convolution(tile.rows, lambda run: tile.chunk // 8 * -(
-            -(tile.rows // run) * tile.columns // ROWS), tile.warps)
+        p = self.block.depthwise
+        return convolution_on_tensor_cores(
+            self._work_group, (self.tile.rows, self.tile.columns), self.tile.chunk, p.kernel,
+            p.stride[0], self.rows_at_once)
 
     @cached_property
     def _convolution(self) -> Convolution:
-        tile = self.tile
-        return convolution(tile.columns, lambda count: tile.chunk // 4 * tile.rows * (
-            tile.columns // count), 32 * tile.warps)
+        p = self.block.depthwise
+        return convolution(self._work_group, (self.tile.rows, self.tile.columns), self.tile.chunk,
+                           p.kernel, p.stride[1])
 
     @property
     def _taps(self) -> int:
@@ -316,7 +323,8 @@ class BlockTiling:
         if self.tile.wgmma:
             most = next((warps for warps, sums in WARPGROUP_SUMS.items()
                          if warpgroup_sums(self.sums, self.expand_pairs, self._taps) <= sums), 8)
-            return resident(_SM_90_SHARED_BYTES, self.shared_bytes, most // self.tile.warps)
+            return max(1, min(most // self.tile.warps,
+                              _UNIT_BYTES // (self.shared_bytes + _RESERVED_BYTES)))
         splits = self.precision == "fp32"
         takes_many = self.sums > (16 if splits else 32) or (splits and self.expand_tiles > 1) or (
             not self.convolves and self.sums + 4 * self.columns_at_once > 44)
@@ -336,34 +344,27 @@ class BlockTiling:
                 and self.sums <= (_MOST_EXCITED_SUMS if is_tight else _MOST_SUMS)
                 and max(-(-p.out_height // tile.rows), p.batch) <= _MOST_GRID)
 
-    def expected_us(self, limits: Limits) -> float:
-        """Return the expected time of the kernel, without its launch.
-
-        The depthwise convolution has a term of its own, since its instructions bind many tiles: a
-        unit takes as long as 5 results for its loads, and a sixth of a result for each product.
-        """
-        p, tile, group = self.block.depthwise, self.tile, self._work_group
-        rows, columns = tile.rows, tile.columns
-        projected = 32 * self.sums * tile.warps
-        expanded = 0
+    def cycles(self, limits: Limits) -> float:
+        """Return the expected cycles of the kernel, without its launch."""
+        p, tile = self.block.depthwise, self.tile
+        groups = (tile.cluster * -(-p.out_height // tile.rows) * -(-p.out_width // tile.columns)
+                  * p.batch)
+        at_once = max(1, min(limits.shared_bytes_opt_in // self.shared_bytes,
+                             self.blocks_per_unit))
+        waves = -(-groups // (limits.compute_units * at_once))
+        together = -(-groups // (limits.compute_units * waves))
+        convolved = self._convolution_on_tensor_cores if self.convolves else self._convolution
+        phases = [convolved.cycles, self._projection.cycles]
         if self._expansion is not None:
-            expanded = 256 * tile.warps * self._expansion.units_of_warp * math.prod(
-                self._expansion[:2])
-        run, units = self._convolution_on_tensor_cores if self.convolves else self._convolution
-        convolved = 128 * tile.warps * units * (5 + run * self._taps / 6)
-        depth = self.expand_steps * DEPTHS[self.precision]
-        return LaunchWork(
-            groups=(tile.cluster * -(-p.out_height // rows) * -(-p.out_width // columns)
-                    * p.batch),
-            resident=resident(limits.shared_bytes_opt_in, self.shared_bytes, self.blocks_per_unit),
-            operands=f"{'wgmma' if tile.wgmma else 'mma'} {self.precision}",
-            multiply_adds=self.own_chunks * (expanded * depth + projected * tile.chunk),
-            copied=(math.prod(self.halo) * self.block.channels * 16 // group.word
-                    + self.own_chunks * 16 * self.weight_words),
-            stored=(self.own_chunks * (expanded + convolved)
-                    + rows * columns * self.block.out_channels),
-            stages=self.own_chunks + 3 * (self.block.excite is not None), ahead=1, nbytes=0,
-            warps=tile.warps, cluster=tile.cluster).expected_us(limits)
+            phases.append(self._expansion.cycles)
+        work = ChunkWork(tuple(phases), tile.cluster, self.own_chunks, 16 * self.weight_words,
+                         self.precision)
+        if self.block.excite is not None:
+            small = self.block.excite.squeezed * self.hidden * 32 // self._work_group.word
+            return waves * cycles_with_excite(work, small, together)
+        if waves == 1 and p.batch == 1:
+            return cycles_of_image(work, max(together, work.least_at_once(groups, limits)))
+        return waves * cycles_of_wave(work, together)
 
 
 _SHAPES = ((1, 4), (2, 4), (4, 4), (2, 7), (7, 2), (4, 7), (7, 4), (4, 8), (7, 7), (8, 8), (7, 14),
@@ -407,7 +408,7 @@ def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, 
                         divided = BlockTiling(block, tile, precision)
                         if divided.fits(limits):
                             fitting.append(divided)
-    return tuple(sorted(fitting, key=lambda divided: divided.expected_us(limits)))
+    return tuple(sorted(fitting, key=lambda divided: divided.cycles(limits)))
 
 
 def _clusters(groups: int, most: int, units: int) -> list[int]:
