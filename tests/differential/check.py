@@ -188,8 +188,8 @@ CAUSES = (
           "not rounded: a sum may lie next to the limit on which ONNX Runtime rounds it"),
     Cause("numbers", "^(De)?[Qq]uantizeLinear-", r"such as np.float\d+\(nan\)", "no integer stands "
           "for NaN: quantised values are kept as numbers, through which it spreads"),
-    Cause("numbers", "^Cast-.*to=9.* float16", "numbers of bool", "between operators float16 is not "
-          "rounded: a number that it has no room for is not 0"),
+    Cause("numbers", "^Cast-.*to=9.* float16", "numbers of bool", "between operators float16 is "
+          "not rounded: a number that it has no room for is not 0"),
     Cause("numbers", "^Mod-", r"expected np.u?int\d+\(0\)", "a remainder of a division by 0 is "
           "the dividend, as its quotient is 0; ONNX Runtime refuses it"),
     Cause("numbers", r"^Resize-.*cubic.* of d\d+x", "", "where the batch is resized, too, only the "
