@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,7 @@ from onnx import TensorProto, helper
 import gossamer
 from gossamer.device.registry import find
 from gossamer.plan.plan import Plan
-from gossamer.plan.run.calls import Calls
-from gossamer.plan.run.device_workers import Members
+from gossamer.plan.run.device_workers import Members, PlanParts
 from gossamer.plan.run.stream import ResultStream
 from tests.bulk.stand_in_device import StandInDevice, wait_until
 
@@ -36,29 +34,30 @@ class _Context:
         self._device = device
         self._seconds = seconds
         self._memory = np.empty(shape, np.uint8)
-        self.program = SimpleNamespace(batch=len(self._memory))
 
-    def begin(self, arrays: Sequence[np.ndarray],
-              computing: Any) -> Callable[[], Sequence[np.ndarray]]:
+    def begin(self, inputs: Mapping[str, np.ndarray],
+              computing: Any) -> Callable[[], dict[str, np.ndarray]]:
         """Copies a batch, and returns the function that waits for its result."""
-        np.copyto(self._memory, arrays[0])
+        (x,) = inputs.values()
+        np.copyto(self._memory, x)
         end = self._device.queue(self._seconds)
 
-        def collect() -> Sequence[np.ndarray]:
+        def collect() -> dict[str, np.ndarray]:
             wait_until(end)
-            return [np.zeros((len(self._memory), 1000), np.float32)]
+            return {"y": np.zeros((len(self._memory), 1000), np.float32)}
 
         return collect
 
 
 def _rate(plan: Plan, devices: int, batches: int, x: np.ndarray, seconds: float) -> float:
     """Returns the images a second of a stream over so many stand-ins."""
+    parts = plan.parts("be streamed")
 
-    def of(device: StandInDevice) -> Calls:
+    def of(device: StandInDevice) -> PlanParts:
         def context_of(batch: int, stream: Any) -> Any:
             return _Context(device, seconds, x.shape)
 
-        return Calls(plan.graph, device, context_of)
+        return PlanParts(parts.network, device, context_of, plan, parts.page_locked)
 
     def given() -> Iterator[np.ndarray]:
         for _ in range(batches * devices):
