@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Argument, Device
-from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import (
@@ -24,7 +24,6 @@ from gossamer.ops.fused.problem import (
     SqueezeExciteLayer,
     layer_within,
 )
-from gossamer.ops.gpu import LaunchWork, resident
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
@@ -36,14 +35,19 @@ _MULTIPLE = 8
 of one pixel only."""
 _PRECISIONS = ("fp32", "fp16")
 _WARPS = (8, 16)
-_UNIT_WARPS = 64
-"""The most warps of a multiprocessor."""
 _SURE_CLUSTER = 8
 """The most work-groups of a cluster for which every device with clusters has room."""
 _CLUSTERS = 4
 """Number of cluster sizes that are offered."""
 _MOST_IMAGES = 65535
 """Work-groups that a grid may have along y."""
+# The rates below are rules of thumb for an H200. On another device they decide only the order in
+# which sizes of clusters are tried.
+_LATENCY, _CLUSTER_LATENCY = 4000.0, 1000.0
+"""Cycles of a work-group without its reads and writes, and the cycles that the barriers of a
+cluster add."""
+_MOVED = 32.0
+"""Bytes that a multiprocessor reads and writes in a cycle."""
 
 
 @dataclass(frozen=True)
@@ -118,21 +122,12 @@ class _Division:
         """
         return self.slice_words <= 32 * self.warps and self.shared_bytes <= self.most_shared
 
-    def expected_us(self, batch: int, limits: Limits) -> float:
-        """Return the expected microseconds of a batch.
-
-        A work-group reads its part of an image once or, where it cannot hold it, twice, and writes
-        it. Work-groups wait for their means, for the first product and for the cluster's sums.
-        """
-        nbytes = 16 * self.pixels * self.slice_words
-        return LaunchWork(
-            groups=batch * self.cluster,
-            resident=resident(limits.shared_bytes_opt_in, self.shared_bytes,
-                              _UNIT_WARPS // self.warps),
-            operands="fp32", multiply_adds=2 * self.layer.squeezed * self.slice,
-            copied=nbytes * (2 if self.is_held else 3) + self.weight_bytes,
-            stored=0, stages=3 if self.cluster > 1 else 2, ahead=1,
-            nbytes=2 * 16 * batch * self.pixels * self.words).expected_us(limits)
+    def cycles(self, batch: int, compute_units: int) -> float:
+        """Return the expected cycles of a batch."""
+        moved = 16 * self.pixels * self.slice_words * (2 if self.is_held else 3) / _MOVED
+        waves = -(-batch * self.cluster // compute_units)
+        clusters = _CLUSTER_LATENCY if self.cluster > 1 else 0.0
+        return _LATENCY + clusters + waves * moved
 
 
 class ChannelAttention(FusionAlgorithm):
@@ -190,7 +185,8 @@ class ChannelAttention(FusionAlgorithm):
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
         division = _division(problem, variant.precision, variant["cluster"], variant["warps"],
                              device)
-        return division.expected_us(problem.inputs[0].shape[0], device.limits)
+        return division.cycles(problem.inputs[0].shape[0], device.limits.compute_units
+                               ) / CYCLES_PER_MICROSECOND
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:
@@ -256,7 +252,7 @@ def _divisions(problem: FusionProblem, precision: str, device: Device) -> list[_
         fitting = [division for division in divisions if division.fits]
         if fitting:
             found.setdefault(smallest, fitting)
-    order = sorted(found, key=lambda cluster: found[cluster][0].expected_us(batch, limits))
+    order = sorted(found, key=lambda cluster: found[cluster][0].cycles(batch, limits.compute_units))
     sure = [cluster for cluster in order if cluster <= _SURE_CLUSTER][:1]
     return [division for cluster in dict.fromkeys([*sure, *order[:_CLUSTERS]])
             for division in found[cluster]]

@@ -17,11 +17,11 @@ from gossamer.device.base import Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import FusionProblem, Source, is_product
-from gossamer.ops.gpu import LaunchWork
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
@@ -61,7 +61,7 @@ class PointwisePairMma(FusionAlgorithm):
             yield plain.as_fp16
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
-        return _tiling(problem, variant).expected_us(device.limits)
+        return _tiling(problem, variant).microseconds(device.limits)
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:
@@ -231,6 +231,18 @@ layer adds a tensor, its parts are copied from device memory to the slots for sl
 slots, more of these copies are under way at the same time."""
 _OFFERED = 3
 
+# The rates below are assumed for an H200, not measured. On any device they decide only the order in
+# which tiles are tried.
+_BYTES_PER_MICROSECOND, _COPIED_PER_MICROSECOND = 4.0e6, 5.5e6
+"""Bytes that device memory moves in a microsecond, and bytes that all multiprocessors copy from the
+L2 cache in a microsecond."""
+_RATE = 0.7
+"""Share of the tensor cores' peak rate that the products reach."""
+_OF_SLICE = 1000
+"""Cycles of the epilogue and the barriers of a slice, which no other work hides."""
+_START_CYCLES = 4000
+"""Cycles before the first product and after the last store."""
+
 
 @dataclass(frozen=True)
 class PairTile:
@@ -285,21 +297,26 @@ class PairTiling:
         waves = -(-self.tiles // limits.compute_units)
         return -(-self.tiles // waves)
 
-    def expected_us(self, limits: Limits) -> float:
-        """Return the expected time of the kernel, without its launch."""
+    def microseconds(self, limits: Limits) -> float:
+        """Return the expected time of the kernel, without its launch.
+
+        It is the longest of the times to move all tensors, to copy weights from the L2 cache, and
+        to compute the tiles of a multiprocessor.
+        """
         first, second = self.pair.first, self.pair.second
+        if not self.pair.pixels:
+            return 0.0
         wide = first.out_channels * (first.epilogue.tensor_count + len(self.pair.problem.exits) - 1)
-        pixel_bytes = 2 * (first.channels + wide + second.out_channels)
-        weights = self.slices * self.stage_bytes
-        of_tile = (weights if self.tile.weight_slots
-                   else weights * self.groups(limits) / self.tiles)
-        return LaunchWork(
-            groups=self.tiles, resident=1, operands="wgmma fp16",
-            multiply_adds=PIXELS * self.slices * SLICE * (first.channels + second.out_channels),
-            copied=PIXELS * pixel_bytes + of_tile,
-            stored=PIXELS * (first.out_channels + second.out_channels),
-            stages=self.slices, ahead=self.tile.slots,
-            nbytes=self.pair.pixels * pixel_bytes).expected_us(limits)
+        moved = 2 * self.pair.pixels * (first.channels + wide + second.out_channels)
+        copies = self.groups(limits) if self.tile.weight_slots == 0 else self.tiles
+        copied = copies * self.slices * self.stage_bytes
+        products = self.slices * (first.channels + second.out_channels) * PIXELS / 64 * 2 / _RATE
+        waves = -(-self.tiles // limits.compute_units)
+        # with fewer slots, a smaller part of the time of copies is hidden
+        cycles = waves * (products + self.slices * _OF_SLICE * (1 + 1 / self.tile.slots))
+        return _START_CYCLES / CYCLES_PER_MICROSECOND + max(
+            moved / _BYTES_PER_MICROSECOND, copied / _COPIED_PER_MICROSECOND,
+            cycles / CYCLES_PER_MICROSECOND)
 
 
 def tilings(pair: PointwisePair, limits: Limits) -> list[PairTiling]:

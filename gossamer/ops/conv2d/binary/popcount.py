@@ -33,10 +33,14 @@ from gossamer.ops.conv2d.binary.layer import (
     words_of_a_group,
 )
 from gossamer.ops.conv2d.binary.thresholds import replaced_epilogue
-from gossamer.ops.conv2d.common import config_of, sizes_of, window_macros
+from gossamer.ops.conv2d.common import (
+    CYCLES_PER_MICROSECOND,
+    config_of,
+    sizes_of,
+    window_macros,
+)
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
-from gossamer.ops.gpu import LaunchWork
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.packed import PackedParts
 from gossamer.ops.strided import cannot_compile
@@ -51,11 +55,9 @@ pixel is always held, even where these words take more bytes."""
 _WORDS_PER_MICROSECOND = 600
 """Words of 64 bits that a processor compares in a microsecond, measured at 3.4 GHz with AVX-512
 under PoCL. On another processor the tuner corrects the estimate by its measurements."""
-_COUNT_INSTRUCTIONS, _LOAD_INSTRUCTIONS = 8, 16
-"""Instructions of a GPU, four of which a multiprocessor issues in a cycle: to count the ones of a
-word of 32 bits, and to load a word of the weights."""
-_MOST_WORK_ITEMS = 1024
-"""Work-items for whose registers a multiprocessor of a GPU has room."""
+_COUNT_CYCLES, _LOAD_CYCLES = 2, 4
+"""Cycles of a multiprocessor of a GPU for one warp: to count the ones of a word of 32 bits in each
+work-item, and to load one word of the weights in each work-item."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ class Popcount(Algorithm):
             return processor_us(problem, _WORDS_PER_MICROSECOND, device)
         tile = sizes_of(Tile, variant)
         word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
-        return _gpu_us(problem, tile, word_bits, device)
+        return _gpu_cycles(problem, tile, word_bits, device) / CYCLES_PER_MICROSECOND
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -258,21 +260,26 @@ def fitting(problem: Conv2dProblem, device: Device,
     return sorted(able, key=computed)
 
 
-def _gpu_us(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Device) -> float:
-    """Return the expected time of a launch on a GPU in microseconds.
+def _gpu_cycles(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Device) -> float:
+    """Return the estimated cycles of a launch on a GPU.
 
-    Words to count are products of instructions without tensor cores; each weight is loaded by the
-    work-items of a channel.
+    They are its start, and then a busy time or a latency, whichever is longer. In the busy time a
+    multiprocessor counts ones and copies words to shared memory for all its work-groups, also for
+    outputs beyond the image and beyond the last channel. The latency is the time of one work-item.
     """
     words = words_of_a_group(problem, word_bits) * word_bits // 32
-    channels = -(-problem.group_out_channels // tile.tile_m) * problem.groups
+    taps = words * problem.taps
     counts = tile.work_h * tile.work_w
-    return LaunchWork(
-        groups=(channels * -(-problem.out_height // tile.rows)
-                * -(-problem.out_width // tile.columns) * problem.batch),
-        resident=_MOST_WORK_ITEMS // tile.work_group, operands="fp32",
-        multiply_adds=(tile.work_group * words * problem.taps
-                       * (_COUNT_INSTRUCTIONS * counts + _LOAD_INSTRUCTIONS)),
-        copied=4 * words * tile.staged(problem), stored=tile.work_group * counts,
-        stages=-(-words_of_a_group(problem, word_bits) // tile.chunk(problem, word_bits)),
-        ahead=1, nbytes=0, warps=tile.work_group // 32).expected_us(device.limits)
+    chunks = -(-words_of_a_group(problem, word_bits) // tile.chunk(problem, word_bits))
+    channels = -(-problem.group_out_channels // tile.tile_m) * problem.groups
+    groups = (channels * -(-problem.out_height // tile.rows)
+              * -(-problem.out_width // tile.columns) * problem.batch)
+    waves = groups / max(device.limits.compute_units, 1)
+    if waves < 4:
+        waves = -(-groups // max(device.limits.compute_units, 1))
+    # in cycles: the start of a launch, the latency of one count, the wait for a chunk, and the copy
+    # of 32 bits to shared memory
+    start, latency, waiting, staging = 3500, 6, 1000, 0.05
+    together = tile.work_group // 32 * taps * (_COUNT_CYCLES * counts + _LOAD_CYCLES)
+    alone = latency * taps * counts + waiting * chunks
+    return start + max(alone, waves * (together + staging * words * tile.staged(problem)))

@@ -27,6 +27,7 @@ from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.common import (
+    CYCLES_PER_MICROSECOND,
     config_of,
     rounded,
     rounded_to_tf32,
@@ -42,7 +43,7 @@ from gossamer.ops.conv2d.sparse.pixel_tiling import (
     ROWS,
     PixelTile,
     PixelTiling,
-    expected_us,
+    cycles,
 )
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
@@ -63,7 +64,7 @@ _SHAPES = tuple(PixelTile(*numbers) for numbers in (
     (2, 2, 7, 1, 6, 4),
     (2, 4, 1, 2, 4, 1), (1, 4, 1, 4, 2, 1), (2, 2, 1, 4, 2, 1), (1, 2, 1, 8, 2, 1),
     (2, 2, 7, 1, 4, 1)))
-"""The shapes that are offered. By an earlier model of an H200, the best of them takes 1.6%
+"""The shapes that are offered. By the model of an H200 in tiling.py, the best of them takes 1.6%
 longer than the best of 1134 shapes, on average over 24 pruned layers. On every device each shape
 that fits may be measured."""
 
@@ -115,7 +116,7 @@ class DirectSparsePixels(Algorithm):
         if variant.outputs[0].size == 0:
             return None
         divided = PixelTiling(problem, sizes_of(PixelTile, variant), variant.precision)
-        return expected_us(divided, device.limits)
+        return cycles(divided, device.limits) / CYCLES_PER_MICROSECOND
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -168,7 +169,7 @@ def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[Pix
         divided = PixelTiling(problem, shape, precision)
         if divided.why_unfit(limits) is None:
             by_size[shape.cluster].append(divided)
-    in_order = (sorted(of_size, key=lambda divided: expected_us(divided, limits))
+    in_order = (sorted(of_size, key=lambda divided: cycles(divided, limits))
                 for of_size in by_size.values())
     return [divided.shape for one_of_each in zip_longest(*in_order)
             for divided in one_of_each if divided]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -20,7 +21,6 @@ from gossamer.ops.conv2d.binary.tensor_core.tables import (
 )
 from gossamer.ops.conv2d.common import config_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.gpu import LaunchWork
 from gossamer.ops.weights import Weights
 
 _MOST_CONSTANT_BYTES = 12 * 1024
@@ -92,8 +92,16 @@ class Tile(abc.ABC):
         """Return the bytes of dynamic shared memory of a work-group."""
 
     @abc.abstractmethod
-    def work(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> LaunchWork:
-        """Return what a launch does."""
+    def bit_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
+        """Return the estimated cycles of a launch that reads and writes no floats.
+
+        The constants were fitted to an H200's times.
+        """
+
+    def expected_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
+        """Return the estimated cycles of a launch."""
+        return (self.bit_cycles(layer, word_bits, limits)
+                + self.float_cycles(layer, word_bits, limits))
 
     def macros(self, layer: BinaryLayer) -> dict[str, int]:
         """Return the macros that only the kernel of this kind of tile has."""
@@ -151,6 +159,22 @@ class Tile(abc.ABC):
         float_bytes: bytes of a float.
         """
         return 0
+
+    def float_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
+        """Return the estimated cycles in which floats are read and written.
+
+        They are in NHWC and in the shortest dtype that the layer allows. Where warps do not
+        exchange floats, lanes access their own floats: the more floats of a pixel a lane has, the
+        fewer bytes a multiprocessor moves in a cycle. The constants were fitted to an H200's times.
+        """
+        problem = layer.convolution
+        writes = layer.has_two_results or layer.form.output is None
+        float_bytes = 4 if layer.rounds_integers(writes) else 2
+        size = (len(problem.inputs) - 1 + writes) * problem.outputs[0].size * float_bytes
+        bytes_a_cycle = 16.0
+        if not self.exchange_bytes(layer, word_bits, float_bytes, limits):
+            bytes_a_cycle /= 1 + self.lane_channels * float_bytes / 80
+        return size / max(1, limits.compute_units) / bytes_a_cycle
 
 
 def steps_of(problem: Conv2dProblem, word_bits: int) -> int:
@@ -233,17 +257,23 @@ class MmaTile(Tile):
         sums = (self.warps_k - 1) * self.pixels * self.channels * 4
         return max(self.stages * stage, sums)
 
-    def work(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> LaunchWork:
-        steps = (self.phases(layer, word_bits) * self.at_once(layer, word_bits) * self.warps_k
-                 * layer.form.planes)
-        return LaunchWork(
-            groups=(self.pixel_groups(layer, limits) * self.channel_tiles(layer)
-                    * layer.convolution.groups),
-            resident=self.blocks_per_unit, operands="mma bits",
-            multiply_adds=steps * self.pixels * self.channels * STEP_BITS,
-            copied=steps * (self.pixels + self.channels) * STEP_BITS // 8,
-            stored=self.pixels * self.channels * self.warps_k,
-            stages=self.phases(layer, word_bits), ahead=self.stages - 1, nbytes=0)
+    def bit_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
+        groups = (self.pixel_groups(layer, limits) * self.channel_tiles(layer)
+                  * layer.convolution.groups)
+        units = max(limits.compute_units, 1)
+        together = min(self.blocks_per_unit, -(-groups // units))
+        rounds = max(1.0, groups / (units * together))
+        if rounds < 4:
+            rounds = math.ceil(rounds)
+        # in cycles: the start of a launch, the wait of a phase, a step of 128 pixels by 128
+        # channels, and the end of a work-group
+        start, waiting, step, end = 3000, 500, 700, 1500
+        # the sums of the warps along the inner product are added one warp after the other
+        end += 90 * (self.warps_k - 1)
+        planes = layer.form.planes
+        steps = self.at_once(layer, word_bits) * self.warps_k * planes
+        busy = together * step * steps * self.pixels * self.channels / 128**2
+        return start + rounds * (end + self.phases(layer, word_bits) * (waiting + busy))
 
 
 @dataclass(frozen=True)
@@ -349,19 +379,26 @@ class WgmmaTile(Tile):
         return self.tables(layer, word_bits).halo_taps(
             weights, self.halo_line(layer, word_bits), layer.form.planes * word_bits // 8)
 
-    def work(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> LaunchWork:
-        pixel_groups, phases = self.pixel_groups(layer, limits), self.phases(layer, word_bits)
-        tiles = -(-layer.convolution.pixels // (self.pixels * pixel_groups * self.warpgroups))
-        steps = phases * self.at_once(layer, word_bits) * layer.form.planes
-        pixels = tiles * self.warpgroups * self.pixels
-        copies = steps / layer.convolution.taps if self.halo else steps
-        return LaunchWork(
-            groups=pixel_groups * self.channel_tiles(layer) * layer.convolution.groups,
-            resident=self.blocks_per_unit, operands="wgmma bits",
-            multiply_adds=steps * pixels * self.tile_c * STEP_BITS,
-            copied=(copies * pixels + steps * self.tile_c) * STEP_BITS // 8,
-            stored=pixels * self.tile_c, stages=tiles if self.halo else tiles * phases,
-            ahead=self.stages - 1, nbytes=0)
+    def bit_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
+        groups = self.pixel_groups(layer, limits)
+        all_groups = groups * self.channel_tiles(layer) * layer.convolution.groups
+        at_once = max(1, limits.compute_units * self.blocks_per_unit)
+        tiles = -(-layer.convolution.pixels // (self.pixels * groups * self.warpgroups))
+        # start: cycles of the start of a launch; loaded: bytes of weights that are loaded in a
+        # cycle; copied, multiplied: cycles to copy a step, and to multiply a channel of a step;
+        # end, written: cycles at the end of a tile, for the whole tile and for each channel
+        start, loaded, copied, multiplied, end, written = 4000, 40, 75, 0.38, 600, 7
+        planes = layer.form.planes
+        steps = self.phases(layer, word_bits) * self.at_once(layer, word_bits)
+        weights = steps * planes * self.tile_c * STEP_BITS // 8
+        if self.halo:
+            copied = 35
+        # the times of copies and multiplications add up, because they share the bandwidth of shared
+        # memory
+        step = (copied - 10 * self.copiers + planes * multiplied * self.tile_c) * (
+            self.warpgroups * self.blocks_per_unit)
+        return start + -(-all_groups // at_once) * (
+            weights / loaded + tiles * (steps * step + end + written * self.tile_c))
 
 
 WGMMA_TILES = (
@@ -399,7 +436,7 @@ def fitting_tiles(layer: BinaryLayer, word_bits: int, limits: Limits) -> list[Ti
                          if tile.fits(layer, word_bits, limits)]
     if layer.convolution.outputs[0].size == 0:
         return tiles
-    return sorted(tiles, key=lambda tile: tile.work(layer, word_bits, limits).expected_us(limits))
+    return sorted(tiles, key=lambda tile: tile.expected_cycles(layer, word_bits, limits))
 
 
 def tile_of(variant: Variant) -> Tile:
