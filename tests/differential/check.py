@@ -126,7 +126,10 @@ def different(output: Any, right: Any, change: np.ndarray | None = None) -> str:
     if error <= (allowed if right.dtype.kind == "f" else 0):
         return ""
     place = tuple(np.argwhere((output != right) & ~((output != output) & (right != right)))[0])
-    return (f"numbers of {right.dtype} (error {error:.2g}), such as {output[place]!r} at "
+    most = ""
+    if right.dtype.kind in "iu":
+        most = f", {np.abs(output.astype(float) - right.astype(float)).max():.3g} at most"
+    return (f"numbers of {right.dtype} (error {error:.2g}{most}), such as {output[place]!r} at "
             f"{list(map(int, place))}, expected {right[place]!r}")
 
 
@@ -168,7 +171,8 @@ class Cause(NamedTuple):
 CAUSES = (
     Cause("refused", "", "has batch .*, another input has",
           "the open first dimensions of all inputs are one batch"),
-    Cause("refused", "", "cannot take .*(gossamer computes it (in|with)|cannot multiply)",
+    Cause("refused", "", "cannot take .*(gossamer computes it (in|with)|cannot multiply)"
+          "|computes with u?int.*gossamer computes this op in float32 only",
           "where values fix sizes that the file leaves open, these are not known in time"),
     Cause("refused", "Pool", "does not fit an input", "the standard's result is empty, which ONNX "
           "Runtime rounds up to a window beyond the input"),
@@ -190,6 +194,10 @@ CAUSES = (
           "for NaN: quantised values are kept as numbers, through which it spreads"),
     Cause("numbers", "^Cast-.*to=9.* float16", "numbers of bool", "between operators float16 is "
           "not rounded: a number that it has no room for is not 0"),
+    Cause("numbers", "^Cast-", r"numbers of u?int\d+ \(error .*, 1 at most\)", "a number just "
+          "below an integer is rounded to it, or is not, before its fraction is dropped"),
+    Cause("refused", "^Resize-.*(linear|cubic)", "is declared as u?int8, its node makes float32",
+          "gossamer itself interpolates no integers; they are ONNX Runtime's"),
     Cause("numbers", "^Mod-", r"expected np.u?int\d+\(0\)", "a remainder of a division by 0 is "
           "the dividend, as its quotient is 0; ONNX Runtime refuses it"),
     Cause("numbers", r"^Resize-.*cubic.* of d\d+x", "", "where the batch is resized, too, only the "

@@ -49,6 +49,21 @@ def test_long_names_are_cut(tmp_path: Path) -> None:
     assert message.endswith("which no input, initializer or node provides")
 
 
+def test_a_name_within_a_loop_that_is_no_text(tmp_path: Path) -> None:
+    body = helper.make_graph(
+        [helper.make_node("Relu", ["s"], ["t"]), helper.make_node("Identity", ["go"], ["on"])],
+        "body", [helper.make_tensor_value_info("i", TensorProto.INT64, []),
+                 helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+                 helper.make_tensor_value_info("s", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+         helper.make_tensor_value_info("t", TensorProto.FLOAT, [2])])
+    proto = model([helper.make_node("Loop", ["n", "", "x"], ["y"], body=body)], {"x": [2]},
+                  {"y": 1}, {"n": np.int64(3)})
+    data = proto.SerializeToString().replace(b"Relu", b"R\xff\xfeu")
+    message = refusal(lambda: gossamer.load(data), ModelError)
+    assert "is no text in UTF-8" in message
+
+
 def test_a_string_initializer_is_in_order(tmp_path: Path) -> None:
     proto = one_node("Relu")
     proto.graph.initializer.append(helper.make_tensor("s", TensorProto.STRING, [2], [b"a", b"b"]))

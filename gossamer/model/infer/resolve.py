@@ -70,6 +70,8 @@ def visit(state: InferenceState, node: Node) -> None:
                                      if not _evaluated(state, node, new)]
     except MALFORMED as error:
         raise state.error(node, malformed(error)) from error
+    except MemoryError as error:
+        raise state.error(node, f"makes a constant that memory has no room for ({error})") from None
 
 
 def _evaluated(state: InferenceState, node: Node, new: Node) -> bool:

@@ -59,11 +59,13 @@ def _triangle_shape(state: InferenceState, node: Node) -> None:
                                       f"{', '.join(COMPUTED)}")
     dtype = "float32" if dtype == "bool" else dtype
     state.check_constant(node, shape[-2:], "float64")
-    part = np.triu if node.attributes["upper"] else np.tril
-    ones = np.ones(shape[-2:], dtype)
-    # of a matrix without elements, NumPy would still list all rows and columns, which may be many
-    kept = state.know(state.new_name(node, "kept"), part(ones, diagonal) if ones.size else ones)
-    state.emit(node, shape, op="elementwise", inputs=[kept, node.inputs[0]], dtype=dtype,
+    kept = np.ones(shape[-2:], dtype)
+    if kept.size:
+        # of a matrix without elements, all rows and columns would be listed, which may be many
+        row, column = np.arange(shape[-2])[:, None] + diagonal, np.arange(shape[-1])
+        kept[column < row if node.attributes["upper"] else column > row] = 0
+    name = state.know(state.new_name(node, "kept"), kept)
+    state.emit(node, shape, op="elementwise", inputs=[name, node.inputs[0]], dtype=dtype,
                expression=_KEEP_WHERE)
 
 

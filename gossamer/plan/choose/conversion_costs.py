@@ -47,7 +47,9 @@ class ConversionCosts:
 
     def _cost(self, value: str, source: TensorSpec, target: TensorSpec,
               facts: ValueFacts) -> float:
-        if not can_hold(target.format, facts):
+        is_float = self._specs[value].dtype in ("float32", "float16")
+        if not can_hold(target.format, facts) or (not is_float and (
+                source.format.is_packed or target.format.is_packed)):
             return math.inf
         layer = conversion_layer(value, f"{value} as {target.format}", source, target, facts)
         least = self._tuner.conversion_us(layer.problem, self._device)

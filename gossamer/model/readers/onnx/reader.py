@@ -44,7 +44,7 @@ from gossamer.model.readers.onnx.value_types import (
     type_text,
 )
 from gossamer.model.readers.other_kinds import by_content
-from gossamer.onnx_model import nodes_within
+from gossamer.onnx_model import nodes_within, subgraphs
 
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 """The newest opset that the installed onnx defines."""
@@ -187,6 +187,8 @@ def _damaged_texts(graph: onnx.GraphProto) -> Iterator[bytes]:
     names = [graph.name, *(entry.name for entries in named for entry in entries)]
     for node in graph.node:
         names += (node.op_type, node.domain, *node.input, *node.output)
+        for inner in subgraphs(node):
+            yield from _damaged_texts(inner)
     for value in (*graph.input, *graph.output):
         names += (dim.dim_param for dim in value.type.tensor_type.shape.dim)
     yield from (name for name in names if isinstance(name, bytes))
