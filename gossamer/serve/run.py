@@ -75,9 +75,10 @@ async def _serve(http: _Uvicorn, server: Server, listener: socket.socket, grace:
 
     def end() -> None:
         """End after the grace, or at once at a second signal."""
-        logger.info("ends")
         if server.is_ending:
             http.should_exit = http.force_exit = True
+        else:
+            logger.info("ends")
         server.is_ending = True
         loop.call_later(grace, setattr, http, "should_exit", True)
 

@@ -91,13 +91,13 @@ def captured(module: Any, example: Any, formats: Formats, writes: bool = True) -
 
 
 def _captured(module: Any, example: Any, formats: Formats, writes: bool) -> Captured:
-    if example is None and isinstance(module, torch.export.ExportedProgram) and (
-            module.example_inputs is not None):
-        args, kwargs = module.example_inputs
+    program, module = module, module_of(module)
+    check_kind(module)
+    if example is None and isinstance(program, torch.export.ExportedProgram) and (
+            program.example_inputs is not None):
+        args, kwargs = program.example_inputs
     else:
         args, kwargs = _arguments(example)
-    module = module_of(module)
-    check_kind(module)
     weights = Weights(module)
     watch = weights.watched()
     ready = folded(module)

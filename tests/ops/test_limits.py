@@ -79,7 +79,7 @@ PRUNED = replace(CONV, weights_info=FEW)
     ("per_step", GRID, lambda n: BackpropProblem((2, 2), 1, n, batch=n), "samples a batch"),
     ("per_step", GRID, lambda n: BackpropProblem((2, 2), 1, 1, networks=n), "65535 networks"),
     ("per_step", 64 * GRID - 1, lambda n: BackpropProblem((n, 1), 1, 1), "groups a unit"),
-    ("per_step", 2**14 - 1, lambda n: BackpropProblem((2, 2**16), 1, 1, batch=n), "32-bit"),
+    ("per_step", 2**14 - 1, lambda n: BackpropProblem((2, 2**16), 1, 1, batch=n), "of 32 bits"),
 ])
 def test_the_largest_problem_is_taken_and_the_next_one_is_not(
         names: str, most: int, of_size: Callable[[int], Problem], reason: str) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from gossamer.bench.work import OWN, AbsentError
 from gossamer.device.registry import find
 from gossamer.errors import UnsupportedError
+from gossamer.io.text import duration_text
 from gossamer.plan.api import compile as compile_plan
 from gossamer.plan.plan import Plan
 from gossamer_bench.fresh_process import Job
@@ -48,7 +49,7 @@ def _gossamer(job: Job) -> tuple[np.ndarray, dict[str, Any]]:
     assert plan.tuner is not None
     median_us = plan.end_to_end(len(job.x)).median_us
     config = (f"{plan.tuner.measured} candidates measured, {_not_tried(plan, len(job.x))} not "
-              f"tried, plan {median_us:.1f} us")
+              f"tried, plan {duration_text(median_us)}")
     output = results[0] if isinstance(results, tuple) else results
     return output, {"seconds": seconds, "layout": "", "config": config}
 

@@ -34,10 +34,11 @@ def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
                          "real numbers")
     if array.ndim != 2:
         # scikit-learn's checks of estimators look for the words "Reshape your data"
-        width = "columns" if columns is None else columns
+        width, name = "columns" if columns is None else columns, what.split()[-1]
+        form = (f"{name}.reshape(len({name}), -1)" if array.ndim > 2 else
+                f"{name}.reshape(-1, 1) for one column, or {name}.reshape(1, -1) for one row")
         raise ArrayError(f"{what} has shape {array.shape}: expected (rows, {width}). Reshape your "
-                         f"data, such as by {what.split()[-1]}.reshape(-1, "
-                         f"{1 if columns is None else columns})")
+                         f"data, such as by {form}")
     if array.dtype.kind in "OUS":
         # raises an error for the first text that is no number; texts of numbers are refused below
         numbers = _numbers(array, what, names)

@@ -208,5 +208,5 @@ def test_a_checkpoint_of_other_samples(samples, model, tmp_path):
 def test_a_network_that_the_memory_does_not_suffice_for(samples, model, monkeypatch):
     monkeypatch.setattr(training_data, "available_memory", lambda: 10_000)
     assert fails(2, *train(samples, model, sizes="9,60,3")) == (
-        "error: --sizes 9,60,3: 783 parameters take 15660 bytes to train (5 copies), 10000 bytes "
-        "of memory are available: expected fewer units")
+        "error: --sizes 9,60,3: training 783 parameters takes 15660 bytes (5 copies), but 10000 "
+        "bytes of memory are available; expected fewer units")
