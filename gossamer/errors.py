@@ -328,8 +328,11 @@ class TrainingError(GossamerError):
 
 
 class GossamerWarning(UserWarning):
-    """A condition that does not stop the work, such as NaN weights, a cache that cannot be written,
-    or layers that run on another device than requested."""
+    """A condition that does not stop the work.
+
+    Such as NaN weights, a cache that cannot be written, or layers that run on another device than
+    requested.
+    """
 
 
 class ConvergenceWarning(GossamerWarning):

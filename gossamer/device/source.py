@@ -259,8 +259,11 @@ def source_hash(module: str) -> str:
 
 @functools.cache
 def _named_in(path: Path) -> tuple[list[Path], list[Path], dict[str, str]]:
-    """Return the kernels with their headers, the modules of _FOLLOWED and the packages with their
-    versions that a module names."""
+    """Return the kernels, modules and packages that a module names.
+
+    The kernels come with their headers, the modules are those of _FOLLOWED, and the packages come
+    with their versions.
+    """
     kernels: list[Path] = []
     modules: list[Path] = []
     versions: dict[str, str] = {}

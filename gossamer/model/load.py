@@ -79,8 +79,10 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
 
 def _loaded(model: Any, more_files: Sequence[str | Path], weights: str | Path | None,
             outputs: Sequence[str] | None, narrows: bool) -> Graph:
-    """Return the network as `load` does, without showing the network's warnings. narrows: whether
-    float64 becomes float32."""
+    """Return the network as `load` does, without showing the network's warnings.
+
+    narrows: whether float64 becomes float32.
+    """
     if any(kind.__module__.split(".")[:2] == ["torch", "nn"] for kind in type(model).__mro__):
         raise InputError(f"cannot load {kind_of(model)}, a module of PyTorch: "
                          "gossamer.optimize(module.eval(), example_input) makes a fast module "

@@ -258,8 +258,10 @@ class OptimizedModule(nn.Module):
 
     def _reference(self, module: nn.Module, weights: Weights, watch: Watch,
                    ) -> tuple[weakref.ref[nn.Module], Weights, Watch]:
-        """Return a weak reference to a module, its weights and a watch. When the module ends, this
-        module stops following it."""
+        """Return a weak reference to a module, its weights and a watch.
+
+        When the module ends, this module stops following it.
+        """
         own = weakref.ref(self)
 
         def ended(_: Any) -> None:
