@@ -140,7 +140,7 @@ def test_a_picture_that_cannot_be_read_is_an_error(tiny_file: Path, tmp_path: Pa
     (("latency", "--seconds", "0"), "--seconds 0: expected more than 0"),
     (("latency", "--images", "."), "--images .: goes with the suite throughput"),
     (("gemm", "mobilenet_v2"), "--model mobilenet_v2: goes with the suite networks"),
-    (("mobilenet_v2", "yolov4-tiny"), "yolov4-tiny: one network makes a table"),
+    (("mobilenet_v2", "yolov4-tiny"), "yolov4-tiny: a table is of one network"),
     (("nothing",), "no suite 'nothing'; there are: "),
     (("mobilenet_v2", "--against", "jax"), "no peer 'jax'; expected some of torch-eager"),
 ])
