@@ -22,6 +22,7 @@ from gossamer.ops.algorithm import PRECISIONS
 from gossamer.plan.candidate import counted
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.report.html import time_text
+from gossamer.plan.report.report import layer_time_text
 
 
 def advise_(
@@ -79,11 +80,9 @@ def _print_advice(advice: Advice) -> None:
     names = list(advice.network_us)
     print(f"device: {advice.device} ({advice.description}), batch {advice.batch}")
     columns = {"layer": "layer", "weights": "weights", **{name: name for name in names}}
-    # a profile may give a very short layer no time, which is shown as 0.0
     rows: list[dict[str, Any]] = [
-        {"layer": _group_name(group), "weights": group.weights, **{
-            name: "< 1 us" if text == "0.0 us" else text
-            for name, text in _texts(group.us).items()}}
+        {"layer": _group_name(group), "weights": group.weights,
+         **{name: layer_time_text(us) for name, us in group.us.items()}}
         for group in advice.groups]
     rows += [{"layer": "other steps", **_texts(advice.others_us)},
              {"layer": "the network", **_texts(advice.network_us)},

@@ -261,14 +261,19 @@ class Report:
 
 
 def row_time_text(row: Mapping[str, Any], key: str = "median_us") -> str:
-    """Return a time of a row with its unit; "" where it is not known.
-
-    The profile of ONNX Runtime has whole microseconds, so that no time of a layer is exactly 0.
-    """
+    """Return a time of a row with its unit; "" where it is not known."""
     value = row.get(key)
     if value is None:
         return ""
-    return "< 1 us" if value < 0.05 and row["config"] != "in place" else duration_text(value)
+    return duration_text(value) if row["config"] == "in place" else layer_time_text(value)
+
+
+def layer_time_text(us: float) -> str:
+    """Return the time of a layer with its unit.
+
+    The profile of ONNX Runtime has whole microseconds, so that no time of a layer is exactly 0.
+    """
+    return "< 1 us" if us < 0.05 else duration_text(us)
 
 
 def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | None,

@@ -41,7 +41,7 @@ def again(path: Path, device: str = "") -> str:
     """Return the words of a message that say how to replace a plan that is no longer valid.
     device: name of the device that the plan was made for, "" where the device is not known."""
     words = ["gossamer", "compile", "MODEL", *(["--device", device] if device else []),
-             "-o", str(path.with_suffix(".plan"))]
+             "-o", str(path.with_suffix(SUFFIX))]
     return f"compile the network again (`{shlex.join(words)}`)"
 
 
