@@ -378,7 +378,7 @@ def test_an_end_that_does_not_take_what_the_network_reads_is_refused(tmp_path: P
     np.testing.assert_array_equal(y, np.nonzero(np.eye(3)))
     rewrite(path, "graph.json", lambda plain: json.loads(
         json.dumps(plain).replace('"inputs": [{"name": "x"', '"inputs": [{"name": "other"', 1)))
-    with pytest.raises(InputError, match="is corrupt or cut short .*callers do not give"):
+    with pytest.raises(InputError, match=r"is corrupt or cut short .*callers do not give"):
         Plan.load(path)
 
 
