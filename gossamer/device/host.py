@@ -51,7 +51,7 @@ class HostBuffer(Buffer):
     """Host memory, which algorithms use as NumPy arrays through `host_array`.
 
     bytes: the memory as a flat uint8 array.
-    address: where the memory begins.
+    pointer: where the memory begins.
     """
 
     device: HostDevice
@@ -62,7 +62,7 @@ class HostBuffer(Buffer):
         self.bytes = data
 
     @functools.cached_property
-    def address(self) -> int:
+    def pointer(self) -> int:
         return int(self.bytes.ctypes.data)
 
     def view(self, offset: int, nbytes: int) -> HostBuffer:
@@ -94,7 +94,7 @@ def address_of(buffer: Buffer) -> int:
     """Return where the memory of a host buffer begins. Raises DeviceError for memory of another
     device."""
     _bytes_of(buffer)
-    return buffer.address  # type: ignore[attr-defined,no-any-return]
+    return buffer.pointer  # type: ignore[attr-defined,no-any-return]
 
 
 class HostDevice(Device):
