@@ -119,7 +119,8 @@ def bounds(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays,
     for right, *others in zip(expected, *runs, strict=True):
         moves = np.abs(np.stack(others).astype(np.float64) - right)
         least, most = moves.min(axis=0), moves.max(axis=0)
-        size = LARGEST_ERROR[precision] * np.abs(right, dtype=np.float64)
+        size = LARGEST_ERROR[precision] * np.abs(np.nan_to_num(
+            right.astype(np.float64), posinf=0.0, neginf=0.0))
         # a nudge moves what is continuous each time
         uncertain = (most > 0) & ((least == 0)
                                   | (most > _LARGE * np.sqrt(np.square(size).mean())))

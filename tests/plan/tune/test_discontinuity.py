@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -20,16 +21,17 @@ from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
-from gossamer.ops.algorithm import Epilogue, Problem
+from gossamer.ops.algorithm import Epilogue, Problem, Variant
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.problem import ENTRY, FusionProblem
 from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.registry import OPS
+from gossamer.plan.fusion import part_of
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.candidates import CandidateSet
+from gossamer.plan.tune.candidates import CandidateSet, WrongNumbersError
 from gossamer.plan.tune.discontinuity import (
     Bounds,
     bounds,
@@ -40,6 +42,7 @@ from gossamer.tensor import default_spec
 from tests.fixtures import is_slow
 from tests.model.onnx_models import model, save
 from tests.plan.tune.paced import why_wrong
+from tests.simulated.binary import binary_network
 
 
 def jumping_layer(seed: int, folder: Path, largest: int = 56) -> Path:
@@ -167,6 +170,16 @@ def test_what_a_selection_passes_on_keeps_its_error() -> None:
     assert (bounds_of(elementwise(passed), [np.rint(x), y], {}).largest <= 1e-4).all()
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_numbers_that_are_not_finite_leave_the_other_bounds() -> None:
+    x = np.float32([[np.nan, np.inf, -np.inf], [1.5, 2.0, -3.0]])
+    kept = Expression(1, (ExpressionStep("sign", (0,)), ExpressionStep("where", (1, 0, 0))))
+    for expression in (apply("sign"), kept):
+        found = bounds_of(elementwise(expression), [x], {})
+        assert not found.uncertain.any()
+        assert (found.largest[1] <= 1e-4).all()
+
+
 @pytest.mark.parametrize("function", ["div", "sqrt"])
 def test_a_device_may_round_quotients_and_roots_of_integers(function: str) -> None:
     expression = apply(function).then(apply("floor"))
@@ -273,6 +286,54 @@ def test_a_dropped_tap_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         variant = next(iter(HostIm2col().variants(problem, host)))
         refused = why_wrong(candidates, HostIm2col(), variant)
         assert (refused is not None) == (error > LARGEST_ERROR["fp32"]), (refused, error)
+
+
+class _Written:
+    """An algorithm that writes given outputs."""
+
+    vendor = ""
+
+    def __init__(self, results: Sequence[np.ndarray]) -> None:
+        self.results = results
+
+    def launch(self, state: object, inputs: object, outputs: Sequence[Any], *rest: object) -> None:
+        for output, result in zip(outputs, self.results, strict=True):
+            output.bytes[:] = np.ascontiguousarray(result, np.float32).reshape(-1).view(np.uint8)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_faults_within_a_network_of_steps_are_refused(tmp_path: Path, seed: int) -> None:
+    onnx.save(binary_network(seed), tmp_path / "signs.onnx")
+    graph = optimise(load(str(tmp_path / "signs.onnx")))
+    layers = lower(resolve(graph, 2))[0]
+    whole = part_of(layers, layers, [output.name for output in graph.outputs])
+    assert whole is not None and has_discontinuities(whole.problem)
+    candidates = CandidateSet(whole, find("host"))
+    rng, few_bits = np.random.default_rng(seed), 2.0**8
+
+    def refused(weights: Mapping[str, np.ndarray]) -> bool:
+        """Whether the results with these weights are, which are rounded as float32 rounds."""
+        arrays, *rounded = ([array if (array * few_bits == np.rint(array * few_bits)).all() else
+                             array * (1 + 1e-7 * rng.standard_normal(array.shape))
+                             for array in given] for given in (
+            candidates._compared_arrays(), *([array] for array in weights.values())))
+        results = OPS["part"].reference(whole.problem, arrays, dict(
+            zip(weights, (array for (array,) in rounded), strict=True)))
+        variant = Variant((), whole.problem.inputs, whole.problem.outputs)
+        try:
+            candidates.checked(_Written(results), variant, None, [])  # type: ignore[arg-type]
+        except WrongNumbersError:
+            return True
+        return False
+
+    assert not any(refused(whole.weights) for _ in range(5))
+    for name, weight in whole.weights.items():
+        if name.endswith("weight"):
+            faulty = {**whole.weights, name: dropped(weight, seed)}
+            right, wrong = (OPS["part"].reference(
+                whole.problem, candidates._compared_arrays(), weights)[0]
+                for weights in (whole.weights, faulty))
+            assert refused(faulty) == (normalised_error(wrong, right) > 1e-4)
 
 
 def test_what_may_flip_inside_a_fusion_is_doubtful_behind_it() -> None:
