@@ -22,12 +22,7 @@ from gossamer.ops.weights import Weights
 from gossamer.plan.candidate import Measurement
 from gossamer.plan.program import Layer, build
 from gossamer.plan.tune.check import VALUES_OF_ERROR, error_of, handles
-from gossamer.plan.tune.discontinuity import (
-    Bounds,
-    bounds,
-    continuous_parts,
-    has_discontinuities,
-)
+from gossamer.plan.tune.discontinuity import Bounds, bounds, continuous_parts, has_discontinuities
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.tensor import TensorSpec
 
@@ -55,10 +50,6 @@ class WrongNumbersError(Exception):
         super().__init__(f"wrong numbers (error {error:.1e})")
 
 
-_ContinuousPart = tuple[Problem, list[np.ndarray]]
-"""The computation of the numbers on which a discontinuity depends, as a problem without it, and the
-reference's outputs for it."""
-
 BuiltCheck = list[tuple[list[np.ndarray], State]]
 """The problems that the check of a candidate computes in addition to the candidate, ready to run,
 each with the reference's outputs."""
@@ -84,9 +75,9 @@ class CandidateSet:
         self._bounds_lock = threading.Lock()
         self._is_discontinuous = has_discontinuities(self.problem)
         self._expected = self._drawn()
-        self._parts: list[_ContinuousPart] = [] if not self._is_discontinuous else [
-            (part, self._reference(few)) for part, few in zip(
-                continuous_parts(self.problem), continuous_parts(self._few), strict=True)]
+        self._parts = [(part, self._reference(few)) for part, few in zip(
+            continuous_parts(self.problem), continuous_parts(self._few), strict=True)]
+        """The problems of the values before discontinuities, each with the reference's outputs."""
 
     @QUIET
     def build_check(self, algorithm: Algorithm, variant: Variant) -> BuiltCheck:

@@ -71,11 +71,11 @@ def _expression(problem: Problem) -> Expression | None:
 def continuous_parts(problem: Problem) -> list[Problem]:
     """Return the problems whose results are the values before the discontinuities of an epilogue:
     the arguments of a comparison or another discontinuous function, and the condition of a `where`.
-    Return an empty list for element-wise problems, which compute no sums, and for fusions, whose
-    algorithms compute only the problems that they were made for."""
-    if isinstance(problem, ElementwiseProblem | FusionProblem):
+    Return an empty list for problems without an epilogue, such as element-wise ones, which compute
+    no sums, and fusions, whose algorithms compute only the problems that they were made for."""
+    epilogue: Epilogue | None = getattr(problem, "epilogue", None)
+    if epilogue is None:
         return []
-    epilogue: Epilogue = problem.epilogue  # type: ignore[attr-defined]
     expression = epilogue.expression
     of_sums, behind, before = {0}, set[int](), dict[int, None]()
     for value, step in enumerate(expression.steps, expression.inputs):
