@@ -19,6 +19,7 @@ from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.algorithm import PRECISIONS, Epilogue, Problem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.op import Reference
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.tensor import TensorSpec, default_spec
@@ -148,8 +149,12 @@ def weights_of_part(weights: Mapping[str, np.ndarray], index: int) -> dict[str, 
 
 
 def reference(problem: FusionProblem, inputs: Sequence[np.ndarray],
-              weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Return the outputs by the references of the parts, one after another, in float64."""
+              weights: Mapping[str, np.ndarray],
+              of_part: Reference | None = None) -> list[np.ndarray]:
+    """Return the outputs by the references of the parts, one after another, in float64.
+
+    of_part: computes a part in place of the part's own reference.
+    """
     # imported here, because the registry imports this package
     from gossamer.ops.registry import OPS
 
@@ -160,7 +165,8 @@ def reference(problem: FusionProblem, inputs: Sequence[np.ndarray],
         arrays = [values[source] for source in sources]
         # a reshape has no op of its own, because it does no work
         results = ([np.reshape(arrays[0], part.outputs[0].shape)] if part.op == "reshape" else
-                   OPS[part.op].reference(part, arrays, weights_of_part(weights, index)))
+                   (of_part or OPS[part.op].reference)(
+                       part, arrays, weights_of_part(weights, index)))
         values.update({(index, output): array for output, array in enumerate(results)})
         for source in dict.fromkeys(sources):
             # a value that no later problem reads need not stay in memory

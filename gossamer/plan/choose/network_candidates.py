@@ -31,7 +31,6 @@ from gossamer.plan.policy import (
 )
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.keys import problem_key
-from gossamer.plan.tune.discontinuity import has_discontinuities, uncheckable
 from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.profile import LISTING
 from gossamer.plan.tune.tuner import Tuner
@@ -76,14 +75,7 @@ class NetworkCandidates:
                     for part in find_parts(network.layers, network.outputs, self._device,
                                            left_out)]
 
-        left_out: set[str] = set()
-        parts = measured(left_out)
-        if not any(math.isfinite(part.least_cost) for part in parts):
-            # a part in which an op reads a discontinuous result cannot be checked, so parts without
-            # the layers that have discontinuities are tried
-            left_out = {layer.name for layer in network.layers
-                        if has_discontinuities(layer.problem)}
-            parts += measured(left_out) if left_out else []
+        parts = measured(())
         alone = {node.layer.name: node.least_cost for node in self.of_layers}
         for part in parts:
             if math.isfinite(part.least_cost):
@@ -91,7 +83,7 @@ class NetworkCandidates:
         faster = {name for part in parts for name, us in part.within.items()
                   if alone.get(name, math.inf) * (1 + SLACK) < us}
         if faster:
-            parts += measured(left_out | faster)
+            parts += measured(faster)
         return parts
 
     def _measure_together(self, layers: Sequence[Layer], fusions: Sequence[Layer]) -> None:
@@ -179,12 +171,11 @@ class NetworkCandidates:
                 layer.problem, self._device, refusal)[0]}
             for layer in layers if not layer.is_reshape)
         able, reasons = able_on(fusion.problem, self._device, refusal, recognising(fusion))
-        unchecked = uncheckable(fusion.problem) if has_discontinuities(fusion.problem) else None
         above = set() if policy.sparse_threshold is None else {
             is_above(1 - layer.density, policy.sparse_threshold) for layer in layers
             if layer.density is not None}
         for algorithm in able:
-            reason = unchecked
+            reason = None
             if not is_asked_for(algorithm, policy):
                 reason = "is taken where it is asked for by its name"
             elif taken_alone and algorithm.name != policy.only:

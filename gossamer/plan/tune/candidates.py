@@ -22,13 +22,7 @@ from gossamer.ops.weights import Weights
 from gossamer.plan.candidate import Measurement
 from gossamer.plan.program import Layer, build
 from gossamer.plan.tune.check import VALUES_OF_ERROR, error_of, handles
-from gossamer.plan.tune.discontinuity import (
-    MOST_UNCERTAIN,
-    Bounds,
-    bounds,
-    continuous_parts,
-    has_discontinuities,
-)
+from gossamer.plan.tune.discontinuity import Bounds, bounds, continuous_parts, has_discontinuities
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.tensor import TensorSpec
 
@@ -40,14 +34,10 @@ operations that compute these images, is at most this number."""
 _COLD_SAMPLES = 5
 """Number of executions with cold caches; the median of their times counts."""
 _DRAWS = 8
-"""The most draws of inputs. Inputs are drawn again where many results lie so near a
-discontinuity of the arithmetic that rounding may cross it, or where an output has few results."""
+"""The number of draws of inputs where an output has few results."""
 _CHEAP = 2**26
-"""Where an output has few results, the reference is computed for several draws if it takes at most
-this many operations. A processor computes these operations in less than a second."""
-_SIMILAR_SHARE = 0.1
-"""The share of results near a discontinuity is compared between a later draw and the first. Where
-the relative difference is smaller than this number, no further draw is made."""
+"""Inputs are drawn several times if the reference takes at most this many operations. A processor
+computes them in less than a second."""
 
 QUIET = np.errstate(all="ignore")
 """Silences NumPy: weights may be huge or not finite, and the comparison of outputs finds errors."""
@@ -59,10 +49,6 @@ class WrongNumbersError(Exception):
     def __init__(self, error: float) -> None:
         super().__init__(f"wrong numbers (error {error:.1e})")
 
-
-_ContinuousPart = tuple[Problem, list[np.ndarray]]
-"""The computation of the numbers on which a discontinuity depends, as a problem without it, and the
-reference's outputs for it."""
 
 BuiltCheck = list[tuple[list[np.ndarray], State]]
 """The problems that the check of a candidate computes in addition to the candidate, ready to run,
@@ -85,15 +71,13 @@ class CandidateSet:
         self._few, self._images = self._compared()
         self._seed = 0
         """The seed with which the inputs are drawn."""
-        self._parts: list[_ContinuousPart] = []
         self._bounds: dict[tuple[int, str], list[Bounds]] = {}
         self._bounds_lock = threading.Lock()
         self._is_discontinuous = has_discontinuities(self.problem)
-        if self._is_discontinuous:
-            self._draw_inputs()
-            self._parts = [(part, self._reference(few)) for part, few in zip(
-                continuous_parts(self.problem), continuous_parts(self._few), strict=True)]
-        self._expected = self._large_results()
+        self._expected = self._drawn()
+        self._parts = [(part, self._reference(few)) for part, few in zip(
+            continuous_parts(self.problem), continuous_parts(self._few), strict=True)]
+        """The problems of the values before discontinuities, each with the reference's outputs."""
 
     @QUIET
     def build_check(self, algorithm: Algorithm, variant: Variant) -> BuiltCheck:
@@ -141,14 +125,14 @@ class CandidateSet:
 
     @QUIET
     def _bounds_of(self, precision: str) -> list[Bounds]:
-        """Return, for each output, where a right candidate of a precision may differ from the
+        """Return, for each output, how far a right candidate of a precision may be from the
         reference."""
         # several threads that build candidates may ask at the same time
         with self._bounds_lock:
             key = self._seed, precision
             if key not in self._bounds:
                 self._bounds[key] = bounds(self._few, self._compared_arrays(), self._constants,
-                                           precision)
+                                           self._expected, precision)
             return self._bounds[key]
 
     def _rounding_of(self, variant: Variant) -> str:
@@ -157,35 +141,32 @@ class CandidateSet:
         exact = variant.is_as_precise_as_float32(self.problem)
         return self.problem.rounding if exact else variant.precision
 
-    def _draw_inputs(self) -> None:
-        """Draw inputs again where rounding may move too many results across a discontinuity, and
-        keep the draw with the fewest such results."""
-        shares: list[float] = []
-        for self._seed in range(_DRAWS):
-            shares.append(max(float(limit.uncertain.sum()) / max(1, limit.uncertain.size)
-                              for limit in self._bounds_of("fp32")))
-            # where sums often equal a threshold, they are near the discontinuity in every draw
-            is_similar = self._seed > 0 and abs(shares[-1] - shares[0]) < _SIMILAR_SHARE * shares[0]
-            if is_similar or shares[-1] <= MOST_UNCERTAIN:
-                break
-        self._seed = shares.index(min(shares))
-
     @QUIET
-    def _large_results(self) -> list[np.ndarray]:
-        """Return the reference's outputs. Where an output has so few floats that all of them may
-        be nearly zero, and the reference takes little time, inputs are drawn several times. The
-        draw is kept in which the smallest 2-norm of such an output is largest: where a sum of many
+    def _drawn(self) -> list[np.ndarray]:
+        """Return the reference's outputs. Where an output has so few results that all of them may
+        lie near a discontinuity, or be nearly zero, and the reference takes little time, inputs are
+        drawn several times. The draw is kept in which the fewest results lie near a discontinuity;
+        else the one in which the smallest 2-norm of such an output is largest: where a sum of many
         numbers is nearly zero, the rounding of each number is a large relative error of the sum."""
         few = [number for number, spec in enumerate(self._few.outputs)
-               if spec.dtype.startswith("float") and 0 < spec.size < VALUES_OF_ERROR]
-        if self._is_discontinuous or not few or not 0 < self._few.flops <= _CHEAP:
+               if (self._is_discontinuous or spec.dtype.startswith("float"))
+               and 0 < spec.size < VALUES_OF_ERROR]
+        if not few or not 0 < self._few.flops <= _CHEAP:
             return self._reference(self._few)
         draws = {}
         for self._seed in range(_DRAWS):
-            draws[self._seed] = self._reference(self._few)
-        self._seed = max(draws, key=lambda seed: min(float(np.linalg.norm(np.nan_to_num(
-            draws[seed][number].astype(np.float64), posinf=0.0, neginf=0.0))) for number in few))
-        return draws[self._seed]
+            self._expected = self._reference(self._few)
+            uncertain = sum(int(limit.uncertain.sum()) for limit in self._bounds_of("fp32")
+                            ) if self._is_discontinuous else 0
+            norm = min(float(np.linalg.norm(np.nan_to_num(
+                self._expected[number].astype(np.float64), posinf=0.0, neginf=0.0)))
+                for number in few)
+            draws[-uncertain, norm, -self._seed] = self._expected
+            if self._is_discontinuous and not uncertain:
+                break
+        best = max(draws)
+        self._seed = -best[-1]
+        return draws[best]
 
     @QUIET
     def checked(self, algorithm: Algorithm, variant: Variant, state: State,

@@ -46,8 +46,8 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
     images: indices of the images that `expected` holds, which are compared; the other images are
     only searched for values that were not written. None: `expected` is the whole output, which does
     not consist of images.
-    limits: for discontinuous results, where right results may differ from `expected`; None
-    for other results.
+    limits: for discontinuous results, how far right results may be from `expected`; None for other
+    results.
     """
     margin = buffer.device.alignment
     memory = np.empty(buffer.nbytes, np.uint8)
@@ -87,13 +87,15 @@ def _unpacked(memory: np.ndarray, spec: TensorSpec) -> np.ndarray | None:
 
 def _outside(result: np.ndarray, expected: np.ndarray, limits: Bounds | None,
              together: int) -> float:
-    """Return the error of the values that are not near a discontinuity; infinite where a value that
-    must be exact differs."""
+    """Return the error of the values that are not near a discontinuity; infinite where a value
+    differs by more than it may."""
     if limits is None:
         return difference(result, expected, together)
     right = expected.astype(result.dtype)
     same = (result == right) | ((result != result) & (right != right))  # both are NaN
-    if (~same & limits.exact & ~limits.uncertain).any():
+    with np.errstate(over="ignore", invalid="ignore"):
+        apart = np.where(same, 0, np.abs(result.astype(np.float64) - expected))
+    if not (apart <= limits.largest).all():
         return math.inf
     return difference(np.where(limits.uncertain, right, result), expected, together)
 
