@@ -40,6 +40,7 @@
 #include "ptx/griddepcontrol.h"
 #include "ptx/mbarrier.h"
 #include "ptx/wgmma.h"
+#include "mma/neighbours.h"
 #include "mma/ring.h"
 #include "mma/warpgroup.h"
 #include "ops/epilogue.h"
@@ -178,12 +179,14 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
                         int at = line * 64 + (vector ^ line % 8) * 8;
                         int pixel = first_pixel + half * 8;
                         int channel = slice * 64 + vector * 8;
-                        Eight value = eight_of(sums + block * 4, half);
-                        FIRST_EPILOGUE4(value.lower, channel, at)
-                        FIRST_EPILOGUE4(value.upper, channel + 4, at + 4)
-                        STORE_HALF8(numbers, at, value.lower, value.upper);
+                        float values[8];
+                        take_neighbours(values, sums + block * 4, half);
+                        in_fours(values, [&](float4 &four, int v) {
+                            FIRST_EPILOGUE4(four, channel + v, at + v)
+                        });
+                        store_neighbours(numbers + at, values);
                         if (WRITES_WIDE && pixel < pixels)
-                            STORE_HALF8(wide, pixel * WIDE + channel, value.lower, value.upper);
+                            store_neighbours(wide + (pixel * WIDE + channel), values);
                     }
             }
             fence_proxy_async();
@@ -209,11 +212,13 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
                     int pixel = first_pixel + half * 8;
                     int channel = part * 64 + block * 32 + (int)lane % 4 * 8;
                     int at = pixel * OUT_CHANNELS + channel;
-                    Eight value = eight_of(results[part] + block * 4, half);
-                    SECOND_EPILOGUE4(value.lower, channel, at)
-                    SECOND_EPILOGUE4(value.upper, channel + 4, at + 4)
+                    float values[8];
+                    take_neighbours(values, results[part] + block * 4, half);
+                    in_fours(values, [&](float4 &four, int v) {
+                        SECOND_EPILOGUE4(four, channel + v, at + v)
+                    });
                     if (pixel < pixels)
-                        STORE_HALF8(y, at, value.lower, value.upper);
+                        store_neighbours(y + at, values);
                 }
     }
 }

@@ -37,18 +37,3 @@ typedef uint4 WarpgroupPixels;
                  : "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "l"(weights));
 #endif
 }
-
-/* Values of eight neighbouring output channels. */
-struct Eight {
-    float4 lower, upper;
-};
-
-/* Returns a lane's sums of 32 lines of the right operand, whose order makes them neighbours. tiles:
- * the sums of these lines. half: 0 for the lane's first line of the left operand, 1 for the
- * second. */
-[[maybe_unused]] INLINE Eight eight_of(const float (*tiles)[4], int half)
-{
-    int i = half * 2;
-    return {MAKE4(tiles[0][i], tiles[0][i + 1], tiles[1][i], tiles[1][i + 1]),
-            MAKE4(tiles[2][i], tiles[2][i + 1], tiles[3][i], tiles[3][i + 1])};
-}

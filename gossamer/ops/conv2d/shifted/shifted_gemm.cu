@@ -36,6 +36,8 @@
 #include "ptx/griddepcontrol.h"
 #include "ptx/mbarrier.h"
 #include "ptx/wgmma.h"
+#include "mma/neighbours.h"
+#include "mma/ring.h"
 #include "mma/warpgroup.h"
 #include "ops/conv2d/shifted/runs.h"
 #include "ops/epilogue.h"
@@ -202,15 +204,17 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
         UNROLL for (int block = 0; block < TILE_M / 32; block++)
             UNROLL for (int i = 0; i < UNITS; i++)
                 UNROLL for (int half = 0; half < 2; half++) {
-                    Eight value = eight_of(sums[i] + block * 4, half);
+                    float values[8];
+                    take_neighbours(values, sums[i] + block * 4, half);
                     int channel = first_m + block * 32 + (int)lane % 4 * 8;
                     bool stored = index[i][half] >= 0 && channel < out_channels;
                     channel = channel < out_channels ? channel : 0;
                     int at = (stored ? index[i][half] : y_first) + channel;
-                    EPILOGUE4(value.lower, channel, at)
-                    EPILOGUE4(value.upper, channel + 4, at + 4)
+                    in_fours(values, [&](float4 &four, int v) {
+                        EPILOGUE4(four, channel + v, at + v)
+                    });
                     if (stored)
-                        STORE_HALF8(y, at, value.lower, value.upper);
+                        store_neighbours(y + at, values);
                 }
     }
 }
