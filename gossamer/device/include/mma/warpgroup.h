@@ -23,14 +23,15 @@ typedef uint4 WarpgroupPixels;
 #endif
 
 /* wgmma.mma_async: multiplies 64 lines of x with TILE_M lines of weights, of which there is the
- * matrix descriptor, over one step of K. Lane l of warp w gets sums of lines i and i + 8 of x,
+ * matrix descriptor, over one step of K. adds: 0 where the sums begin with this product (float16
+ * only), otherwise 1. Lane l of warp w gets sums of lines i and i + 8 of x,
  * where i is 16 * (w % 4) + l / 4: within 16 lines, a warp's lanes hold the sums in the order of
  * mma. */
 [[maybe_unused]] INLINE void wgmma(float (&sums)[TILE_M / 8][4], const WarpgroupPixels &x,
-                                   ulong weights)
+                                   ulong weights, [[maybe_unused]] int adds = 1)
 {
 #if HALVES
-    asm volatile(WGMMA_TEXT(WGMMA_SS, TILE_M) : WGMMA_SUMS(TILE_M) : "l"(x), "l"(weights), "r"(1));
+    asm volatile(WGMMA_TEXT(WGMMA_SS, TILE_M) : WGMMA_SUMS(TILE_M) : "l"(x), "l"(weights), "r"(adds));
 #else
     asm volatile(WGMMA_TEXT(WGMMA_RS, TILE_M)
                  : WGMMA_SUMS(TILE_M)
