@@ -23,12 +23,7 @@
  *
  * x and y begin at the elements x_first and y_first of their buffers. In NHWC a pixel of y has
  * y_channels channels in memory; where y is a part of a larger tensor, y_channels includes the
- * channels of other tensors.
- *
- * HALVES            1: x, weight, y and the epilogue's tensor operands are 16-bit floats; 0: they
- *                   are floats, which are read as TF32
- * STAGED            1: the epilogue's one tensor operand, STAGED_OPERAND, is copied to shared
- *                   memory ahead, in stages after the stages of lines; OUT_VECTOR is then VECTOR */
+ * channels of other tensors. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* 1: the values of a pixel lie side by side in x; 0: k_table has an entry for every group of
@@ -55,8 +50,7 @@
 #include "mma/warp.h"
 #include "ops/epilogue.h"
 #include "implicit_gemm_tile.h"
-#include "warpgroup_mma.h"
-#include "warp_mma.h"
+#include "multiply_stage.h"
 #include "partial_sums.h"
 
 #define COPIES (VECTOR / AT_ONCE) /* copies of a piece */
@@ -350,24 +344,24 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #if WGMMA
             consumer_wait(reading);
             fence_proxy_async();
-            multiply_stage(sums, lines, weights, warp);
-            if (stage > start) {
-                wgmma_wait_group<1>();
-                release_previous<RELEASING_LANES>(reading);
-            }
-            advance(reading);
-        }
-        wgmma_wait_group<0>();
-        if (start < stop)
-            release_previous<RELEASING_LANES>(reading);
 #else
             cp_async_wait_group<LEAD - 1>();
             BARRIER();
             copy_ahead();
-            multiply_stage(sums, lines, weights, CEIL_DIV(pieces, 2) - stage * STEPS, warp_m, warp_p,
-                           warp_k, lane);
+#endif
+            multiply_stage(sums, lines, weights, CEIL_DIV(pieces, 2) - stage * STEPS, warp, lane);
+#if WGMMA
+            if (stage > start) {
+                wgmma_wait_group<1>();
+                release_previous<RELEASING_LANES>(reading);
+            }
+#endif
             advance(reading);
         }
+#if WGMMA
+        wgmma_wait_group<0>();
+        if (start < stop)
+            release_previous<RELEASING_LANES>(reading);
 #endif
 
         int tile_p = (int)QUOTIENT(tile, tiles_m);
