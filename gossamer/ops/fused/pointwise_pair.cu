@@ -24,8 +24,7 @@
 #define WRITES_WIDE 1 /* 1: the first layer's results are written to memory */
 #define INPUTS 2 /* slots for pixels of x */
 #define SLOTS 4 /* slots for slices */
-#define KEEPS_WEIGHTS 1 /* 1: each stage has its own slot and is copied once */
-#define WEIGHT_SLOTS 4 /* slots for stages */
+#define WEIGHT_SLOTS 0 /* slots for stages; 0: each stage has its own slot and is copied once */
 #define COPIER_REGISTERS 40 /* registers of a work-item that copies */
 #define MULTIPLIER_REGISTERS 232 /* registers of a work-item that multiplies */
 #define FIRST_EPILOGUE_PARAMETERS /* the operands of the first layer's epilogue */
@@ -75,11 +74,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
     Ring<INPUTS> input = ring_at<INPUTS>(barriers);
     Ring<SLOTS> slot = ring_at<SLOTS>(barriers + 2 * INPUTS);
     barriers += 2 * (INPUTS + SLOTS);
-#if KEEPS_WEIGHTS
-    KeptSlots stage = {barriers, WEIGHT_SLOTS, 0};
-#else
-    Ring<WEIGHT_SLOTS> stage = ring_at<WEIGHT_SLOTS>(barriers);
-#endif
+    auto stage = slots_at<WEIGHT_SLOTS>(barriers, SLICES);
     if (item == 0) {
         init_ring(input, COPIERS, 8);
         init_ring(slot, COPIERS, 256);
@@ -92,15 +87,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
         setmaxnreg_dec<COPIER_REGISTERS>();
         if (warp == 8) {
             if (lane == 0)
-                for (int tile = first_tile; tile < (KEEPS_WEIGHTS ? first_tile + 1 : tiles);
+                for (int tile = first_tile; tile < (WEIGHT_SLOTS ? tiles : first_tile + 1);
                      tile += step_tiles)
-                    for (int slice = 0; slice < SLICES; slice++) {
-                        producer_acquire(stage);
-                        start_bulk_copy(stages + stage.slot * STAGE_BYTES,
-                                        weights + slice * (STAGE_BYTES / 16), STAGE_BYTES,
-                                        filled_barrier(stage));
-                        advance(stage);
-                    }
+                    copy_parts<STAGE_BYTES>(stage, stages, weights, STAGE_BYTES / 16, SLICES);
             pdl_wait();
             return;
         }

@@ -118,8 +118,7 @@ class ShiftedGemmMma(ShiftedProduct):
 
     def macros(self, tile: ShiftedTile) -> Mapping[str, int]:
         return {"TILE_M": tile.columns, "WARPGROUPS": tile.warpgroups, "UNITS": tile.units,
-                "SLICE": tile.slice, "RUN_SLOTS": tile.run_slots, "WEIGHT_SLOTS": tile.weight_slots,
-                "KEEPS_WEIGHTS": int(not tile.weight_slots)}
+                "SLICE": tile.slice, "RUN_SLOTS": tile.run_slots, "WEIGHT_SLOTS": tile.weight_slots}
 
     def packed(self, weights: Weights, problem: Conv2dProblem, tile: ShiftedTile) -> list[Buffer]:
         return [weights.packed(f"stages for shifted_gemm_mma {tile.slice} {tile.columns}",
