@@ -100,7 +100,6 @@ def _macros(tiling: PairTiling) -> dict[str, object]:
     """Return the macros that pointwise_pair.cu describes."""
     pair, tile = tiling.pair, tiling.tile
     operands = pair.first.epilogue.operands
-    copier, multiplier = 40, 232
     return {
         "HALVES": 1, "TILE_M": SLICE, "CHANNELS": pair.first.channels,
         "WIDE": pair.first.out_channels, "OUT_CHANNELS": pair.second.out_channels,
@@ -161,10 +160,7 @@ class PointwisePair:
 
     @property
     def input(self) -> int:
-        """The fusion's input that the first layer adds.
-
-        0 where the first layer adds no tensor.
-        """
+        """The fusion's input that the first layer convolves."""
         return self.problem.entries.index(self.problem.sources[0][0])
 
     @property
