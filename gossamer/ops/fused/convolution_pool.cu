@@ -19,28 +19,13 @@
  * and writes this maximum to shared memory, where the maximum over columns is taken. The last
  * SHARED_ROWS rows of a band belong to the next window, too. While tensor cores multiply a band
  * with wgmma, the warps take the maxima over columns of the previous band, and store the next rows
- * of the image as lines. A warp loads the first channels of one of these rows one band ahead.
- *
- * POOL_H, POOL_W  the size of the windows over which maxima are taken
- * POOL_Y, POOL_X  the strides of these windows
- * ROWS         rows of outputs that are multiplied together: POOL_Y where windows share rows,
- *              otherwise POOL_H
- * SHARED_ROWS  rows of outputs that a window shares with the next window
- * ROWS_HELD    rows of the image in the ring: the rows under ROWS rows of outputs, and the ADVANCE
- *              next rows
- * FOLDED       1: the weights include the bias of each channel. Lines then have a 1 after the
- *              numbers of a window, and a window has at most 7 columns
- * LEAST        the least result, as a pair of halves: 0 where the epilogue is folded and ends with
- *              ReLU, otherwise minus infinity
- * MAKES_IMAGE  1: the kernel computes the image from the network's input; 0: the network's input is
- *              the image
- * WGMMA        1: the warps multiply together, from shared memory (sm_90a) */
+ * of the image as lines. A warp loads the first channels of one of these rows one band ahead. */
 
 #if !defined CONFIGURED && !defined HALVES
 #define HALVES 1 /* 1: operands are float16 */
 #endif
 #if !defined CONFIGURED && !defined WGMMA
-#define WGMMA 0 /* 1: the warps multiply together by wgmma (sm_90a) */
+#define WGMMA 0 /* 1: the warps multiply together, from shared memory (sm_90a) */
 #endif
 #if !defined CONFIGURED && !defined CHANNELS
 #define CHANNELS 3 /* channels of the image */
@@ -53,17 +38,24 @@
 #define POOL_W 3 /* columns of the windows over which maxima are taken */
 #define POOL_Y 2 /* rows from one of these windows to the next */
 #define POOL_X 2 /* columns from one of these windows to the next */
-#define ROWS 2 /* rows of outputs that are multiplied together */
+/* rows of outputs that are multiplied together: POOL_Y where windows share rows, otherwise POOL_H */
+#define ROWS 2
 #define SHARED_ROWS 1 /* rows of outputs that a window shares with the next window */
-#define ROWS_HELD 9 /* rows of the image in the ring */
-#define FOLDED 0 /* 1: the weights include the bias of each channel */
-#define LEAST 0xfc00fc00u /* the least result, as a pair of halves */
-#define MAKES_IMAGE 0 /* 1: the kernel computes the image from the network's input */
+/* rows of the image in the ring: the rows under ROWS rows of outputs, and the ADVANCE next rows */
+#define ROWS_HELD 9
+/* 1: the weights include the bias of each channel. Lines then have a 1 after the numbers of a
+ * window, and a window has at most 7 columns. */
+#define FOLDED 0
+/* the least result, as a pair of halves: 0 where the epilogue is folded and ends with ReLU, otherwise
+ * minus infinity */
+#define LEAST 0xfc00fc00u
+/* 1: the kernel computes the image from the network's input; 0: the network's input is the image */
+#define MAKES_IMAGE 0
 #endif
 
 #include "dialect/common.h"
 #include "mma/warp.h"
-#include "mma/warpgroup_operands.h"
+#include "mma/warpgroup.h"
 #include "ptx/cp_async.h"
 #include "ptx/griddepcontrol.h"
 #include "ptx/ldmatrix.h"
@@ -109,17 +101,9 @@
 /* Returns the matrix descriptor of an operand of a step. word: the address of the operand's first
  * word of 16 bytes; the words of all columns or channels follow one another, in tiles of 8. The
  * upper half of the step lies `upper` words further. */
-INLINE ulong matrix_descriptor(uint word, uint upper)
+INLINE ulong step_descriptor(uint word, uint upper)
 {
     return (ulong)(word + (upper << 16)) | 8ull << 32;
-}
-
-/* Begins to multiply a step. adds: 0 where the sums begin with this step, otherwise 1. */
-INLINE void wgmma_ss(float (&sums)[OUT_PART / 8][4], ulong columns, ulong weights, int adds)
-{
-    asm volatile(WGMMA_TEXT(WGMMA_SS, OUT_PART)
-                 : WGMMA_SUMS(OUT_PART)
-                 : "l"(columns), "l"(weights), "r"(adds));
 }
 #endif
 
@@ -146,10 +130,10 @@ INLINE void multiply_rows(float (&sums)[ROWS][OUT_PART / 8][4], uint lines, uint
 #if WGMMA
     wgmma_fence();
     UNROLL for (int step = 0; step < STEPS; step++) {
-        ulong factors = matrix_descriptor((weights >> 4 & 0x3fff) + step * 2 * OUT_PART, OUT_PART);
+        ulong factors = step_descriptor((weights >> 4 & 0x3fff) + step * 2 * OUT_PART, OUT_PART);
         UNROLL for (int i = 0; i < ROWS; i++) {
             uint word = line_of(i, 2 * step);
-            wgmma_ss(sums[i], matrix_descriptor(word, to_upper(step, word)), factors, step > 0);
+            wgmma(sums[i], step_descriptor(word, to_upper(step, word)), factors, step > 0);
         }
     }
     wgmma_commit_group();
@@ -179,14 +163,6 @@ INLINE void multiply_rows(float (&sums)[ROWS][OUT_PART / 8][4], uint lines, uint
         }
     }
 #endif
-}
-
-/* Returns the larger of two numbers in each half, or NaN where one is NaN. */
-INLINE uint larger_halves(uint a, uint b)
-{
-    uint result;
-    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
-    return result;
 }
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma(

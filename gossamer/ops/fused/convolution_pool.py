@@ -130,7 +130,9 @@ def _macros(tiling: PoolTiling, layers: ConvolutionPool, variant: Variant,
     convolution, pool = tiling.convolution, tiling.pool
     is_positive = folded and convolution.epilogue == _BIAS_RELU
     return {
-        "HALVES": 1, "WGMMA": tiling.tile.wgmma, "CHANNELS": convolution.channels,
+        "HALVES": 1, "WGMMA": tiling.tile.wgmma,
+        "TILE_M": tiling.tile.channels if tiling.tile.wgmma else 64,
+        "CHANNELS": convolution.channels,
         "KERNEL_H": convolution.kernel[0], "KERNEL_W": convolution.kernel[1],
         "STRIDE_Y": convolution.stride[0], "STRIDE_X": convolution.stride[1],
         "POOL_H": pool.kernel[0], "POOL_W": pool.kernel[1], "POOL_Y": pool.stride[0],

@@ -24,8 +24,7 @@
 #define WRITES_WIDE 1 /* 1: the first layer's results are written to memory */
 #define INPUTS 2 /* slots for pixels of x */
 #define SLOTS 4 /* slots for slices */
-#define KEEPS_WEIGHTS 1 /* 1: each stage has its own slot and is copied once */
-#define WEIGHT_SLOTS 4 /* slots for stages */
+#define WEIGHT_SLOTS 0 /* slots for stages; 0: each stage has its own slot and is copied once */
 #define COPIER_REGISTERS 40 /* registers of a work-item that copies */
 #define MULTIPLIER_REGISTERS 232 /* registers of a work-item that multiplies */
 #define FIRST_EPILOGUE_PARAMETERS /* the operands of the first layer's epilogue */
@@ -40,6 +39,7 @@
 #include "ptx/griddepcontrol.h"
 #include "ptx/mbarrier.h"
 #include "ptx/wgmma.h"
+#include "mma/neighbours.h"
 #include "mma/ring.h"
 #include "mma/warpgroup.h"
 #include "ops/epilogue.h"
@@ -74,11 +74,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
     Ring<INPUTS> input = ring_at<INPUTS>(barriers);
     Ring<SLOTS> slot = ring_at<SLOTS>(barriers + 2 * INPUTS);
     barriers += 2 * (INPUTS + SLOTS);
-#if KEEPS_WEIGHTS
-    KeptSlots stage = {barriers, WEIGHT_SLOTS, 0};
-#else
-    Ring<WEIGHT_SLOTS> stage = ring_at<WEIGHT_SLOTS>(barriers);
-#endif
+    auto stage = slots_at<WEIGHT_SLOTS>(barriers, SLICES);
     if (item == 0) {
         init_ring(input, COPIERS, 8);
         init_ring(slot, COPIERS, 256);
@@ -91,15 +87,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
         setmaxnreg_dec<COPIER_REGISTERS>();
         if (warp == 8) {
             if (lane == 0)
-                for (int tile = first_tile; tile < (KEEPS_WEIGHTS ? first_tile + 1 : tiles);
+                for (int tile = first_tile; tile < (WEIGHT_SLOTS ? tiles : first_tile + 1);
                      tile += step_tiles)
-                    for (int slice = 0; slice < SLICES; slice++) {
-                        producer_acquire(stage);
-                        start_bulk_copy(stages + stage.slot * STAGE_BYTES,
-                                        weights + slice * (STAGE_BYTES / 16), STAGE_BYTES,
-                                        filled_barrier(stage));
-                        advance(stage);
-                    }
+                    copy_parts<STAGE_BYTES>(stage, stages, weights, STAGE_BYTES / 16, SLICES);
             pdl_wait();
             return;
         }
@@ -178,12 +168,14 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
                         int at = line * 64 + (vector ^ line % 8) * 8;
                         int pixel = first_pixel + half * 8;
                         int channel = slice * 64 + vector * 8;
-                        Eight value = eight_of(sums + block * 4, half);
-                        FIRST_EPILOGUE4(value.lower, channel, at)
-                        FIRST_EPILOGUE4(value.upper, channel + 4, at + 4)
-                        STORE_HALF8(numbers, at, value.lower, value.upper);
+                        float values[8];
+                        take_neighbours(values, sums + block * 4, half);
+                        in_fours(values, [&](float4 &four, int v) {
+                            FIRST_EPILOGUE4(four, channel + v, at + v)
+                        });
+                        store_neighbours(numbers + at, values);
                         if (WRITES_WIDE && pixel < pixels)
-                            STORE_HALF8(wide, pixel * WIDE + channel, value.lower, value.upper);
+                            store_neighbours(wide + (pixel * WIDE + channel), values);
                     }
             }
             fence_proxy_async();
@@ -209,11 +201,13 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
                     int pixel = first_pixel + half * 8;
                     int channel = part * 64 + block * 32 + (int)lane % 4 * 8;
                     int at = pixel * OUT_CHANNELS + channel;
-                    Eight value = eight_of(results[part] + block * 4, half);
-                    SECOND_EPILOGUE4(value.lower, channel, at)
-                    SECOND_EPILOGUE4(value.upper, channel + 4, at + 4)
+                    float values[8];
+                    take_neighbours(values, results[part] + block * 4, half);
+                    in_fours(values, [&](float4 &four, int v) {
+                        SECOND_EPILOGUE4(four, channel + v, at + v)
+                    });
                     if (pixel < pixels)
-                        STORE_HALF8(y, at, value.lower, value.upper);
+                        store_neighbours(y + at, values);
                 }
     }
 }

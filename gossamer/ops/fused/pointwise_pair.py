@@ -100,15 +100,14 @@ def _macros(tiling: PairTiling) -> dict[str, object]:
     """Return the macros that pointwise_pair.cu describes."""
     pair, tile = tiling.pair, tiling.tile
     operands = pair.first.epilogue.operands
-    copier, multiplier = 40, 232
     return {
         "HALVES": 1, "TILE_M": SLICE, "CHANNELS": pair.first.channels,
         "WIDE": pair.first.out_channels, "OUT_CHANNELS": pair.second.out_channels,
-        "INPUTS": tile.inputs, "SLOTS": tile.slots, "KEEPS_WEIGHTS": int(not tile.weight_slots),
-        "WEIGHT_SLOTS": tile.weight_slots or tiling.slices, "ADDS": int("tensor" in operands),
+        "INPUTS": tile.inputs, "SLOTS": tile.slots, "WEIGHT_SLOTS": tile.weight_slots,
+        "ADDS": int("tensor" in operands),
         "ADDED": f"first_operand{operands.index('tensor')}" if "tensor" in operands else "x",
         "WRITES_WIDE": int(pair.problem.exits == BOTH),
-        "COPIER_REGISTERS": copier, "MULTIPLIER_REGISTERS": multiplier,
+        "COPIER_REGISTERS": 40, "MULTIPLIER_REGISTERS": 232,
         **epilogue_macros(pair.first.epilogue, tensor_dtype="float16", prefix="FIRST_"),
         **epilogue_macros(pair.second.epilogue, prefix="SECOND_")}
 
@@ -161,10 +160,7 @@ class PointwisePair:
 
     @property
     def input(self) -> int:
-        """The fusion's input that the first layer adds.
-
-        0 where the first layer adds no tensor.
-        """
+        """The fusion's input that the first layer convolves."""
         return self.problem.entries.index(self.problem.sources[0][0])
 
     @property

@@ -32,6 +32,7 @@
 #endif
 
 #include "dialect/common.h"
+#include "mma/neighbours.h"
 #include "mma/precisions.h"
 #include "ptx/cp_async.h"
 #include "ptx/griddepcontrol.h"
@@ -129,27 +130,6 @@ INLINE uint4 load_fragment(const REAL *lines, int first, int step)
     }
 }
 
-/* Stores neighbouring results. */
-INLINE void store(RESULT *to, const float (&values)[C_AT_ONCE])
-{
-#if ROUNDS && C_AT_ONCE == 8
-    STORE_HALF8(to, 0, MAKE4(values[0], values[1], values[2], values[3]),
-                MAKE4(values[4], values[5], values[6], values[7]));
-#elif ROUNDS && C_AT_ONCE == 4
-    STORE_HALF4(to, 0, MAKE4(values[0], values[1], values[2], values[3]));
-#elif ROUNDS && C_AT_ONCE == 2
-    *(uint *)to = two_halves(values[0], values[1]);
-#elif ROUNDS
-    STORE_HALF(to, 0, values[0]);
-#elif C_AT_ONCE == 4
-    STORE4(to, MAKE4(values[0], values[1], values[2], values[3]));
-#elif C_AT_ONCE == 2
-    *(float2 *)to = make_float2(values[0], values[1]);
-#else
-    *to = values[0];
-#endif
-}
-
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void matmul_mma(
     const REAL *a, const REAL *b, RESULT *RESTRICT c, int rows, int columns,
     int inner, int a_stride, int b_stride, BATCH_PARAMETERS)
@@ -245,7 +225,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void matmul_mma(
 #endif
                 }
             }
-            store(c + (size_t)(row0 + row) * columns + column0 + column, values);
+            store_neighbours(c + (size_t)(row0 + row) * columns + column0 + column, values);
         }
     }
 }

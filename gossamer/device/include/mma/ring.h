@@ -54,6 +54,15 @@ template <int slots> INLINE Ring<slots> ring_at(ulong *barriers)
     return {barriers, barriers + slots, 0, 0, barriers + slots};
 }
 
+/* Returns a ring of `slots` slots, or, where `slots` is 0, a slot for each of `parts` parts. */
+template <int slots> INLINE auto slots_at(ulong *barriers, [[maybe_unused]] int parts)
+{
+    if constexpr (slots > 0)
+        return ring_at<slots>(barriers);
+    else
+        return KeptSlots{barriers, parts, 0};
+}
+
 /* Initialises the barriers, which one work-item does. fills: the arrivals that fill a slot. reads:
  * the arrivals that release a slot. Then fence_mbarrier_init and a barrier of the work-group are
  * needed. */
@@ -117,6 +126,21 @@ template <int slots> INLINE void advance(Ring<slots> &ring)
 [[maybe_unused]] INLINE void advance(KeptSlots &kept)
 {
     kept.slot++;
+}
+
+/* Copies the parts of a tile, of `bytes` bytes each, to slots in turn, by one work-item. to: the
+ * first slot in shared memory. from: the first part. distance: words of 16 bytes from a part to the
+ * next. There is at least one part, whose copy does not wait for their number. */
+template <int bytes, class Slots>
+INLINE void copy_parts(Slots &slots, uint to, const uint4 *from, int distance, int parts)
+{
+    int part = 0;
+    do {
+        producer_acquire(slots);
+        start_bulk_copy(to + slots.slot * bytes, from, bytes, filled_barrier(slots));
+        from += distance;
+        advance(slots);
+    } while (++part < parts);
 }
 
 /* Says that the slot before the next one has been read: once for the whole warp where wgmma alone

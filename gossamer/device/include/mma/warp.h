@@ -17,6 +17,14 @@
     return packed;
 }
 
+/* max.NaN.f16x2: returns the larger of two numbers in each half, or NaN where one is NaN. */
+[[maybe_unused]] INLINE uint larger_halves(uint a, uint b)
+{
+    uint result;
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+}
+
 /* Returns the bits of a float rounded to the 11 significant bits that TF32 keeps, for tensor cores,
  * which truncate it: half of the last of these bits is added. NaN and infinity stay what they
  * are. */

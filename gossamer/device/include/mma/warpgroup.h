@@ -23,32 +23,18 @@ typedef uint4 WarpgroupPixels;
 #endif
 
 /* wgmma.mma_async: multiplies 64 lines of x with TILE_M lines of weights, of which there is the
- * matrix descriptor, over one step of K. Lane l of warp w gets sums of lines i and i + 8 of x,
+ * matrix descriptor, over one step of K. adds: 0 where the sums begin with this product (float16
+ * only), otherwise 1. Lane l of warp w gets sums of lines i and i + 8 of x,
  * where i is 16 * (w % 4) + l / 4: within 16 lines, a warp's lanes hold the sums in the order of
  * mma. */
 [[maybe_unused]] INLINE void wgmma(float (&sums)[TILE_M / 8][4], const WarpgroupPixels &x,
-                                   ulong weights)
+                                   ulong weights, [[maybe_unused]] int adds = 1)
 {
 #if HALVES
-    asm volatile(WGMMA_TEXT(WGMMA_SS, TILE_M) : WGMMA_SUMS(TILE_M) : "l"(x), "l"(weights), "r"(1));
+    asm volatile(WGMMA_TEXT(WGMMA_SS, TILE_M) : WGMMA_SUMS(TILE_M) : "l"(x), "l"(weights), "r"(adds));
 #else
     asm volatile(WGMMA_TEXT(WGMMA_RS, TILE_M)
                  : WGMMA_SUMS(TILE_M)
                  : "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "l"(weights));
 #endif
-}
-
-/* Values of eight neighbouring output channels. */
-struct Eight {
-    float4 lower, upper;
-};
-
-/* Returns a lane's sums of 32 lines of the right operand, whose order makes them neighbours. tiles:
- * the sums of these lines. half: 0 for the lane's first line of the left operand, 1 for the
- * second. */
-[[maybe_unused]] INLINE Eight eight_of(const float (*tiles)[4], int half)
-{
-    int i = half * 2;
-    return {MAKE4(tiles[0][i], tiles[0][i + 1], tiles[1][i], tiles[1][i + 1]),
-            MAKE4(tiles[2][i], tiles[2][i + 1], tiles[3][i], tiles[3][i + 1])};
 }

@@ -17,16 +17,23 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.conv2d.common import channels_in_memory, config_of, sizes_of, specs_in
+from gossamer.ops.conv2d.common import (
+    CYCLES_PER_MICROSECOND,
+    channels_in_memory,
+    config_of,
+    sizes_of,
+    specs_in,
+)
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, divisor
 from gossamer.ops.weights import Weights
+from gossamer.tensor import rounded_up
 
-MOST_PLACES = 2**30
+_MOST_PLACES = 2**30
 """The most places of all images, so that kernels can number them with 32-bit integers."""
-BARRIERS_BYTES = 1024
+_BARRIERS_BYTES = 1024
 """Bytes of shared memory for barriers, before the runs."""
 _MULTIPLE = 8
 """Channels that are copied, or stored, at once."""
@@ -128,8 +135,8 @@ def cannot_shift(problem: Conv2dProblem) -> str | None:
     if problem.channels % _MULTIPLE or problem.out_channels % _MULTIPLE:
         return (f"{problem.channels} to {problem.out_channels} channels, takes multiples of "
                 f"{_MULTIPLE}")
-    if problem.outputs[0].size and problem.batch * Places(problem).image > MOST_PLACES:
-        return f"more than {MOST_PLACES} pixels and pads"
+    if problem.outputs[0].size and problem.batch * Places(problem).image > _MOST_PLACES:
+        return f"more than {_MOST_PLACES} pixels and pads"
     return None
 
 
@@ -142,45 +149,109 @@ def slots_of(problem: Conv2dProblem) -> list[tuple[int, int]]:
     return [slots for slots in _SLOTS if several or slots[0] == 2]
 
 
-def run_pieces(problem: Conv2dProblem, tile_places: int) -> int:
-    """Return the number of places of the run of a tile, rounded up to an odd number."""
-    return (tile_places + Places(problem).halo) | 1
+class RunTile(abc.ABC):
+    """The sizes of a work-group's tile: the base of dense and of 2:4 sparse products.
 
-
-def run_bytes(problem: Conv2dProblem, tile_places: int, channels: int) -> int:
-    """Return the bytes of a slot for the run of a tile, in a number of input channels."""
-    nbytes = 2 * channels * run_pieces(problem, tile_places)
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-
-
-def geometry_arguments(problem: Conv2dProblem, variant: Variant, pieces: int, nbytes: int
-                       ) -> list[int]:
-    """Return the arguments for GEOMETRY_PARAMETERS of runs.h.
-
-    pieces, nbytes: the places, rounded up, and the bytes of a run.
+    slice: input channels that are copied at once.
+    run_slots: slots for runs.
+    weight_slots: slots for stages; 0 where all stages are kept.
+    place_step: ranges of places begin at multiples of this number.
+    start_us: expected microseconds before the first product and after the last store.
     """
+
+    slice: int
+    run_slots: int
+    weight_slots: int
+    place_step: ClassVar[int]
+    start_us: ClassVar[float]
+
+    @property
+    @abc.abstractmethod
+    def part(self) -> int:
+        """Output channels of a work-group."""
+
+    @property
+    @abc.abstractmethod
+    def tile_places(self) -> int:
+        """Places of a tile."""
+
+    @property
+    @abc.abstractmethod
+    def stage_bytes(self) -> int:
+        """Bytes of the weights of a tap and a slice."""
+
+    @abc.abstractmethod
+    def range_cycles(self, problem: Conv2dProblem, places: int) -> float:
+        """Return the cycles that a work-group is expected to take for a range of places."""
+
+    def parts(self, problem: Conv2dProblem) -> int:
+        """Return the number of parts of the output channels."""
+        return -(-problem.out_channels // self.part)
+
+    def slices(self, problem: Conv2dProblem) -> int:
+        """Return the number of slices of the input channels."""
+        return -(-problem.channels // self.slice)
+
+    def stages(self, problem: Conv2dProblem) -> int:
+        """Return the number of stages of a tile: one for each tap of each slice."""
+        return self.slices(problem) * problem.taps
+
+    def steps(self, problem: Conv2dProblem) -> int:
+        """Return the number of steps of `place_step` places, up to that of the last output."""
+        return Places(problem).last // self.place_step + 1
+
+    def grid(self, problem: Conv2dProblem, limits: Limits) -> tuple[int, int]:
+        """Return the number of ranges of places and the number of parts.
+
+        Each pair of a range and a part is a work-group. All work-groups run at once, unless there
+        are more parts than multiprocessors.
+        """
+        parts = self.parts(problem)
+        return max(1, min(self.steps(problem), limits.compute_units // parts)), parts
+
+    def run_pieces(self, problem: Conv2dProblem) -> int:
+        """Return the number of places of a run, rounded up to an odd number."""
+        return (self.tile_places + Places(problem).halo) | 1
+
+    def run_bytes(self, problem: Conv2dProblem) -> int:
+        """Return the bytes of a slot for a run."""
+        return rounded_up(2 * self.slice * self.run_pieces(problem), _ALIGNMENT)
+
+    def shared_bytes(self, problem: Conv2dProblem) -> int:
+        """Return the bytes of shared memory of a work-group."""
+        return (_BARRIERS_BYTES + self.run_slots * self.run_bytes(problem)
+                + (self.weight_slots or self.stages(problem)) * self.stage_bytes)
+
+    def copy_cycles(self, problem: Conv2dProblem, places: int) -> float:
+        """Return the cycles that copying all runs of a tile of some places takes."""
+        pieces = (places + Places(problem).halo) * self.slice // 8
+        return Places(problem).remainders * self.slices(problem) * (pieces / _COPIED_PIECES * _COPY)
+
+    def expected_us(self, problem: Conv2dProblem, limits: Limits) -> float:
+        """Return the estimated time of a launch in microseconds.
+
+        It is the start of the launch, and then the time of the busiest multiprocessor's tiles, or
+        the time of moving tensors that do not stay in the L2 cache, whichever is longer.
+        """
+        ranges, parts = self.grid(problem, limits)
+        cycles = self.range_cycles(problem, -(-self.steps(problem) // ranges) * self.place_step)
+        # waves, where there are more work-groups than multiprocessors
+        cycles *= -(-ranges * parts // limits.compute_units)
+        nbytes = 2 * sum(spec.size for spec in (*problem.inputs, *problem.outputs))
+        moved = nbytes / _MOVED_PER_MICROSECOND if nbytes > _CACHED_BYTES else 0.0
+        return self.start_us + max(cycles / CYCLES_PER_MICROSECOND, moved)
+
+
+def geometry_arguments(problem: Conv2dProblem, variant: Variant, tile: RunTile) -> list[int]:
+    """Return the arguments for GEOMETRY_PARAMETERS of runs.h."""
     places, (x, y) = Places(problem), (variant.inputs[0], variant.outputs[0])
     x_image, _, x_row, x_column = x.strides
     return [problem.batch * places.image, *divisor(places.image), *divisor(places.pitch),
-            places.halo, pieces, nbytes, problem.channels, problem.height, problem.width,
-            problem.out_height, problem.out_width, *problem.pads[:2], *problem.stride,
-            *problem.dilation, places.rows.remainders, places.columns.remainders,
-            x_image, x_row, x_column, x.offset, y.offset, channels_in_memory(y)]
-
-
-def copy_cycles(problem: Conv2dProblem, tile_places: int, channels: int) -> float:
-    """Return the cycles that copying the run of a tile takes, in a number of input channels."""
-    pieces = (tile_places + Places(problem).halo) * channels // 8
-    return pieces / _COPIED_PIECES * _COPY
-
-
-def moving_us(problem: Conv2dProblem) -> float:
-    """Return the microseconds in which device memory moves the tensors.
-
-    0 where they stay in the L2 cache.
-    """
-    nbytes = 2 * sum(spec.size for spec in (*problem.inputs, *problem.outputs))
-    return nbytes / _MOVED_PER_MICROSECOND if nbytes > _CACHED_BYTES else 0.0
+            places.halo, tile.run_pieces(problem), tile.run_bytes(problem), problem.channels,
+            problem.height, problem.width, problem.out_height, problem.out_width,
+            *problem.pads[:2], *problem.stride, *problem.dilation, places.rows.remainders,
+            places.columns.remainders, x_image, x_row, x_column, x.offset, y.offset,
+            channels_in_memory(y)]
 
 
 def registers(warpgroups: int) -> tuple[int, int]:
@@ -245,6 +316,10 @@ class ShiftedProduct(Algorithm):
                     precisions: Sequence[str]) -> Iterator[Variant]:
         return self.variants(problem, device) if "fp16" in precisions else iter(())
 
+    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
+        us: float = sizes_of(self.tile, variant).expected_us(problem, device.limits)
+        return us
+
     def kernel_sources(self, problem: Conv2dProblem, variant: Variant,
                        device: Device) -> tuple[KernelSource, ...]:
         return (self._source(problem, variant),) if variant.outputs[0].size else ()
@@ -260,8 +335,7 @@ class ShiftedProduct(Algorithm):
             (128 * (tile.warpgroups + 1), 1),
             (input_buffer(0), *self.packed(weights, problem, tile), output_buffer(0),
              *self.sizes(problem, tile), problem.out_channels,
-             *geometry_arguments(problem, variant, tile.run_pieces(problem),
-                                 tile.run_bytes(problem)),
+             *geometry_arguments(problem, variant, tile),
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)),
             tile.shared_bytes(problem))
         return State(problem, variant, device, [launch])

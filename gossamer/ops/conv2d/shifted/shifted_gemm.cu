@@ -7,16 +7,10 @@
  *
  * A unit is 64 places: the rows of a product of a warpgroup (four warps). A work-group computes
  * TILE_M output channels of a range of units, in tiles of up to TILE_UNITS units. The weights of a
- * tap and a slice of SLICE input channels are a stage. The stages of a run follow one another. The
- * slots for stages are a ring of WEIGHT_SLOTS slots. With KEEPS_WEIGHTS each stage has its own slot
- * instead, so that weights are copied only once.
+ * tap and a slice of SLICE input channels are a stage. The stages of a run follow one another.
  *
  * WARPGROUPS warpgroups multiply, each up to UNITS units of a tile. There are four more warps: one
- * copies weights, and three copy runs.
- *
- * KEEPS_WEIGHTS     1: each stage has its own slot and is copied once
- * WEIGHT_SLOTS      slots for stages, where weights are not kept
- * MULTIPLIER_REGISTERS, COPIER_REGISTERS   registers of a work-item that multiplies, or copies */
+ * copies weights, and three copy runs. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: operands are float16 */
@@ -25,8 +19,7 @@
 #define UNITS 1 /* units of a tile that a warpgroup multiplies, at most */
 #define SLICE 64 /* input channels that are copied at once */
 #define RUN_SLOTS 2 /* slots for runs */
-#define WEIGHT_SLOTS 0 /* slots for stages, where weights are not kept */
-#define KEEPS_WEIGHTS 1 /* 1: each stage has its own slot and is copied once */
+#define WEIGHT_SLOTS 0 /* slots for stages; 0: each stage has its own slot and is copied once */
 #define COPIER_REGISTERS 56 /* registers of a work-item that copies */
 #define MULTIPLIER_REGISTERS 224 /* registers of a work-item that multiplies */
 #endif
@@ -36,6 +29,8 @@
 #include "ptx/griddepcontrol.h"
 #include "ptx/mbarrier.h"
 #include "ptx/wgmma.h"
+#include "mma/neighbours.h"
+#include "mma/ring.h"
 #include "mma/warpgroup.h"
 #include "ops/conv2d/shifted/runs.h"
 #include "ops/epilogue.h"
@@ -45,11 +40,7 @@
 #define TILE_UNITS (WARPGROUPS * UNITS)
 #define STAGE_BYTES (SLICE * TILE_M * 2)
 
-#if KEEPS_WEIGHTS
-typedef KeptSlots Stages;
-#else
-typedef Ring<WEIGHT_SLOTS> Stages;
-#endif
+typedef decltype(slots_at<WEIGHT_SLOTS>(nullptr, 0)) Stages;
 
 /* The state of a consumer warpgroup, which multiplies: where runs and weights lie, and the slots
  * that it reads next. slices: the runs of a pair of remainders. step_h, step_w: rows and
@@ -143,11 +134,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     uint runs = shared_address(memory) + BARRIERS_BYTES;
     uint kept = runs + RUN_SLOTS * run_bytes;
     Ring<RUN_SLOTS> run_ring = ring_at<RUN_SLOTS>((ulong *)memory);
-#if KEEPS_WEIGHTS
-    Stages stage_ring = {(ulong *)memory + 2 * RUN_SLOTS, stages, 0};
-#else
-    Stages stage_ring = ring_at<WEIGHT_SLOTS>((ulong *)memory + 2 * RUN_SLOTS);
-#endif
+    Stages stage_ring = slots_at<WEIGHT_SLOTS>((ulong *)memory + 2 * RUN_SLOTS, stages);
     init_rings(run_ring, stage_ring, 4 * WARPGROUPS);
     int first_m = GROUP_ID(1) * TILE_M, ranges = GROUP_COUNT(0);
     int first_unit = (int)((INT64)units * GROUP_ID(0) / ranges);
@@ -156,15 +143,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     if (warp >= 4 * WARPGROUPS) {
         auto copy_stages = [&]() {
             const uint4 *source = weight + (size_t)GROUP_ID(1) * stages * (STAGE_BYTES / 16);
-            int copied_units = KEEPS_WEIGHTS ? 1 : last_unit - first_unit;
+            int copied_units = WEIGHT_SLOTS ? last_unit - first_unit : 1;
             for (int unit = 0; unit < copied_units; unit += TILE_UNITS)
-                for (int stage = 0; stage < stages; stage++) {
-                    producer_acquire(stage_ring);
-                    start_bulk_copy(kept + stage_ring.slot * STAGE_BYTES,
-                                    source + stage * (STAGE_BYTES / 16), STAGE_BYTES,
-                                    filled_barrier(stage_ring));
-                    advance(stage_ring);
-                }
+                copy_parts<STAGE_BYTES>(stage_ring, kept, source, STAGE_BYTES / 16, stages);
         };
         copy_operands(warp, copy_stages, x, geometry, first_unit * UNIT, last_unit * UNIT,
                       TILE_UNITS * UNIT, slices, runs, run_ring);
@@ -202,15 +183,17 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
         UNROLL for (int block = 0; block < TILE_M / 32; block++)
             UNROLL for (int i = 0; i < UNITS; i++)
                 UNROLL for (int half = 0; half < 2; half++) {
-                    Eight value = eight_of(sums[i] + block * 4, half);
+                    float values[8];
+                    take_neighbours(values, sums[i] + block * 4, half);
                     int channel = first_m + block * 32 + (int)lane % 4 * 8;
                     bool stored = index[i][half] >= 0 && channel < out_channels;
                     channel = channel < out_channels ? channel : 0;
                     int at = (stored ? index[i][half] : y_first) + channel;
-                    EPILOGUE4(value.lower, channel, at)
-                    EPILOGUE4(value.upper, channel + 4, at + 4)
+                    in_fours(values, [&](float4 &four, int v) {
+                        EPILOGUE4(four, channel + v, at + v)
+                    });
                     if (stored)
-                        STORE_HALF8(y, at, value.lower, value.upper);
+                        store_neighbours(y + at, values);
                 }
     }
 }

@@ -42,6 +42,7 @@
 #include "ptx/mbarrier.h"
 #include "ptx/stmatrix.h"
 #include "ptx/wgmma.h"
+#include "mma/ring.h"
 #include "mma/warp.h"
 #include "mma/warpgroup_sparse.h"
 #include "ops/conv2d/shifted/runs.h"
@@ -151,17 +152,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
     if (warp >= 4 * WARPGROUPS) {
         auto copy_stages = [&]() {
             int stages = stage_counts[part];
-            for (int tile = first; tile < last; tile += TILE_PLACES) {
-                const uint4 *source = weight + part * (STAGE_BYTES / 16);
-                int stage = 0;
-                do { /* a part has a stage at least, whose copy does not wait for their number */
-                    producer_acquire(stage_ring);
-                    start_bulk_copy(weights + stage_ring.slot * STAGE_BYTES, source, STAGE_BYTES,
-                                    filled_barrier(stage_ring));
-                    source += GROUP_COUNT(1) * (STAGE_BYTES / 16);
-                    advance(stage_ring);
-                } while (++stage < stages);
-            }
+            for (int tile = first; tile < last; tile += TILE_PLACES)
+                copy_parts<STAGE_BYTES>(stage_ring, weights, weight + part * (STAGE_BYTES / 16),
+                                        GROUP_COUNT(1) * (STAGE_BYTES / 16), stages);
         };
         copy_operands(warp, copy_stages, x, geometry, first, last, TILE_PLACES, slices, runs,
                       run_ring);

@@ -13,19 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device
+from gossamer.device.base import Buffer
 from gossamer.device.limits import Limits
-from gossamer.ops.algorithm import Variant
-from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND, rounded, sizes_of
+from gossamer.ops.conv2d.common import rounded
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.shifted.product import (
-    BARRIERS_BYTES,
     Places,
+    RunTile,
     ShiftedProduct,
-    copy_cycles,
-    moving_us,
-    run_bytes,
-    run_pieces,
     slots_of,
     stage_order,
 )
@@ -38,7 +33,7 @@ _MOST_KEPT = 100
 
 
 @dataclass(frozen=True)
-class ShiftedTile:
+class ShiftedTile(RunTile):
     """The sizes of a work-group's tile.
 
     columns: columns of a product, the output channels of a work-group.
@@ -56,45 +51,40 @@ class ShiftedTile:
     run_slots: int
     weight_slots: int
 
+    place_step = ROWS
+    start_us = 2.6
+
     @property
-    def tile_units(self) -> int:
-        """Units of a tile."""
-        return self.units * self.warpgroups
+    def part(self) -> int:
+        return self.columns
+
+    @property
+    def tile_places(self) -> int:
+        return ROWS * self.units * self.warpgroups
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of the weights of a tap and a slice."""
         return 2 * self.slice * self.columns
 
-    def stages(self, problem: Conv2dProblem) -> int:
-        """Return the number of stages of a tile: one for each tap of each slice."""
-        return self.slices(problem) * problem.taps
+    def range_cycles(self, problem: Conv2dProblem, places: int) -> float:
+        full, rest = divmod(places, self.tile_places)
+        cycles = full * self._tile_cycles(problem, self.tile_places)
+        return cycles + self._tile_cycles(problem, rest) if rest else cycles
 
-    def slices(self, problem: Conv2dProblem) -> int:
-        """Return the number of slices of the input channels."""
-        return -(-problem.channels // self.slice)
+    def _tile_cycles(self, problem: Conv2dProblem, places: int) -> float:
+        """Return the cycles of a tile of some places.
 
-    def run_pieces(self, problem: Conv2dProblem) -> int:
-        """Return the number of places of a run, rounded up to an odd number."""
-        return run_pieces(problem, ROWS * self.tile_units)
-
-    def run_bytes(self, problem: Conv2dProblem) -> int:
-        """Return the bytes of a slot for a run."""
-        return run_bytes(problem, ROWS * self.tile_units, self.slice)
-
-    def shared_bytes(self, problem: Conv2dProblem) -> int:
-        """Return the bytes of shared memory of a work-group."""
-        return (BARRIERS_BYTES + self.run_slots * self.run_bytes(problem)
-                + (self.weight_slots or self.stages(problem)) * self.stage_bytes)
-
-    def grid(self, problem: Conv2dProblem, limits: Limits) -> tuple[int, int]:
-        """Return the number of ranges of units and the number of parts of the output channels.
-
-        Each pair of a range and a part is a work-group. All work-groups run at once, unless there
-        are more parts than multiprocessors.
+        They are a constant, the copies of its runs, and the products. Products take as long as the
+        tensor cores need for all warpgroups, or as one warpgroup needs to start its own products,
+        whichever is longer.
         """
-        parts = -(-problem.out_channels // self.columns)
-        return max(1, min(units_of(problem), limits.compute_units // parts)), parts
+        units = places // ROWS
+        # the rows and the columns of a product are both read from shared memory
+        product = max(self.columns / 2, 16 + self.columns / 4)
+        of_a_group = -(-units // self.warpgroups)
+        return (_TILE + self.copy_cycles(problem, places)
+                + self.stages(problem) * self.slice // 16
+                * max(units * product, of_a_group * (_ISSUE_CYCLES + _ISSUE_SHARE * product)))
 
 
 _SHAPES = ((64, 2, 2), (64, 2, 1), (128, 2, 2), (128, 2, 1), (256, 2, 1), (256, 1, 1))
@@ -106,8 +96,6 @@ line of 128 bytes."""
 # The rates below were fitted to 54 measured times of ResNet-50's 3x3 layers in batches of 64 and 8
 # on an H200. On another device they only decide the order in which tiles are tried: the tuner
 # corrects the scale of an algorithm's estimates by its measurements.
-_START_US = 2.6
-"""Microseconds before the first product and after the last store."""
 _ISSUE_CYCLES, _ISSUE_SHARE = 25, 0.59
 """A single warpgroup starts a product every _ISSUE_CYCLES + _ISSUE_SHARE * c cycles, where c is the
 number of cycles that the tensor cores take for the product."""
@@ -126,15 +114,11 @@ class ShiftedGemmMma(ShiftedProduct):
         tiles = (_largest(problem, limits, *shape) for shape in _SHAPES
                  if shape[0] < problem.out_channels + ROWS)
         return sorted((tile for tile in tiles if tile is not None),
-                      key=lambda tile: _expected_us(problem, tile, limits))
-
-    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
-        return _expected_us(problem, sizes_of(ShiftedTile, variant), device.limits)
+                      key=lambda tile: tile.expected_us(problem, limits))
 
     def macros(self, tile: ShiftedTile) -> Mapping[str, int]:
         return {"TILE_M": tile.columns, "WARPGROUPS": tile.warpgroups, "UNITS": tile.units,
-                "SLICE": tile.slice, "RUN_SLOTS": tile.run_slots, "WEIGHT_SLOTS": tile.weight_slots,
-                "KEEPS_WEIGHTS": int(not tile.weight_slots)}
+                "SLICE": tile.slice, "RUN_SLOTS": tile.run_slots, "WEIGHT_SLOTS": tile.weight_slots}
 
     def packed(self, weights: Weights, problem: Conv2dProblem, tile: ShiftedTile) -> list[Buffer]:
         return [weights.packed(f"stages for shifted_gemm_mma {tile.slice} {tile.columns}",
@@ -142,13 +126,8 @@ class ShiftedGemmMma(ShiftedProduct):
 
     def sizes(self, problem: Conv2dProblem, tile: ShiftedTile) -> Sequence[int]:
         places = Places(problem)
-        return (units_of(problem), *problem.kernel, places.rows.step, places.columns.step,
+        return (tile.steps(problem), *problem.kernel, places.rows.step, places.columns.step,
                 tile.slices(problem))
-
-
-def units_of(problem: Conv2dProblem) -> int:
-    """Return the number of units of ROWS places, up to the unit of the last output."""
-    return Places(problem).last // ROWS + 1
 
 
 def _largest(problem: Conv2dProblem, limits: Limits, columns: int, warpgroups: int, units: int
@@ -167,39 +146,6 @@ def _largest(problem: Conv2dProblem, limits: Limits, columns: int, warpgroups: i
     return None
 
 
-def _expected_us(problem: Conv2dProblem, tile: ShiftedTile, limits: Limits) -> float:
-    """Return the estimated time of a launch in microseconds.
-
-    It is the start of the launch, and then the time of the busiest multiprocessor's tiles, or the
-    time of moving tensors that do not stay in the L2 cache, whichever is longer.
-    """
-    ranges, parts = tile.grid(problem, limits)
-    full, rest = divmod(-(-units_of(problem) // ranges), tile.tile_units)
-    cycles = full * _cycles(problem, tile, tile.tile_units)
-    if rest:
-        cycles += _cycles(problem, tile, rest)
-    # waves, where there are more work-groups than multiprocessors
-    cycles *= -(-ranges * parts // limits.compute_units)
-    return _START_US + max(cycles / CYCLES_PER_MICROSECOND, moving_us(problem))
-
-
-def _cycles(problem: Conv2dProblem, tile: ShiftedTile, units: int) -> float:
-    """Return the cycles of a tile with `units` units.
-
-    They are a constant, the copies of its runs, and the products. Products take as long as the
-    tensor cores need for all warpgroups, or as one warpgroup needs to start its own products,
-    whichever is longer.
-    """
-    stages = tile.stages(problem)
-    # the rows and the columns of a product are both read from shared memory
-    product = max(tile.columns / 2, 16 + tile.columns / 4)
-    of_a_group = -(-units // tile.warpgroups)
-    runs = Places(problem).remainders * tile.slices(problem)
-    return (_TILE + runs * copy_cycles(problem, units * ROWS, tile.slice)
-            + stages * tile.slice // 16
-            * max(units * product, of_a_group * (_ISSUE_CYCLES + _ISSUE_SHARE * product)))
-
-
 def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
                   tile: ShiftedTile) -> np.ndarray:
     """Return the weights in stages, in the order of `stage_order`.
@@ -209,8 +155,7 @@ def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
     in the order of `implicit_gemm.packed_lines`: line 8 f + 2 q + j of the 32 belongs to channel 8
     q + 2 f + j.
     """
-    parts = -(-problem.out_channels // tile.columns)
-    slices = tile.slices(problem)
+    parts, slices = tile.parts(problem), tile.slices(problem)
     padded = np.zeros((parts * tile.columns, slices * tile.slice, *problem.kernel), np.float32)
     padded[:problem.out_channels, :problem.channels] = arrays["weight"]
     # axes: part, block, lane % 4, fragment, value of a pair, slice, chunk, value, tap

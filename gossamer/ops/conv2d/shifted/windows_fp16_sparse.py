@@ -20,17 +20,12 @@ import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.device.limits import Limits
-from gossamer.ops.algorithm import Variant
-from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND, rounded, sizes_of
+from gossamer.ops.conv2d.common import rounded
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.shifted.product import (
-    BARRIERS_BYTES,
     Places,
+    RunTile,
     ShiftedProduct,
-    copy_cycles,
-    moving_us,
-    run_bytes,
-    run_pieces,
     slots_of,
     stage_order,
 )
@@ -46,14 +41,12 @@ SLICE = 64
 ROWS = 64
 """Output channels of a product. A product is one wgmma instruction of a warpgroup, over 32 input
 channels."""
-EIGHT = 8
-"""Ranges of places begin at multiples of this number."""
 STAGE_HEADER = 16
 """Bytes of a stage that say by how many places its tap is shifted."""
 
 
 @dataclass(frozen=True)
-class SparseTile:
+class SparseTile(RunTile):
     """The sizes of a work-group's tile.
 
     places: places of a product, a multiple of 32.
@@ -69,6 +62,10 @@ class SparseTile:
     run_slots: int
     weight_slots: int
 
+    slice = SLICE
+    place_step = 8
+    start_us = 1.8
+
     @property
     def warpgroups(self) -> int:
         """Warpgroups that multiply."""
@@ -76,12 +73,10 @@ class SparseTile:
 
     @property
     def part(self) -> int:
-        """Output channels of a work-group."""
         return ROWS * self.channel_warpgroups
 
     @property
     def tile_places(self) -> int:
-        """Places of a tile."""
         return self.places * self.place_warpgroups
 
     @property
@@ -89,32 +84,27 @@ class SparseTile:
         """Bytes of a stage: values, their places among four, and the header."""
         return (ROWS * SLICE + ROWS * SLICE // 8) * self.channel_warpgroups + STAGE_HEADER
 
-    def parts(self, problem: Conv2dProblem) -> int:
-        """Return the number of parts of the output channels."""
-        return -(-problem.out_channels // self.part)
-
     def shared_bytes(self, problem: Conv2dProblem) -> int:
-        """Return the bytes of shared memory of a work-group."""
-        return (BARRIERS_BYTES + self.run_slots * self.run_bytes(problem)
-                + self.weight_slots * self.stage_bytes
+        # behind the stages results are transposed, of which each place has an index
+        return (super().shared_bytes(problem)
                 + self.warpgroups * self.places * (2 * ROWS + _INDEX_BYTES))
 
-    def run_pieces(self, problem: Conv2dProblem) -> int:
-        """Return the number of places of a run, rounded up to an odd number."""
-        return run_pieces(problem, self.tile_places)
+    def range_cycles(self, problem: Conv2dProblem, places: int) -> float:
+        tiles = -(-places // self.tile_places)
+        stage = max(_STAGE + _STAGE_PLACE * self.places,
+                    _SHORT_STAGE + _SHORT_STAGE_PLACE * self.places)
+        copies = self.copy_cycles(problem, self.tile_places)
+        return tiles * (_TILE + copies * _COPY_SHARE + self.expected_stages(problem) * stage)
 
-    def run_bytes(self, problem: Conv2dProblem) -> int:
-        """Return the bytes of a slot for a run."""
-        return run_bytes(problem, self.tile_places, SLICE)
+    def expected_stages(self, problem: Conv2dProblem) -> float:
+        """Return the number of stages of a part that are expected.
 
-    def grid(self, problem: Conv2dProblem, limits: Limits) -> tuple[int, int]:
-        """Return the number of ranges of places and the number of parts.
-
-        Each pair of a range and a part is a work-group. All work-groups run at once, unless there
-        are more parts than multiprocessors.
+        It follows from the share of fours of neighbours with more than two nonzeros, as if these
+        fours were at random positions.
         """
-        parts = self.parts(problem)
-        return max(1, min(eights_of(problem), limits.compute_units // parts)), parts
+        fours = self.part * SLICE // 4
+        second = 1.0 - (1.0 - min(1.0, problem.weights_info.crowded)) ** fours
+        return self.stages(problem) * (1.0 + second)
 
 
 _INDEX_BYTES = 4
@@ -128,8 +118,6 @@ _MOST_TILES = 4
 # The rates below were fitted to 176 measured times of ResNet-50's 3x3 layers, with three patterns
 # of weights in batches of 64, 8 and 1 on an H200, within 5.3% rms. On another device they only
 # decide the order in which tiles are tried.
-_START_US = 1.8
-"""Microseconds before the first product and after the last store."""
 _TILE = 3100
 """Cycles of a tile that neither its products nor its copies hide."""
 _COPY_SHARE = 0.36
@@ -158,7 +146,7 @@ class ShiftedSparseMma(ShiftedProduct):
         if reason is not None or problem.outputs[0].size == 0:
             return reason
         fastest = self.tiles(problem, device.limits)[0]
-        if expected_stages(problem, fastest) > _MOST_PRODUCTS * fewest_stages(problem):
+        if fastest.expected_stages(problem) > _MOST_PRODUCTS * fastest.stages(problem):
             return (f"{problem.weights_info.crowded:.2%} of all fours of neighbouring input "
                     "channels have more than two nonzeros, so that it would multiply most of the "
                     "weights twice")
@@ -168,11 +156,8 @@ class ShiftedSparseMma(ShiftedProduct):
         tiles = [tile for places in _PLACES for across, along in _WARPGROUPS
                  if across == 1 or problem.out_channels > ROWS
                  if (tile := _largest(problem, limits, places, across, along)) is not None]
-        tiles.sort(key=lambda tile: _expected_us(problem, tile, limits))
+        tiles.sort(key=lambda tile: tile.expected_us(problem, limits))
         return tiles[:_MOST_TILES]
-
-    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
-        return _expected_us(problem, sizes_of(SparseTile, variant), device.limits)
 
     def macros(self, tile: SparseTile) -> Mapping[str, int]:
         return {"TILE_N": tile.places, "CHANNEL_WARPGROUPS": tile.channel_warpgroups,
@@ -185,12 +170,7 @@ class ShiftedSparseMma(ShiftedProduct):
                 for name, pack in (("stages", packed_stages), ("numbers of stages", stage_counts))]
 
     def sizes(self, problem: Conv2dProblem, tile: SparseTile) -> Sequence[int]:
-        return eights_of(problem), slices_of(problem)
-
-
-def eights_of(problem: Conv2dProblem) -> int:
-    """Return the number of eights of places, up to the eight of the last output."""
-    return Places(problem).last // EIGHT + 1
+        return tile.steps(problem), tile.slices(problem)
 
 
 def _largest(problem: Conv2dProblem, limits: Limits, places: int, across: int, along: int
@@ -199,46 +179,6 @@ def _largest(problem: Conv2dProblem, limits: Limits, places: int, across: int, a
     tiles = (SparseTile(places, across, along, *slots) for slots in slots_of(problem) if slots[1])
     return next((tile for tile in tiles
                  if tile.shared_bytes(problem) <= limits.shared_bytes_opt_in), None)
-
-
-def slices_of(problem: Conv2dProblem) -> int:
-    """Return the number of slices of the input channels."""
-    return -(-problem.channels // SLICE)
-
-
-def fewest_stages(problem: Conv2dProblem) -> int:
-    """Return the number of stages of a part of 2:4 sparse weights."""
-    return slices_of(problem) * problem.taps
-
-
-def expected_stages(problem: Conv2dProblem, tile: SparseTile) -> float:
-    """Return the number of stages of a part that are expected.
-
-    It follows from the share of fours of neighbours with more than two nonzeros, as if these fours
-    were at random positions.
-    """
-    fours = tile.part * SLICE // 4
-    second = 1.0 - (1.0 - min(1.0, problem.weights_info.crowded)) ** fours
-    return fewest_stages(problem) * (1.0 + second)
-
-
-def _expected_us(problem: Conv2dProblem, tile: SparseTile, limits: Limits) -> float:
-    """Return the estimated time of a launch in microseconds.
-
-    It is the start of the launch, and then the time of the busiest multiprocessor's tiles, or the
-    time of moving tensors that do not stay in the L2 cache, whichever is longer.
-    """
-    ranges, parts = tile.grid(problem, limits)
-    tiles = -(-(-(-eights_of(problem) // ranges) * EIGHT) // tile.tile_places)
-    stage = max(_STAGE + _STAGE_PLACE * tile.places,
-                _SHORT_STAGE + _SHORT_STAGE_PLACE * tile.places)
-    runs = Places(problem).remainders * slices_of(problem)
-    copies = runs * copy_cycles(problem, tile.tile_places, SLICE)
-    cycles = (_TILE + copies * _COPY_SHARE
-              + expected_stages(problem, tile) * stage)
-    # waves, where there are more work-groups than multiprocessors
-    cycles *= tiles * -(-ranges * parts // limits.compute_units)
-    return _START_US + max(cycles / CYCLES_PER_MICROSECOND, moving_us(problem))
 
 
 _FOURS = SLICE // 4
@@ -271,7 +211,7 @@ def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile
     Parts with fewer stages than others end with zeros, which are not read.
     """
     weight = _fours_of(arrays, problem, tile)
-    run, _, row, column = stage_order(problem, slices_of(problem))
+    run, _, row, column = stage_order(problem, tile.slices(problem))
     passes = _passes(weight)
     present = _present(passes, run)
     part, number, second = np.argwhere(present).T
@@ -296,7 +236,7 @@ def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile
 def stage_counts(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile: SparseTile
                  ) -> np.ndarray:
     """Return the number of stages of each part."""
-    run = stage_order(problem, slices_of(problem))[0]
+    run = stage_order(problem, tile.slices(problem))[0]
     return _counts(_present(_passes(_fours_of(arrays, problem, tile)), run))
 
 
@@ -310,7 +250,7 @@ def _fours_of(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile: Sp
 
     Channels of padding have zeros, and stages are in the order of `stage_order`.
     """
-    parts, slices = tile.parts(problem), slices_of(problem)
+    parts, slices = tile.parts(problem), tile.slices(problem)
     padded = np.zeros((parts * tile.part, slices * SLICE, *problem.kernel), np.float32)
     padded[:problem.out_channels, :problem.channels] = arrays["weight"]
     _, part_slice, row, column = stage_order(problem, slices)

@@ -43,6 +43,7 @@
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 #include "ptx/cp_async.h"
+#include "mma/neighbours.h"
 #include "mma/warp.h"
 #include "ops/epilogue.h"
 #include "ops/image.h"
@@ -188,26 +189,17 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
                     int place = (GROUP_ID(2) * out_height + row) * out_width + column;
                     int index = (exists ? place : 0) * out_channels + channel;
                     float values[LANE_CHANNELS];
+                    take_neighbours(values, sums[m] + group * GROUP_TILES, half);
+#if LANE_CHANNELS >= 4
+                    in_fours(values, [&](float4 &four, int i) {
+                        EPILOGUE4(four, channel + i, index + i)
+                    });
+#else
                     UNROLL for (int i = 0; i < LANE_CHANNELS; i++)
-                        values[i] = sums[m][group * GROUP_TILES + i / 2][2 * half + i % 2];
-#if LANE_CHANNELS == 2
-                    EPILOGUE(values[0], channel, index)
-                    EPILOGUE(values[1], channel + 1, index + 1)
-                    if (exists)
-                        *(uint *)(y + index) = two_halves(values[0], values[1]);
-#else
-                    float4 lower = MAKE4(values[0], values[1], values[2], values[3]);
-                    EPILOGUE4(lower, channel, index)
-#if LANE_CHANNELS == 4
-                    if (exists)
-                        STORE_HALF4(y, index, lower);
-#else
-                    float4 upper = MAKE4(values[4], values[5], values[6], values[7]);
-                    EPILOGUE4(upper, channel + 4, index + 4)
-                    if (exists)
-                        STORE_HALF8(y, index, lower, upper);
+                        EPILOGUE(values[i], channel + i, index + i)
 #endif
-#endif
+                    if (exists)
+                        store_neighbours(y + index, values);
                 }
         }
     }

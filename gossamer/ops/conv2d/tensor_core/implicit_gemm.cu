@@ -23,12 +23,7 @@
  *
  * x and y begin at the elements x_first and y_first of their buffers. In NHWC a pixel of y has
  * y_channels channels in memory; where y is a part of a larger tensor, y_channels includes the
- * channels of other tensors.
- *
- * HALVES            1: x, weight, y and the epilogue's tensor operands are 16-bit floats; 0: they
- *                   are floats, which are read as TF32
- * STAGED            1: the epilogue's one tensor operand, STAGED_OPERAND, is copied to shared
- *                   memory ahead, in stages after the stages of lines; OUT_VECTOR is then VECTOR */
+ * channels of other tensors. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* 1: the values of a pixel lie side by side in x; 0: k_table has an entry for every group of
@@ -50,12 +45,12 @@
 #include "ptx/ldmatrix.h"
 #include "ptx/mbarrier.h"
 #include "ptx/wgmma.h"
+#include "mma/neighbours.h"
 #include "mma/ring.h"
 #include "mma/warp.h"
 #include "ops/epilogue.h"
 #include "implicit_gemm_tile.h"
-#include "warpgroup_mma.h"
-#include "warp_mma.h"
+#include "multiply_stage.h"
 #include "partial_sums.h"
 
 #define COPIES (VECTOR / AT_ONCE) /* copies of a piece */
@@ -83,18 +78,6 @@
 #else
 #define UNIT_LINE(unit) ((unit) / 8)
 #define UNIT_PIECE(unit) ((unit) % 8)
-#endif
-
-#if OUT_VECTOR == 2
-/* Stores the values of two adjacent output channels. */
-INLINE void store_pair(REAL *target, float first, float second)
-{
-#if HALVES
-    *(uint *)target = two_halves(first, second);
-#else
-    *(float2 *)target = make_float2(first, second);
-#endif
-}
 #endif
 
 KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit_gemm(
@@ -324,30 +307,19 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
             int channel = group * out_channels + (of_group < out_channels ? of_group : 0);
             int index = y_first + (inside ? pixel : 0) * y_channels + channel;
             [[maybe_unused]] int operand_index = STAGED ? staged : index;
-#if OUT_VECTOR == 1
-            float value = values[v];
-            EPILOGUE(value, channel, operand_index)
-            if (inside)
-                STORE_REAL(y, index, value);
-#elif OUT_VECTOR == 2
-            float value = values[v], second = values[v + 1];
-            EPILOGUE(value, channel, operand_index)
-            EPILOGUE(second, channel + 1, operand_index + 1)
-            if (inside)
-                store_pair(y + index, value, second);
+            float stored[OUT_VECTOR];
+            UNROLL for (int i = 0; i < OUT_VECTOR; i++)
+                stored[i] = values[v + i];
+#if OUT_VECTOR >= 4
+            in_fours(stored, [&](float4 &four, int i) {
+                EPILOGUE4(four, channel + i, operand_index + i)
+            });
 #else
-            float4 value = MAKE4(values[v], values[v + 1], values[v + 2], values[v + 3]);
-            EPILOGUE4(value, channel, operand_index)
-#if OUT_VECTOR == 8
-            float4 other = MAKE4(values[4], values[5], values[6], values[7]);
-            EPILOGUE4(other, channel + 4, operand_index + 4)
-            if (inside)
-                STORE_HALF8(y, index, value, other);
-#else
-            if (inside)
-                STORE_REAL4(y, index, value);
+            UNROLL for (int i = 0; i < OUT_VECTOR; i++)
+                EPILOGUE(stored[i], channel + i, operand_index + i)
 #endif
-#endif
+            if (inside)
+                store_neighbours(y + index, stored);
         }
     };
 
@@ -372,24 +344,24 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #if WGMMA
             consumer_wait(reading);
             fence_proxy_async();
-            multiply_stage(sums, lines, weights, warp);
-            if (stage > start) {
-                wgmma_wait_group<1>();
-                release_previous<RELEASING_LANES>(reading);
-            }
-            advance(reading);
-        }
-        wgmma_wait_group<0>();
-        if (start < stop)
-            release_previous<RELEASING_LANES>(reading);
 #else
             cp_async_wait_group<LEAD - 1>();
             BARRIER();
             copy_ahead();
-            multiply_stage(sums, lines, weights, CEIL_DIV(pieces, 2) - stage * STEPS, warp_m, warp_p,
-                           warp_k, lane);
+#endif
+            multiply_stage(sums, lines, weights, CEIL_DIV(pieces, 2) - stage * STEPS, warp, lane);
+#if WGMMA
+            if (stage > start) {
+                wgmma_wait_group<1>();
+                release_previous<RELEASING_LANES>(reading);
+            }
+#endif
             advance(reading);
         }
+#if WGMMA
+        wgmma_wait_group<0>();
+        if (start < stop)
+            release_previous<RELEASING_LANES>(reading);
 #endif
 
         int tile_p = (int)QUOTIENT(tile, tiles_m);
@@ -408,8 +380,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
             UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
                 UNROLL for (int half = 0; half < 2; half++) {
                     float values[VECTOR];
-                    UNROLL for (int v = 0; v < VECTOR; v++)
-                        values[v] = sums[i][block * OF_BLOCK + v / 2][half * 2 + v % 2];
+                    take_neighbours(values, sums[i] + block * OF_BLOCK, half);
                     int row = (int)(FRAGMENT_LINE(i) + half * 8 + lane / 4), staged = 0;
 #if STAGED
                     int piece = (int)(warp_m * BLOCKS + block) * 4 + (int)lane % 4;

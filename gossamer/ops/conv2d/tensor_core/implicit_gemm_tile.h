@@ -19,14 +19,14 @@
  * A fragment is the sums of 16 pixels by 8 output channels; four lanes hold each of its rows. The
  * 4 * VECTOR output channels that these lanes hold in OF_BLOCK successive fragments are a block.
  * Where four or more channels are stored at once, the lines of a block are ordered so that the
- * channels of one lane are adjacent in memory.
- *
- * HALVES, KEEPS_WEIGHTS and STAGED are explained in implicit_gemm.cu. */
+ * channels of one lane are adjacent in memory. */
 
 #pragma once
 
 #if !defined CONFIGURED && !defined HALVES
-#define HALVES 1 /* 1: operands are 16-bit floats; 0: they are floats, which are read as TF32 */
+/* 1: x, weight, y and the epilogue's tensor operands are 16-bit floats; 0: they are floats, which are
+ * read as TF32 */
+#define HALVES 1
 #endif
 #if !defined CONFIGURED && !defined TILE_P
 #define TILE_P 128 /* output pixels of a tile */
@@ -37,7 +37,9 @@
 #define SLOTS 3 /* slots for the lines of a stage in shared memory */
 /* 1: a work-group keeps the weights of its output channels for all tiles */
 #define KEEPS_WEIGHTS 0
-#define STAGED 0 /* 1: the epilogue's tensor operand is copied to shared memory ahead */
+/* 1: the epilogue's one tensor operand, STAGED_OPERAND, is copied to shared memory ahead, in stages
+ * after the stages of lines; OUT_VECTOR is then VECTOR */
+#define STAGED 0
 #endif
 #if !defined CONFIGURED && !defined CLUSTER
 #define CLUSTER 1 /* work-groups that share the K range of a tile */

@@ -34,15 +34,7 @@ INLINE uint two_halves_from_0(float first, float second)
     return packed;
 }
 
-/* Two functions that compare two pairs of 16-bit floats: they return the pair of the larger numbers
- * and the pair of the smaller numbers, with NaN where a number is NaN. */
-INLINE uint larger_halves(uint a, uint b)
-{
-    uint result;
-    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
-    return result;
-}
-
+/* Returns the smaller of two numbers in each half, or NaN where one is NaN. */
 INLINE uint smaller_halves(uint a, uint b)
 {
     uint result;

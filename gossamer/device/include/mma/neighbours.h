@@ -1,0 +1,53 @@
+/* Results of a lane that lie side by side in memory: from sums, by the epilogue, to memory. */
+
+#pragma once
+
+#include "dialect/common.h"
+#include "mma/warp.h"
+
+/* Takes neighbours from a lane's sums. tiles: the sums of successive tiles of 8 columns, whose order
+ * makes the lane's columns neighbours. half: 0 for the lane's first row, 1 for the second. */
+template <int count>
+INLINE void take_neighbours(float (&values)[count], const float (*tiles)[4], int half)
+{
+    UNROLL for (int v = 0; v < count; v++)
+        values[v] = tiles[v / 2][half * 2 + v % 2];
+}
+
+/* Rewrites values four at a time, as EPILOGUE4 takes them. rewrite: function of a float4 and of the
+ * index of its first value. */
+template <int count, class Rewrite> INLINE void in_fours(float (&values)[count], Rewrite rewrite)
+{
+    UNROLL for (int v = 0; v < count; v += 4) {
+        float4 four = MAKE4(values[v], values[v + 1], values[v + 2], values[v + 3]);
+        rewrite(four, v);
+        values[v] = four.x;
+        values[v + 1] = four.y;
+        values[v + 2] = four.z;
+        values[v + 3] = four.w;
+    }
+}
+
+/* Stores 8, 4, 2 or 1 values as 16-bit floats, or 4, 2 or 1 as floats, at a multiple of their bytes.
+ */
+template <class Real, int count> INLINE void store_neighbours(Real *to, const float (&values)[count])
+{
+    auto four = [&](int v) {
+        return MAKE4(values[v], values[v + 1], values[v + 2], values[v + 3]);
+    };
+    constexpr bool halves = sizeof(Real) == 2;
+    if constexpr (count == 8)
+        STORE_HALF8(to, 0, four(0), four(4));
+    else if constexpr (count == 4 && halves)
+        STORE_HALF4(to, 0, four(0));
+    else if constexpr (count == 4)
+        STORE4(to, four(0));
+    else if constexpr (count == 2 && halves)
+        *(uint *)to = two_halves(values[0], values[1]);
+    else if constexpr (count == 2)
+        *(float2 *)to = make_float2(values[0], values[1]);
+    else if constexpr (halves)
+        STORE_HALF(to, 0, values[0]);
+    else
+        *to = values[0];
+}
