@@ -18,10 +18,6 @@ from gossamer.model.passes.optimise import optimise
 from gossamer.model.readers.onnx.reader import NEWEST_OPSET
 from tests.model.onnx_models import Input, compare, model, save, single, weights
 
-IMAGE = Input((2, 4, 7, 6))
-MATRIX = Input((3, 5))
-SQUARE = Input((2, 5, 5))
-
 
 def ints(*values: Any) -> np.ndarray:
     return np.array(values, np.int64)
