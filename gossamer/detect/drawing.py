@@ -85,12 +85,6 @@ class Area(NamedTuple):
     right: float
     bottom: float
 
-    def overlap(self, other: Area) -> float:
-        """Return the number of pixels that two rectangles share."""
-        width = min(self.right, other.right) - max(self.left, other.left)
-        height = min(self.bottom, other.bottom) - max(self.top, other.top)
-        return max(width, 0) * max(height, 0)
-
 
 def label_positions(boxes: Sequence[Area], sizes: Sequence[tuple[float, float]], width: float,
                     height: float) -> list[Area]:
@@ -110,13 +104,11 @@ def label_positions(boxes: Sequence[Area], sizes: Sequence[tuple[float, float]],
     for box, (label_width, label_height) in zip(boxes, sizes, strict=True):
         areas = [_at(left, top, label_width, label_height, width, height)
                  for left, top in _corners(box, label_width, label_height)]
-        free = next((area for area in areas if not _hidden(area, taken)), None)
-        if free is None:
+        if _hidden(areas, taken).all():
             grid = [_at(left, top, label_width, label_height, width, height)
                     for left, top in _grid(label_width, label_height, width, height)]
             areas += sorted(grid, key=partial(_distance, box))
-            free = min(areas, key=lambda area: _hidden(area, taken))
-        taken.append(free)
+        taken.append(areas[np.argmin(_hidden(areas, taken))])
     return taken
 
 
@@ -154,5 +146,8 @@ def _distance(box: Area, area: Area) -> float:
     return math.hypot(area.left - box.left, area.top - box.top)
 
 
-def _hidden(area: Area, taken: Sequence[Area]) -> float:
-    return sum(area.overlap(other) for other in taken)
+def _hidden(areas: Sequence[Area], taken: Sequence[Area]) -> np.ndarray:
+    """Return how many pixels of the taken areas each area would hide."""
+    new, old = np.reshape(areas, (-1, 1, 2, 2)), np.reshape(taken, (1, -1, 2, 2))
+    sides = np.minimum(new[:, :, 1], old[:, :, 1]) - np.maximum(new[:, :, 0], old[:, :, 0])
+    return np.maximum(sides, 0).prod(axis=2).sum(axis=1)

@@ -54,18 +54,3 @@ def test_a_network_that_runs_at_another_batch_size_only(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["bench", str(path), "--device", "host"])
     assert result.exit_code == 2
     assert "the file is written for batch 2 and does not run at 1" in result.stderr
-
-
-@pytest.mark.parametrize("words, message", [
-    (("absent.onnx",), "absent.onnx"),
-    (("mobilenet",), "mobilenet: expected a network (an ONNX file"),
-    (("mobilenet",), "pip install -e benchmarks/gossamer_bench"),
-    (("mobilenet_v2", "--seconds", "0"), "--seconds 0: expected more than 0"),
-    (("mobilenet_v2", "--against", "jax"), "no peer 'jax'; expected some of torch-eager"),
-    (("mobilenet_v2", "--batch", "0"), "--batch 0: expected sizes of 1 or more"),
-    (("mobilenet_v2", "--precision", "fp32,"), "--precision fp32,: expected some of fp32, tf32"),
-    (("mobilenet_v2", "--effort", "some"), "--effort some: expected quick, normal, max"),
-])
-def test_wrong_words(words: tuple[str, ...], message: str) -> None:
-    result = CliRunner().invoke(app, ["bench", *words, "--device", "host"])
-    assert result.exit_code == 2 and message in result.stderr, result.output

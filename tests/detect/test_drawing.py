@@ -21,7 +21,9 @@ def test_text_is_black_on_light_colours(colour: tuple[int, int, int],
 
 
 def _overlaps(labels: list[Area]) -> float:
-    return sum(first.overlap(second) for first, second in itertools.combinations(labels, 2))
+    return sum(max(min(first.right, second.right) - max(first.left, second.left), 0)
+               * max(min(first.bottom, second.bottom) - max(first.top, second.top), 0)
+               for first, second in itertools.combinations(labels, 2))
 
 
 def test_a_label_is_above_its_box() -> None:

@@ -208,7 +208,6 @@ def _gz_pairs() -> list[Files]:
 
 _GZIP = ("is cut short or damaged",)
 _ONNX = ("not readable", "holds no network")
-_ZIP = ("is cut short", "no .npz file", "is no .npy file", "cannot be read as a .npy array")
 _IMAGE = ("not an image",)
 _CHECKPOINT = b"gossamer checkpoint 3\n"
 

@@ -23,7 +23,7 @@ from gossamer.plan.lower.rules import lower
 from tests.golden import Golden
 from tests.model import torch_files as torch
 from tests.model.onnx_models import model
-from tests.model.readers.darknet.networks import conv, net
+from tests.model.readers.darknet.networks import conv, head, net, section
 from tests.model.readers.operator_cases import TABLES, cases, needs_onnx
 from tests.model.readers.test_unpickle import BAD_TENSORS, WEIGHT
 
@@ -47,7 +47,9 @@ def kinds(found: Iterable[Case]) -> dict[str, str]:
             work()
         except GossamerError as error:
             text = FOREIGN.sub(r"\1 ...", str(error))
-            kind = VALUES.sub("#", re.sub(rf"\b({'|'.join(subject.split()) or ' '})\b", "", text))
+            assert "\n" not in text
+            named = "|".join(subject.split()) or "(?!)"
+            kind = VALUES.sub("#", re.sub(rf"\b({named})\b", "", text))
             first.setdefault(kind, (case, text))
             subjects.setdefault(kind, set()).add(subject)
     return {f"{case} [{', '.join(sorted(each)) if len(each) < 9 else f'{len(each)} alike'}]"
@@ -62,10 +64,10 @@ def lowered(proto: onnx.ModelProto) -> object:
 @needs_onnx
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_operators_of_onnx(golden: Golden, without_onnxruntime: None) -> None:
-    for section in ("operators", "quantised operators"):
-        golden.table("errors.txt", f"onnx: {section}", kinds(
+    for title in ("operators", "quantised operators"):
+        golden.table("errors.txt", f"onnx: {title}", kinds(
             (name.rpartition(".")[2], case, partial(lowered, proto))
-            for table in TABLES if (table == "quantised") == (section != "operators")
+            for table in TABLES if (table == "quantised") == (title != "operators")
             for name, operator in TABLES[table].items() for case, proto in cases(name, operator)))
 
 
@@ -83,7 +85,13 @@ CHANGES: dict[str, Callable[[onnx.GraphProto], Any]] = {
     "input of uint32": lambda g: setattr(g.input[0].type.tensor_type, "elem_type", 12),
     "output of int64": lambda g: setattr(g.output[0].type.tensor_type, "elem_type", 7),
     "two inputs of a name": lambda g: g.input.append(g.input[0]),
+    "output of no node": lambda g: setattr(g.output[0], "name", "z"),
+    "node that reads nothing": lambda g: g.node[0].input.__setitem__(0, "z"),
+    "node that reads itself": lambda g: g.node[0].input.__setitem__(0, "y"),
+    "two nodes of a name": lambda g: g.node.append(g.node[0]),
     "node of a detector": lambda g: node(g, "EfficientNMS_TRT"),
+    "output that is not computed": lambda g: g.node[0].CopyFrom(helper.make_node(
+        "MaxPool", ["x"], ["z", "y"], "n", kernel_shape=[1])),
     "attribute of another type": lambda g: node(g, "Elu", AttributeProto(name="alpha", type=2)),
     "attribute of two values": lambda g: node(g, "Elu", AttributeProto(
         name="alpha", type=1, f=1, i=3)),
@@ -123,7 +131,15 @@ SECTIONS = {
 """For each section of Darknet the layers before it, and options that are right."""
 LINES = ("", "[net]\nwidth=3", "[conv]\n[net]", "width=1\n[net]", "[net]\nwidth\n[conv]",
          "[net]\n[net]", "[net]\n[lstm]", "[net]\n[lstm] x", "[net\n", "[net]\n[conv]\0",
-         "[net]\n[conv]", BODY + "[empty]", BODY + "[conv]\nkk=1\nfilter=1")
+         "[net]\n[conv]", "[net]\n[YOLO]", BODY + "[empty]", BODY + "[conv]\nkk=1\nFilters=1")
+UNFIT = (
+    section("conv", filters=2147483647, groups=1), section("conv", size=9),
+    section("conv", size=3, dilation=2), section("reorg", stride=2),
+    conv(4) + conv(4, 3, 2) + section("route", layers="-1,-2"),
+    conv(4) + conv(4, 3, 2) + section("upsample", stride=4) + section("shortcut", from_="0"),
+    head(1) + conv(4),
+    head(1) + section("route", layers="-2") + head(2))
+"""Layers that do not fit those before them, which are of 3x8x8."""
 
 
 @pytest.fixture
@@ -150,6 +166,8 @@ def test_networks_of_darknet(folder: None, golden: Golden) -> None:
                        partial(read, "\n".join([f"{before}[{kind}]", *lines])))
 
     golden.table("errors.txt", "darknet: options", kinds(options()))
+    golden.table("errors.txt", "darknet: layers", kinds(
+        ("", " ".join(layers.split()), partial(read, net(8, 8) + layers)) for layers in UNFIT))
     golden.table("errors.txt", "darknet: files", kinds([
         *(("", repr(text), partial(read, text)) for text in LINES),
         *(("", f"weights of {len(content)} bytes", partial(read, BODY + "[conv]", content))

@@ -16,11 +16,8 @@ from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
-from gossamer.model.readers.onnx.reader import NEWEST_OPSET
 from tests.model.executor import execute
 from tests.tolerances import normalised_error, tolerance
-
-OPSETS = (9, 11, 13, 17, 21, NEWEST_OPSET)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from gossamer.device.base import Kernel
+from gossamer.device.kernel_cache import cached
 from gossamer.device.source import KernelSource
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.load import load
@@ -60,17 +61,24 @@ class _Device(SimulatedDevice):
 
 
 def _ptx(source: KernelSource) -> str:
+    """Return a kernel's PTX, from the cache folder where the same text was compiled before."""
     from cuda.bindings import nvrtc
 
-    _, program = nvrtc.nvrtcCreateProgram(source.text().encode(), b"kernel.cu", 0, [], [])
     virtual = source.built_for("sm_90").replace("sm", "compute")
-    options = [f"--gpu-architecture={virtual}".encode(), b"--std=c++17", b"--minimal"]
-    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, source
-    text = b" " * nvrtc.nvrtcGetPTXSize(program)[1]
-    nvrtc.nvrtcGetPTX(program, text)
-    nvrtc.nvrtcDestroyProgram(program)
-    return text.decode()
+    options = [f"--gpu-architecture={virtual}", "--std=c++17", "--minimal"]
+
+    def compiled() -> bytes:
+        _, program = nvrtc.nvrtcCreateProgram(source.text().encode(), b"kernel.cu", 0, [], [])
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options),
+                                              [option.encode() for option in options])
+        assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, source
+        text = b" " * nvrtc.nvrtcGetPTXSize(program)[1]
+        nvrtc.nvrtcGetPTX(program, text)
+        nvrtc.nvrtcDestroyProgram(program)
+        return text
+
+    version = ".".join(map(str, nvrtc.nvrtcVersion()[1:]))
+    return cached(("ptx", version, *options, source.text()), compiled)[0].decode()
 
 
 def read_as_constants(ptx: str, function: str) -> set[int]:

@@ -60,21 +60,18 @@ def test_epilogues(device: Device) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 4, 37])
-def test_a_classifier(device: Device, rows: int) -> None:
-    columns, depth = (10, 64) if is_slow(device) else (1000, 1280)
-    check(GemmProblem(rows, columns, depth, BIAS_RELU), device, taken=enough(device),
+def test_a_classifier(quick_device: Device, rows: int) -> None:
+    check(GemmProblem(rows, 1000, 1280, BIAS_RELU), quick_device, taken=enough(quick_device),
           vendors=False)
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("columns, depth", [(300, 320), (20, 1280)])
 @pytest.mark.parametrize("rows", [1, 4, 37])
-def test_a_few_tiles(device: Device, rows: int, columns: int, depth: int) -> None:
+def test_a_few_tiles(device: Device, rows: int) -> None:
     """Long sums of few columns are split into more parts than others."""
-    if is_slow(device):
-        columns, depth = 10, 64
-    check(GemmProblem(rows, columns, depth, BIAS_RELU), device, taken=enough(device),
-          vendors=False)
+    for columns, depth in [(10, 64)] if is_slow(device) else [(300, 320), (20, 1280)]:
+        check(GemmProblem(rows, columns, depth, BIAS_RELU), device, taken=enough(device),
+              vendors=False)
 
 
 def test_every_way_of_applying_an_epilogue(device: Device) -> None:

@@ -78,58 +78,46 @@ def test_a_block_of_repvit_takes_the_batch_norm_behind_the_sum() -> None:
     merged(build, weight=(CHANNELS, 1, 3, 3), groups=CHANNELS)
 
 
-def test_blocks_with_a_stride_become_one_convolution() -> None:
+DEPTHWISE = {"groups": CHANNELS}
+MERGED: dict[str, tuple[Callable[[Builder], list[str]], tuple[int, ...], dict[str, Any]]] = {
+    "strides": (lambda b: [conv(b, stride=(2, 2), out=6),
+                           conv(b, kernel=(1, 1), stride=(2, 2), out=6)],
+                (6, CHANNELS, 3, 3), {"strides": (2, 2)}),
+    "a pixel in a dilated window": (
+        lambda b: [conv(b, dilation=(2, 1)), conv(b, kernel=(1, 1), dilation=(3, 3)), "x"],
+        (CHANNELS, CHANNELS, 3, 3), {"dilations": (2, 1), "pads": (2, 1, 2, 1)}),
+    "a dilated window in a large one": (
+        lambda b: [conv(b, dilation=(2, 2), **DEPTHWISE), conv(b, kernel=(5, 5), **DEPTHWISE)],
+        (CHANNELS, 1, 5, 5), {"dilations": (1, 1)}),
+    "uneven pads": (
+        lambda b: [conv(b, kernel=(3, 2), pads=(2, 1, 0, 0)),
+                   conv(b, kernel=(2, 3), pads=(1, 1, 0, 1)), "x"],
+        (CHANNELS, CHANNELS, 3, 3), {"pads": (2, 1, 0, 1)}),
+    "a pixel in a gap": (
+        lambda b: [conv(b, kernel=(1, 2), dilation=(1, 2), pads=(0, 1, 0, 1)),
+                   conv(b, kernel=(1, 1))],
+        (CHANNELS, CHANNELS, 1, 3), {"dilations": (1, 1), "pads": (0, 1, 0, 1)}),
+    "crossed windows and one that has both": (
+        lambda b: [conv(b, kernel=(1, 3)), conv(b, kernel=(3, 1)), conv(b)],
+        (CHANNELS, CHANNELS, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "scales of channels": (lambda b: ["x", conv(b, kernel=(1, 1), **DEPTHWISE)],
+                           (CHANNELS, 1, 1, 1), DEPTHWISE),
+    **{f"{finer} groups in {groups}": (
+        lambda b, groups=groups, finer=finer, out=out: [
+            conv(b, groups=finer, out=out), conv(b, groups=groups, out=out)],
+        (out, CHANNELS // groups, 3, 3), {"groups": groups})
+       for groups, finer, out in ((2, 4, 4), (2, 4, 8), (1, 2, 6), (1, 4, 8))},
+}
+"""Branches that become one convolution, the shape of its weights and some of its attributes."""
+
+
+@pytest.mark.parametrize(("branches", "weight", "attributes"), MERGED.values(), ids=MERGED)
+def test_branches_that_fit_each_other_become_one_convolution(
+        branches: Callable[[Builder], list[str]], weight: tuple[int, ...],
+        attributes: dict[str, Any]) -> None:
     build = Builder()
-    add(build, conv(build, stride=(2, 2), out=6), conv(build, kernel=(1, 1), stride=(2, 2), out=6),
-        output="y")
-    merged(build, weight=(6, CHANNELS, 3, 3), strides=(2, 2))
-
-
-def test_a_window_of_one_pixel_fits_into_a_dilated_window() -> None:
-    build = Builder()
-    add(build, conv(build, dilation=(2, 1)), conv(build, kernel=(1, 1), dilation=(3, 3)), "x",
-        output="y")
-    merged(build, weight=(CHANNELS, CHANNELS, 3, 3), dilations=(2, 1), pads=(2, 1, 2, 1))
-
-
-def test_a_dilated_window_fits_into_a_large_one() -> None:
-    build = Builder()
-    add(build, conv(build, dilation=(2, 2), groups=CHANNELS),
-        conv(build, kernel=(5, 5), groups=CHANNELS), output="y")
-    merged(build, weight=(CHANNELS, 1, 5, 5), dilations=(1, 1))
-
-
-def test_windows_with_uneven_pads_fit_into_each_other() -> None:
-    build = Builder()
-    add(build, conv(build, kernel=(3, 2), pads=(2, 1, 0, 0)),
-        conv(build, kernel=(2, 3), pads=(1, 1, 0, 1)), "x", output="y")
-    merged(build, weight=(CHANNELS, CHANNELS, 3, 3), pads=(2, 1, 0, 1))
-
-
-def test_a_window_with_gaps_takes_a_pixel_in_a_gap() -> None:
-    build = Builder()
-    add(build, conv(build, kernel=(1, 2), dilation=(1, 2), pads=(0, 1, 0, 1)),
-        conv(build, kernel=(1, 1)), output="y")
-    merged(build, weight=(CHANNELS, CHANNELS, 1, 3), dilations=(1, 1), pads=(0, 1, 0, 1))
-
-
-def test_crossed_windows_fit_into_a_window_that_has_both() -> None:
-    build = Builder()
-    add(build, conv(build, kernel=(1, 3)), conv(build, kernel=(3, 1)), conv(build), output="y")
-    merged(build, weight=(CHANNELS, CHANNELS, 3, 3), pads=(1, 1, 1, 1))
-
-
-def test_scales_of_channels_are_a_depthwise_convolution() -> None:
-    build = Builder()
-    add(build, "x", conv(build, kernel=(1, 1), groups=CHANNELS), output="y")
-    merged(build, weight=(CHANNELS, 1, 1, 1), groups=CHANNELS)
-
-
-@pytest.mark.parametrize(("groups", "finer", "out"), [(2, 4, 4), (2, 4, 8), (1, 2, 6), (1, 4, 8)])
-def test_finer_groups_fit_into_groups(groups: int, finer: int, out: int) -> None:
-    build = Builder()
-    add(build, conv(build, groups=finer, out=out), conv(build, groups=groups, out=out), output="y")
-    merged(build, weight=(out, CHANNELS // groups, 3, 3), groups=groups)
+    add(build, *branches(build), output="y")
+    merged(build, weight=weight, **attributes)
 
 
 def test_signs_scales_and_shifts_of_branches_are_kept() -> None:

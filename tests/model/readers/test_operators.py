@@ -63,10 +63,10 @@ def difference(static: StaticGraph, values: Arrays, expected: Arrays) -> str:
     return ""
 
 
-def differences(proto: onnx.ModelProto, on_host: bool, by_numpy: bool) -> list[str]:
+def differences(proto: onnx.ModelProto, on_host: bool, by_numpy: bool) -> list[str] | None:
     """Returns how gossamer's results for a network differ from ONNX Runtime's, or from those of
-    ONNX's reference in NumPy, where the inputs are given and where they are constants; nothing
-    where they do not, or one of the two refuses the network."""
+    ONNX's reference in NumPy, where the inputs are given and where they are constants: "" where
+    they do not. None where one of the two refuses the network."""
     rng, feeds, batch = np.random.default_rng(0), {}, 1
     for info in proto.graph.input:
         kind = info.type.tensor_type
@@ -79,13 +79,13 @@ def differences(proto: onnx.ModelProto, on_host: bool, by_numpy: bool) -> list[s
     try:
         static = resolve(load_onnx(proto), batch)
     except GossamerError:
-        return ["", ""]
+        return None
     names = [info.name for info in proto.graph.output]
     try:
         expected = dict(zip(names, ReferenceEvaluator(proto).run(None, feeds) if by_numpy
                             else runtime(proto, feeds), strict=True))
     except Exception:  # neither has a class of its own for all errors
-        return ["", ""]
+        return None
     folded = onnx.ModelProto.FromString(proto.SerializeToString())
     del folded.graph.input[:]
     folded.graph.initializer.extend(numpy_helper.from_array(*pair[::-1]) for pair in feeds.items())
@@ -103,11 +103,17 @@ def differences(proto: onnx.ModelProto, on_host: bool, by_numpy: bool) -> list[s
 
 @pytest.mark.parametrize("table", TABLES)
 def test_operators_give_what_onnxruntime_gives(table: str, without_onnxruntime: None) -> None:
-    found = {f"{case}{how}": text for name, operator in TABLES[table].items()
-             for number, (case, proto) in enumerate(cases(name, operator))
-             for how, text in zip(("", ", constant"), differences(
-                 proto, table.startswith("resizes") or number % 8 == 0, table == "quantised"),
-                 strict=True)
-             if not any(re.match(pattern, f"{case}{how}") for pattern in NOT_COMPARED)}
-    wrong = [f"{case}: {text}" for case, text in found.items() if text]
+    wrong, compared = [], set()
+    for name, operator in TABLES[table].items():
+        for number, (case, proto) in enumerate(cases(name, operator)):
+            on_host = table.startswith("resizes") or number % 8 == 0
+            for how, text in zip(("", ", constant"), differences(
+                    proto, on_host, table == "quantised") or (), strict=False):
+                if not any(re.match(pattern, f"{case}{how}") for pattern in NOT_COMPARED):
+                    compared.add(name)
+                    wrong += [f"{case}{how}: {text}"] * bool(text)
     assert not wrong, "\n".join(wrong)
+    uncompared = {name for name in TABLES[table] if name not in compared}
+    # ONNX Runtime computes none of opset 6, ONNX's reference none of Microsoft's operators
+    assert all((name == "BatchNormalization" and table == "old") or "." in name
+               for name in uncompared), uncompared

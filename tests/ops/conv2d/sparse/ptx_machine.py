@@ -54,6 +54,15 @@ class Memory:
         raise Fault("an access beside the arrays")
 
 
+_PLAIN: dict[str, Callable[..., np.ndarray]] = {
+    "mov": lambda a: a, "add": np.add, "add.rn": np.add, "sub.rn": np.subtract,
+    "mul.rn": np.multiply, "mul.lo": np.multiply, "and": np.bitwise_and,
+    "shr": np.right_shift, "shl": np.left_shift, "not": np.logical_not,
+    "neg": np.negative, "abs": np.abs, "max.NaN": np.maximum, "min.NaN": np.minimum,
+    "mad.lo": lambda a, b, c: a * b + c}
+"""What instructions of a name without a type compute."""
+
+
 class Warp:
     """A warp with its registers, and for each lane the index of its next instruction."""
 
@@ -96,7 +105,10 @@ class Machine:
 
     def _run(self, group: tuple[int, int], warps: list[Warp]) -> None:
         self._shared = np.full(self._shared_bytes, 0xFF, np.uint8)
-        self._group = group
+        for warp in warps:
+            warp.registers = {name: np.broadcast_to(np.uint32(value), WARP) for name, value in (
+                ("%tid.x", warp.lanes), ("%ctaid.x", group[0]), ("%ctaid.y", group[1]),
+                ("shared_memory", 0))}
         order = warps[::-1] if self._backward else warps
         while any(waiting := [self._until_barrier(warp) for warp in order]):
             if not all(waiting):
@@ -152,7 +164,7 @@ class Machine:
         assert isinstance(register, str)
         dtype = np.dtype(_DTYPES[register[0]])
         lanes = warp.registers.setdefault(register, np.zeros(WARP, dtype))
-        lanes[active] = np.broadcast_to(value, WARP).astype(dtype)[active]
+        np.copyto(lanes, value, casting="unsafe", where=active)
 
     def _value(self, warp: Warp, operand: Operand, dtype: np.dtype) -> np.ndarray:
         if isinstance(operand, Bits):
@@ -160,10 +172,6 @@ class Machine:
         if isinstance(operand, int):
             return np.full(WARP, operand).astype(dtype)
         assert isinstance(operand, str)
-        special = {"%tid.x": warp.lanes, "%ctaid.x": self._group[0], "%ctaid.y": self._group[1],
-                   "shared_memory": 0}
-        if operand in special:
-            return np.broadcast_to(special[operand], WARP).astype(np.uint32)
         value = warp.registers[operand]
         # numbers of the same size are reinterpreted, as signed or unsigned
         return value.view(dtype) if value.dtype.itemsize == dtype.itemsize else value.astype(dtype)
@@ -200,13 +208,7 @@ class Machine:
         if base == "fma.rn":
             wide = [value(index).astype(np.float64) for index in range(3)]
             return (wide[0] * wide[1] + wide[2]).astype(np.float32)
-        plain: dict[str, Callable[..., np.ndarray]] = {
-            "mov": lambda a: a, "add": np.add, "add.rn": np.add, "sub.rn": np.subtract,
-            "mul.rn": np.multiply, "mul.lo": np.multiply, "and": np.bitwise_and,
-            "shr": np.right_shift, "shl": np.left_shift, "not": np.logical_not,
-            "neg": np.negative, "abs": np.abs, "max.NaN": np.maximum, "min.NaN": np.minimum,
-            "mad.lo": lambda a, b, c: a * b + c}
-        return plain[base](*(value(index) for index in range(len(operands))))
+        return _PLAIN[base](*(value(index) for index in range(len(operands))))
 
     def _addresses(self, warp: Warp, address: Operand, active: np.ndarray) -> np.ndarray:
         assert isinstance(address, Address)
