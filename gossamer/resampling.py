@@ -65,7 +65,9 @@ def _positions(size: int, length: int, scale: float,
     if coordinates == "asymmetric":
         position = x.astype(np.float32) / ratio
     else:
-        position = (x.astype(np.float32) + half) / ratio - half
-    if coordinates == "half_pixel_symmetric":
-        position += half * (np.float32(size) - np.float32(length) / ratio)
+        position = (x.astype(np.float32) + half) / ratio
+        if coordinates == "half_pixel_symmetric":
+            covered = np.float32(length) / (ratio * np.float32(size))
+            position += half * np.float32(size) * (1 - covered)
+        position -= half
     return position.astype(np.float64), 1

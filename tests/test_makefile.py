@@ -49,6 +49,6 @@ def test_measurements_have_nvidias_libraries_where_there_is_a_driver(tmp_path: P
     driver.chmod(0o755)
     with_driver = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     assert installed("bench", with_driver) == "bench,opencl,vendor"
-    assert installed("demo", with_driver) == "onnxruntime,opencl,cuda"
+    assert installed("demo", with_driver) == "host,opencl,cuda"
     if not (Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi")):
         assert installed("bench", os.environ["PATH"]) == "bench,opencl"

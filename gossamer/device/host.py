@@ -51,6 +51,7 @@ class HostBuffer(Buffer):
     """Host memory, which algorithms use as NumPy arrays through `host_array`.
 
     bytes: the memory as a flat uint8 array.
+    pointer: where the memory begins.
     """
 
     device: HostDevice
@@ -59,6 +60,10 @@ class HostBuffer(Buffer):
         self.device = device
         self.nbytes = data.nbytes
         self.bytes = data
+
+    @functools.cached_property
+    def pointer(self) -> int:
+        return int(self.bytes.ctypes.data)
 
     def view(self, offset: int, nbytes: int) -> HostBuffer:
         check_view(self, offset, nbytes)
@@ -83,6 +88,13 @@ def host_array(buffer: Buffer, shape: TensorSpec | Sequence[int],
         raise ValueError(f"shape {tuple(shape)} of {kind} needs {size} bytes, "
                          f"the buffer has {buffer.nbytes}")
     return _bytes_of(buffer)[:size].view(kind).reshape(tuple(shape))
+
+
+def address_of(buffer: Buffer) -> int:
+    """Return where the memory of a host buffer begins. Raises DeviceError for memory of another
+    device."""
+    _bytes_of(buffer)
+    return buffer.pointer  # type: ignore[attr-defined,no-any-return]
 
 
 class HostDevice(Device):

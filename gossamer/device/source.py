@@ -207,13 +207,14 @@ def _one_line(text: str) -> str:
 
 
 _FOLLOWED = ("gossamer.ops", "gossamer.expression", "gossamer.device.cuda.ptx",
-             "gossamer.device.cuda.nvjitlink")
+             "gossamer.device.cuda.nvjitlink", "gossamer.device.native")
 """The beginnings of the names of modules that count as sources of the modules that import them."""
 _LIBRARIES = {
     "cudnn": ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
     "nvmath": ("nvmath-python", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cusparse",
                "nvidia-cusparse-cu12"),
     "scipy": ("scipy",),
+    "llvmlite": ("llvmlite",),
 }
 """Modules that algorithms call, and the packages that contain the code of each."""
 # Python's parser would take ten times as long as these regular expressions
@@ -269,7 +270,7 @@ def _named_in(path: Path) -> tuple[list[Path], list[Path], dict[str, str]]:
     versions: dict[str, str] = {}
     for name in _names(path):
         kernel = path.parent / name
-        if kernel.suffix in (".cl", ".cu") and kernel.is_file():
+        if kernel.suffix in (".cl", ".cu", ".ll") and kernel.is_file():
             kernels += files_of(kernel)
         elif name.startswith(_FOLLOWED):
             modules += _module_files(name)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
+from gossamer.device.jobs import Job
 from gossamer.device.source import KernelSource
 from gossamer.expression import Expression, identity
 from gossamer.facts import REAL, ValueFacts
@@ -312,18 +313,7 @@ class Algorithm(abc.ABC):
     rounds_sums: ClassVar[bool] = False
 
     def stated_precision(self, variant: Variant) -> str:
-        """Return the precision of a variant as reports state it.
-
-        Parameters
-        ----------
-        variant : Variant
-            One of the algorithm's variants.
-
-        Returns
-        -------
-        str
-            EXACT, or one of PRECISIONS.
-        """
+        """Return the precision of a variant as reports state it: EXACT, or one of PRECISIONS."""
         return EXACT if self.exact and variant.precision != "fp16" else variant.precision
 
     @abc.abstractmethod
@@ -414,18 +404,9 @@ class Algorithm(abc.ABC):
         return None
 
     def launch_count(self, variant: Variant) -> int:
-        """Return how many kernels a variant launches.
+        """Return how many kernels a variant launches, 1 by default.
 
-        Parameters
-        ----------
-        variant : Variant
-            One of the algorithm's variants.
-
-        Returns
-        -------
-        int
-            The number of launches; 1 unless an algorithm overrides this method. The tuner adds
-            `Device.queued_us` for each launch to `expected_us`.
+        The tuner adds `Device.queued_us` for each of them to `expected_us`.
         """
         return 1
 
@@ -451,6 +432,14 @@ class Algorithm(abc.ABC):
             The kernels; empty where they are not known before `prepare` is called.
         """
         return ()
+
+    def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+             workspace: Buffer | None) -> list[Job] | None:
+        """Return the calls of generated code that `launch` makes; None where it makes others.
+
+        A plan runs the calls of neighbouring steps as one.
+        """
+        return None
 
     def work_ahead(self, problem: Any, variant: Variant,
                    device: Device) -> Callable[[Device], object] | None:

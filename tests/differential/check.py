@@ -198,6 +198,10 @@ CAUSES = (
           "below an integer is rounded to it, or is not, before its fraction is dropped"),
     Cause("refused", "^Resize-.*(linear|cubic)", "is declared as u?int8, its node makes float32",
           "gossamer itself interpolates no integers; they are ONNX Runtime's"),
+    Cause("numbers", "^TopK-", r"numbers of int64",
+          "of numbers that are equal but for their rounding, the rounding decides which is first"),
+    Cause("numbers", "^ThresholdedRelu-.*, [3-9] nodes", "", "a number that is the threshold but "
+          "for its rounding becomes 0, or does not"),
     Cause("numbers", "^Mod-", r"expected np.u?int\d+\(0\)", "a remainder of a division by 0 is "
           "the dividend, as its quotient is 0; ONNX Runtime refuses it"),
     Cause("numbers", r"^Resize-.*cubic.* of d\d+x", "", "where the batch is resized, too, only the "

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
-from gossamer.ops.resize.problem import ResizeProblem
+from gossamer.ops.resize.problem import ResizeProblem, reference
 from gossamer.resampling import COORDINATES, NEAREST_MODES, between, nearest
 from gossamer.tensor import default_spec
 from tests.ops.harness import check
@@ -56,6 +56,23 @@ def test_positions_of_all_sizes_are_exact(coordinates: str) -> None:
                 nearest(size, length, length / size, coordinates, mode), expected)
         low, part = between(size, length, length / size, coordinates)
         np.testing.assert_allclose(low + part, positions, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.7, 1.3, 1.5, 2.5])
+def test_symmetric_positions_are_centred(scale: float) -> None:
+    """The resized axis covers as much to the left of the original axis's centre as to the right."""
+    for size in range(1, 65):
+        length = max(int(size * scale), 1)
+        low, part = between(size, length, scale, "half_pixel_symmetric")
+        np.testing.assert_allclose((low + part) + (low + part)[::-1], size - 1, atol=1e-5 * size)
+    assert nearest(5, 7, 1.5, "half_pixel_symmetric", "ceil")[0] == 0  # the position is exactly 0
+
+
+def test_infinite_elements_beside_a_border_stay_infinite(device: Device) -> None:
+    problem = ResizeProblem(default_spec((1, 3, 1, 3)), (2, 6), (2.0, 2.0), "linear", "half_pixel")
+    x = np.full((1, 3, 1, 3), [-np.inf, 1, 2], np.float32)
+    assert reference(problem, [x], {})[0][0, 0, 0, :2].tolist() == [-np.inf, -np.inf]
+    check(problem, device, inputs=[x])
 
 
 def test_nearest_positions_of_torch() -> None:

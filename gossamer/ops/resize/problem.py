@@ -99,13 +99,15 @@ def linear(problem: ResizeProblem, axis: int) -> tuple[np.ndarray, np.ndarray, n
     """Return the two input positions of each output, and a weight.
 
     Each output along an axis is interpolated between two input positions. The third array has the
-    weight of the second one.
+    weight of the second one. It is 1/2 where both are the same position, so that an infinite
+    element is never multiplied by 0.
 
     axis: 0 for H, 1 for W.
     """
     last = problem.input.shape[2 + axis] - 1
     low, part = resampling.between(last + 1, problem.size[axis], problem.scales[axis],
                                    problem.coordinates)
-    part[(low < 0) | (low >= last)] = 0
+    part[(low < 0) | (low >= last)] = 0.5
+    high = np.clip(low + 1, 0, last).astype(np.int32)
     low = np.clip(low, 0, last).astype(np.int32)
-    return low, np.minimum(low + 1, last), part.astype(np.float32)
+    return low, high, part.astype(np.float32)

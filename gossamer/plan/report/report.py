@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gossamer.device.base import Device
+from gossamer.device.native import processor as native
 from gossamer.errors import one_line
 from gossamer.io.text import duration_text
 from gossamer.measure import Timing
+from gossamer.ops.conv2d.sparse.formats import DENSEST
 from gossamer.plan.candidate import BuildCost, Candidate, counted, why_not
 from gossamer.plan.choose.outcomes import DENSE_ONLY, Accuracy, EndToEnd, Planned
 from gossamer.plan.program import Program, Step
@@ -299,7 +301,7 @@ def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | No
                        share=timing.median_us / total)
     where = _where(program, device)
     has_times = timings is not None or any(step.candidates for step in program.steps)
-    notes = [where, *run_notes(program, has_times=has_times),
+    notes = [where, *run_notes(program, has_times=has_times), *_without_code(program, device),
              *([str(accuracy)] if accuracy else [])]
     report = Report(device.name, program.batch, rows, notes,
                     [where] if program.host_steps(device) else [],
@@ -373,7 +375,7 @@ def _row(step: Step, why: str, built: BuildCost | None, library_us: float) -> di
         "layout": step.variant.outputs[0].layout,
         "device": step.device.name,
         "flops": step.problem.flops,
-        "skips_zeros": not step.algorithm.dense,
+        "skips_zeros": not step.algorithm.dense and step.layer.density != 1,
         "rejected": dict(step.rejected),
         **zero_columns(step, library_us),
         **_built(step, built),
@@ -454,6 +456,17 @@ def _candidate(candidate: Candidate, reason: str) -> dict[str, Any]:
         **{name: getattr(measured, name) for name in (*_TIMES, *_BUILDING)},
         "reason": reason,
     }
+
+
+def _without_code(program: Program, device: Device) -> list[str]:
+    """Return a line on what the missing generator of code would bring; none where it is there, or
+    where too few weights are zero."""
+    pruned = sum(layer.op == "conv2d" and layer.density is not None and 0 < layer.density <= DENSEST
+                 for step in program.steps for layer in step.layer.members or (step.layer,))
+    if device.compiles or not pruned or (reason := native.absent()) is None:
+        return []
+    return [f"zeros of {counted(pruned, 'layer')} would be skipped by generated code, which may be "
+            f"several times as fast: {reason}"]
 
 
 def _where(program: Program, device: Device) -> str:

@@ -288,7 +288,10 @@ class TailCalls(Calls):
     def __init__(self, graph: Graph, tail: Tail, device: Device,
                  make_context: Callable[[int, Any], Context], threads: Threads) -> None:
         super().__init__(replace(graph, tail=None), device, make_context)
-        there = {info.name for info in (*tail.inputs, *graph.outputs)}
+        taken = {info.name for info in tail.inputs}
+        there = taken.union(info.name for info in graph.outputs)
+        if not taken.issuperset(info.name for info in graph.inputs):
+            raise ValueError("the network reads inputs that its callers do not give")
         if not there.issuperset(tail.reads):
             raise ValueError("the end of the network reads what is not there")
         file = graph.file or graph.name

@@ -16,6 +16,8 @@ import numpy as np
 from gossamer import debug
 from gossamer.device.base import Buffer, CopyingGraph, Device
 from gossamer.device.host import host_array
+from gossamer.device.jobs import Job
+from gossamer.device.native.threads import Jobs
 from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer.io.text import duration_text
@@ -164,11 +166,13 @@ class PreparedSteps:
                         for step, weights in zip(program.steps, self.weights, strict=True)]
         self._works = [self._work(step, built) for step, built in zip(
             program.steps, self._built(), strict=True)]
+        self._joined = self._works if device.compiles else _joined(
+            program.steps, self.states, self._works, buffers)
         program.prepared = weakref.ref(self)
 
     def queue(self, stream: Any) -> None:
         """Queue all steps on a stream."""
-        for work in self._works:
+        for work in self._joined:
             work(stream)
 
     def show(self, stream: Any) -> None:
@@ -255,6 +259,35 @@ class PreparedSteps:
                 raise _of_layer(step, error) from None
 
         return work
+
+
+def _joined(steps: Sequence[Step], states: Sequence[State], works: Sequence[Work],
+            buffers: ProgramBuffers) -> list[Work]:
+    """Return the works of the host's steps, where those of neighbouring steps that only call
+    generated code are one."""
+    joined: list[Work] = []
+    calls: list[Job] = []
+    threads = 1
+
+    def finish() -> None:
+        if calls:
+            together = Jobs(calls, threads)
+            joined.append(lambda stream: together.run())
+            calls.clear()
+
+    for step, state, work in zip(steps, states, works, strict=True):
+        if _is_idle(step):
+            continue
+        jobs = step.algorithm.jobs(state, [buffers.of(value) for value in step.inputs],
+                                   [buffers.of(value) for value in step.outputs], buffers.workspace)
+        if jobs is None:
+            finish()
+            joined.append(work)
+        else:
+            calls += jobs
+            threads = max(threads, state.data.threads)
+    finish()
+    return joined
 
 
 def _is_idle(step: Step) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 import gossamer
+from gossamer.device.native import processor as native
 from gossamer.device.registry import find
+from gossamer.ops.registry import OPS
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.report.report import Report
@@ -78,6 +81,10 @@ def test_layers_without_weights_are_counted() -> None:
         "computed")
 
 
+SKIPPING = {algorithm.name for op in OPS.values() for algorithm in op.algorithms
+            if not algorithm.dense}
+
+
 def pruned(folder: Path) -> Any:
     graph = gossamer.load(str(save(small(), folder)))
     for name, array in graph.constants.items():
@@ -96,7 +103,7 @@ def test_a_plan_that_measures_says_below_which_density_zeros_win(tmp_path: Path)
     assert len(weighted) > 2
     for each in weighted:
         times = {dense: [candidate["median_us"] for candidate in each["candidates"]
-                         if candidate["algorithm"].startswith("sparse") is not dense
+                         if (candidate["algorithm"] in SKIPPING) is not dense
                          and candidate["median_us"]] for dense in (True, False)}
         assert each["best_sparse_us"] == min(times[False], default=None)
         if times[False] and times[True]:
@@ -113,3 +120,14 @@ def test_a_plan_that_measures_nothing_says_so(tmp_path: Path) -> None:
     assert "nothing was measured" in lines[1] and "zeros win below" not in " ".join(lines)
     plan.save(tmp_path / "a.plan")
     assert "plan keeps none: profile() measures" in str(Plan.load(tmp_path / "a.plan").report(1))
+
+
+def test_a_plan_without_the_generator_says_what_it_would_bring(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_llvm", lambda: None)
+    report = gossamer.compile(pruned(tmp_path), "host").report(1)
+    line = next(note for note in report.notes if "generated code" in note)
+    assert re.fullmatch(r"zeros of \d layers would be skipped by generated code, which may be "
+                        r"several times as fast: needs llvmlite, .*'\.\[host\]'.*", line)
+    monkeypatch.undo()
+    assert "generated code" not in str(gossamer.compile(pruned(tmp_path), "host").report(1))

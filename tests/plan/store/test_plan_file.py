@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import gossamer
 from gossamer.device import blas
@@ -366,6 +366,20 @@ def test_damaged_json_with_a_right_checksum_is_refused_in_one_line(file: Path,
             refused += 1
             assert str(file) in str(error) and "\n" not in str(error)
     assert refused > 10
+
+
+def test_an_end_that_does_not_take_what_the_network_reads_is_refused(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["z"]), helper.make_node("NonZero", ["z"], ["y"])]
+    (tmp_path / "net.onnx").write_bytes(model(nodes, {"x": (None, 3)}, {"y": 2},
+                                               types={"y": TensorProto.INT64}).SerializeToString())
+    path = tmp_path / "net.plan"
+    gossamer.compile(str(tmp_path / "net.onnx"), "host").save(path)
+    y = Plan.load(path)(np.eye(3, dtype=np.float32))
+    np.testing.assert_array_equal(y, np.nonzero(np.eye(3)))
+    rewrite(path, "graph.json", lambda plain: json.loads(
+        json.dumps(plain).replace('"inputs": [{"name": "x"', '"inputs": [{"name": "other"', 1)))
+    with pytest.raises(InputError, match=r"is corrupt or cut short .*callers do not give"):
+        Plan.load(path)
 
 
 def _maimed(value: Any, rng: random.Random) -> Any:

@@ -118,7 +118,7 @@ def test_networks_are_told_with_the_best_dense_plan() -> None:
     rows = case("resnet50", suite=NETWORKS, density=0.5, **{"gossamer:im2col_gemm": 25.0})
     text = summary([], newest(rows, NETWORKS))
     assert line(text, "resnet50", "64") == [
-        "resnet50", "64", "50.0%", "fp32", "10.0", "5.00", "7.00", "3.00", "2.50"]
+        "resnet50", "64", "50.0%", "fp32", "10.0 us", "5.00", "7.00", "3.00", "2.50"]
 
 
 def test_runs_without_gossamer_say_nothing() -> None:

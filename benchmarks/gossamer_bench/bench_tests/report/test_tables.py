@@ -21,9 +21,9 @@ def test_markdown_of_rows() -> None:
     lines = table.splitlines()
     assert lines[0] == "**mobilenetv2, fp32, Chip through CUDA**, 2026-01-02"
     assert len(lines) == 7 and len({line.count("|") for line in lines[2:]}) == 1
-    assert lines[4].startswith("| mobilenetv2 | 1 | gossamer | 100.0 | 99.0 to 101.0 | 1.00 |")
-    assert "| torch-graph | 200.0 | 199.0 to 201.0 | 0.50 | 1.0e-06 | 5.0% |" in lines[5]
-    assert "| 64 | gossamer | 4000 |" in lines[6]
+    assert "| 1 | gossamer | 100.0 us | 99.0 to 101.0 us | 1.00 |" in lines[4]
+    assert "| torch-graph | 200.0 us | 199.0 to 201.0 us | 0.50 | 1.0e-06 | 5.0% |" in lines[5]
+    assert "| 64 | gossamer | 4.00 ms | 4.00 to 4.00 ms |" in lines[6]
 
 
 def test_only_the_newest_run_counts_on_each_machine() -> None:
@@ -157,9 +157,9 @@ def test_a_summary_of_whole_networks_has_their_times() -> None:
             row("onnxruntime", 900.0, suite="networks", device="host", machine="Processor")]
     lines = tables.summary(rows, "networks").splitlines()
     assert lines[0].endswith("how many times as fast gossamer is")
-    assert lines[2] == ("| network | batch | precision | gossamer us | cudnn | onnxruntime (host) "
+    assert lines[2] == ("| network | batch | precision | gossamer | cudnn | onnxruntime (host) "
                         "| gossamer:direct |")
-    assert lines[4] == "| mobilenetv2 | 1 | fp32 | 100.0 | 1.50 | 9.00 | 0.99 |"
+    assert lines[4] == "| mobilenetv2 | 1 | fp32 | 100.0 us | 1.50 | 9.00 | 0.99 |"
 
 
 def test_all_tables_stand_beside_the_rows_that_a_text_sums_up(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_all_tables_stand_beside_the_rows_that_a_text_sums_up(tmp_path: Path) ->
     beside = folder / "chip" / "conv-layers.md"
     assert tables.rewrite(readme, folder) == [readme, beside]
     assert "| net | 1 | fp32 | 2 | 4.00 (2 of 2) |" in readme.read_text()
-    assert "| net/b | 1 | gossamer | 100.0 |" in beside.read_text()
+    assert "| net/b | 1 | gossamer | 100.0 us |" in beside.read_text()
     before = readme.read_text(), beside.read_text()
     tables.rewrite(readme, folder)
     assert before == (readme.read_text(), beside.read_text())

@@ -12,7 +12,7 @@ from operator import methodcaller
 from gossamer.bench.rows import ResultRow
 from gossamer.bench.work import OWN
 from gossamer.ops.algorithm import PRECISIONS
-from gossamer_bench.report.tables import table_lines, through, us
+from gossamer_bench.report.tables import table_lines, through, time_text
 from gossamer_bench.report.views import rank, runs
 
 LAYERS, NETWORKS = "sparse-layers", "sparse-networks"
@@ -196,8 +196,8 @@ def _whole(networks: Sequence[MeasuredCase]) -> list[str]:
                      for contender, precision in columns]
             time = network.time(OWN, allowed)
             lines.append([own.case, str(own.batch), f"{own.density:.1%}", allowed,
-                          "" if time is None else us(time), *cells])
-    return table_lines(["network", "batch", "density", "gossamer in", "gossamer us",
+                          "" if time is None else time_text(time), *cells])
+    return table_lines(["network", "batch", "density", "gossamer in", "gossamer",
                         *(_heading(*column) for column in columns)], lines) if lines else []
 
 

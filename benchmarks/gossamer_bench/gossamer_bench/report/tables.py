@@ -10,6 +10,7 @@ from typing import Any
 from gossamer.bench.rows import ResultRow
 from gossamer.bench.work import OWN
 from gossamer.errors import InputError
+from gossamer.io.text import duration_text
 from gossamer_bench.contender import OTHER_PLANS
 from gossamer_bench.layer_tables import POINTWISE
 from gossamer_bench.peers.inference import vendors
@@ -25,8 +26,8 @@ from gossamer_bench.report.views import (
 from gossamer_bench.row_files import read_rows, replace_text
 from gossamer_bench.suites.tuning import SUITE as TUNING
 
-COLUMNS = {"contender": "contender", "median": "median us", "quartiles": "quartiles us",
-           "p99": "p99 us", "p99.9": "p99.9 us", "speed": "speed", "error": "error",
+COLUMNS = {"contender": "contender", "median": "median", "quartiles": "quartiles",
+           "p99": "p99", "p99.9": "p99.9", "speed": "speed", "error": "error",
            "share": "of light", "layout": "layout", "config": "config"}
 _API = {"cuda": "CUDA", "opencl": "OpenCL", "host": "the host"}
 _POINTWISE_MMA = f"{OWN}:pointwise_mma"
@@ -40,9 +41,9 @@ def cells(view: View) -> list[dict[str, str]]:
     for row in view.rows:
         speed, share = view.speed(row), row.share_of_light
         lines.append({
-            "contender": view.name(row), "median": us(row.median_us),
-            "quartiles": f"{us(row.p25_us)} to {us(row.p75_us)}",
-            **{name: us(row.tail[f"{name}_us"]) if f"{name}_us" in row.tail else ""
+            "contender": view.name(row), "median": time_text(row.median_us),
+            "quartiles": _range_text(row.p25_us, row.p75_us),
+            **{name: time_text(row.tail[f"{name}_us"]) if f"{name}_us" in row.tail else ""
                for name in ("p99", "p99.9")},
             "speed": "" if speed is None else f"{speed:.2f}", "error": f"{row.error:.1e}",
             "share": "" if share is None else f"{share:.1%}",
@@ -58,9 +59,14 @@ def columns(shown: Sequence[View]) -> dict[str, str]:
             if has_tails or key not in ("p99", "p99.9")}
 
 
-def us(value: float) -> str:
-    """Returns microseconds as text of about three digits."""
-    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+def time_text(microseconds: float) -> str:
+    """Returns a time with its unit, in about three digits: 0.34 us, 12.0 us, 1.50 ms."""
+    return f"{microseconds:.2f} us" if microseconds < 9.995 else duration_text(microseconds)
+
+
+def _range_text(low: float, high: float) -> str:
+    (start, start_unit), (end, end_unit) = (time_text(each).split() for each in (low, high))
+    return f"{start}{'' if start_unit == end_unit else f' {start_unit}'} to {end} {end_unit}"
 
 
 def markdown(rows: Sequence[ResultRow], suite: str | None = None) -> str:
@@ -135,14 +141,14 @@ def summary(rows: Sequence[ResultRow], suite: str) -> str:
                        key=lambda name: (name.startswith(f"{OWN}:"), name))
         single = all(len(line_views) == 1 for line_views in lines.values())
         body = [[key[0], str(key[1]), key[3],
-                 us(line_views[0].first.median_us) if single else str(len(line_views)),
+                 time_text(line_views[0].first.median_us) if single else str(len(line_views)),
                  *(_standing(compared[key].get(name), single) for name in names)]
                 for key, line_views in sorted(lines.items())]
         texts.append("\n".join([
             f"**{suite}, {through(machine, api)}**, {_dates(group)}: how many times as fast "
             f"{OWN} is" + ("" if single else ", geometric mean (and in how many cases it is as "
                            f"fast, within {EQUAL - 1:.0%}, or faster)"), "",
-            *table_lines(["network", "batch", "precision", f"{OWN} us" if single else "cases",
+            *table_lines(["network", "batch", "precision", OWN if single else "cases",
                           *names], body)]))
     return "\n\n".join([*texts, *_pointwise_lines(shown)])
 

@@ -8,7 +8,7 @@ from gossamer.bench.call_contest import Result
 from gossamer.io import terminal
 from gossamer.io.text import bytes_text, human, share_text
 from gossamer_bench.peaks import Peaks
-from gossamer_bench.report.tables import cells, columns, us
+from gossamer_bench.report.tables import cells, columns, time_text
 from gossamer_bench.report.views import views_of
 
 
@@ -36,7 +36,7 @@ def print_result(result: Result, said: set[str] | None = None) -> None:
           f"{bytes_text(case.least_bytes)} at least, density {share_text(case.density)}, "
           f"took {result.seconds:.1f} s")
     for view in views_of(result.rows):
-        light = "" if view.light is None else f", speed of light {us(view.light)} us"
+        light = "" if view.light is None else f", speed of light {time_text(view.light)}"
         print(f"{view.precision}{light}")
         terminal.print_table(columns([view]), cells(view), spare=("config", "layout", "quartiles"))
     for kind, reasons in (("absent", result.absent), ("failed", result.failed)):

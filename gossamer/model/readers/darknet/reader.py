@@ -20,6 +20,9 @@ from gossamer.model.readers.darknet import layers
 from gossamer.model.readers.darknet.cfg import ALEXEYAB_ONLY, Section, read_sections, unknown_keys
 from gossamer.model.readers.darknet.network import DarknetNetwork, Head, Layer, WeightsFile
 
+_MOST_CLASSES = 10**5
+"""The most outputs that are taken for classes, and are named where the files name none."""
+
 Anchors = tuple[tuple[float, float], ...]
 
 
@@ -79,7 +82,8 @@ def _metadata(graph: Graph, network: DarknetNetwork, sections: list[Section],
     # a network of 1000 classes without names would get ImageNet's names, in an order that may
     # differ from the network's
     names = _names(graph, names_path, last.size) or (
-        tuple(f"class {index}" for index in range(last.size)) if last.flat else ())
+        tuple(f"class {index}" for index in range(last.size))
+        if last.flat and last.size <= _MOST_CLASSES else ())
     return ModelMetadata(names, preprocessing=preprocessing)
 
 

@@ -242,6 +242,13 @@ def test_a_classifier_without_names_does_not_get_those_of_imagenet(tmp_path: Pat
     assert metadata.preprocessing == Preprocessing((32, 32), 32, scale=1 / 255)
 
 
+def test_many_outputs_are_no_classes(tmp_path: Path) -> None:
+    text = "[net]\nwidth=400\nheight=400\nchannels=1\n[avgpool]\n[softmax]\n"
+    assert load_text(tmp_path, text).metadata.classes == ("class 0",)
+    text = "[net]\nwidth=400\nheight=400\nchannels=1\n[maxpool]\nsize=1\nstride=1\n[softmax]\n"
+    assert load_text(tmp_path, text).metadata.classes == ()
+
+
 def test_weights_may_lie_elsewhere(tmp_path: Path) -> None:
     load_text(tmp_path, NETWORKS["darknet19"])
     other = (tmp_path / "net.weights").rename(tmp_path / "trained.bin")

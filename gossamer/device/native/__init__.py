@@ -1,0 +1,1 @@
+"""Machine code that is generated for this processor, and threads that run it."""

@@ -1,0 +1,298 @@
+"""Loops, vectors and element-wise arithmetic in LLVM's assembly language."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from llvmlite import ir
+
+from gossamer.expression import Expression
+
+FLOAT, BYTE, INT32, INT64, POINTER = (
+    ir.FloatType(), ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.PointerType())
+_CONTRACT = ("contract",)
+
+
+class Code:
+    """One function of a module, written from its first line to its last.
+
+    module: the module.
+    parameters: the types of the function's parameters.
+    internal: whether only the module's other functions call it.
+
+    Attributes: `arguments`, the values of the parameters, and `builder`, llvmlite's IRBuilder.
+    """
+
+    def __init__(self, module: ir.Module, name: str, parameters: Sequence[ir.Type],
+                 internal: bool = False) -> None:
+        self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), parameters), name)
+        if internal:
+            self.function.linkage = "internal"
+            self.function.attributes.add("noinline")
+        self.module = module
+        self.arguments = self.function.args
+        self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
+
+    def at(self, pointer: Any, offset: Any) -> Any:
+        """Return a pointer some bytes further."""
+        return self.builder.gep(pointer, [integer(offset)], source_etype=BYTE)
+
+    def load(self, kind: ir.Type, pointer: Any, offset: Any = 0, aligned: bool = False) -> Any:
+        """Return a value, or a vector, that lies some bytes behind a pointer.
+
+        aligned: whether the address of a vector is a multiple of its size.
+        """
+        value = self.builder.load(self.at(pointer, offset), typ=kind)
+        lanes = getattr(kind, "count", 1) if aligned else 1
+        value.align = 8 if kind in (INT64, POINTER) else 4 * lanes
+        return value
+
+    def store(self, value: Any, pointer: Any, offset: Any) -> None:
+        """Store a number, or a vector where the address is a multiple of its size."""
+        self.builder.store(value, self.at(pointer, offset)).align = 4 * getattr(
+            value.type, "count", 1)
+
+    def short(self, pointer: Any, number: Any) -> Any:
+        """Return element `number` of an array of unsigned 16-bit integers, as 64 bits."""
+        place = self.at(pointer, self.builder.mul(number, integer(2)))
+        value = self.builder.load(place, typ=ir.IntType(16))
+        value.align = 2
+        return self.builder.zext(value, INT64)
+
+    def index(self, pointer: Any, number: Any) -> Any:
+        """Return element `number` of an array of 32-bit integers, as 64 bits."""
+        offset = self.builder.mul(number, integer(4))
+        return self.builder.zext(self.load(INT32, pointer, offset), INT64)
+
+    def splat(self, value: Any, lanes: int) -> Any:
+        """Return a vector whose lanes all have one value."""
+        none = ir.Constant(vector(lanes), ir.Undefined)
+        one = self.builder.insert_element(none, value, ir.Constant(INT32, 0))
+        return self.builder.shuffle_vector(
+            one, none, ir.Constant(ir.VectorType(INT32, lanes), [0] * lanes))
+
+    def multiply_add(self, x: Any, y: Any, z: Any) -> Any:
+        """Return x * y + z, rounded once where the processor has such an instruction."""
+        return self.builder.fadd(self.builder.fmul(x, y, flags=_CONTRACT), z, flags=_CONTRACT)
+
+    def load_first(self, pointer: Any, offset: Any, lanes: int, valid: int,
+                   aligned: bool = False) -> Any:
+        """Return a vector of which only the first lanes are read; the others are 0."""
+        if valid == lanes:
+            return self.load(vector(lanes), pointer, offset, aligned)
+        zero = ir.Constant(vector(lanes), [0.0] * lanes)
+        mask = _mask(lanes, valid)
+        read = self._intrinsic("load", lanes, vector(lanes), [POINTER, INT32, mask.type,
+                                                               vector(lanes)])
+        return self.builder.call(read, [self.at(pointer, offset), ir.Constant(INT32, 4), mask,
+                                        zero])
+
+    def strided(self, source: Any, first: Any, begin: int, stride: int, width: int, lanes: int,
+                valid: int) -> Any:
+        """Return every stride-th number of a row as a vector, with 0 where the row has none.
+
+        source: where the number of lane 0 of the first vector is, or would be.
+        first: the position of this number in the row, which may be below 0.
+        begin: lanes before this vector. valid: lanes that may be in the row.
+        width: numbers in the row.
+        """
+        b, wide = self.builder, ir.VectorType(INT64, lanes)
+        none, zero = ir.Constant(wide, ir.Undefined), ir.Constant(vector(lanes), [0.0] * lanes)
+        spread = b.shuffle_vector(b.insert_element(none, first, ir.Constant(INT32, 0)), none,
+                                  ir.Constant(ir.VectorType(INT32, lanes), [0] * lanes))
+
+        def inside(positions: Sequence[int]) -> Any:
+            return b.icmp_unsigned("<", b.add(spread, ir.Constant(wide, list(positions))),
+                                   ir.Constant(wide, [width] * lanes))
+
+        if stride <= 2:
+            read = self._intrinsic("load", lanes, vector(lanes), [
+                POINTER, INT32, _mask(lanes, lanes).type, vector(lanes)])
+            parts = []
+            for number in range(stride):
+                start = begin * stride + number * lanes
+                mask = b.and_(inside(range(start, start + lanes)),
+                              _mask(lanes, max(min(valid * stride - number * lanes, lanes), 0)))
+                parts.append(b.call(read, [self.at(source, 4 * start), ir.Constant(INT32, 4), mask,
+                                           zero]))
+            return parts[0] if stride == 1 else b.shuffle_vector(*parts, ir.Constant(
+                ir.VectorType(INT32, lanes), list(range(0, 2 * lanes, 2))))
+        steps = [(begin + lane) * stride for lane in range(lanes)]
+        mask = b.and_(inside(steps), _mask(lanes, valid))
+        pointers = b.gep(source, [ir.Constant(wide, [4 * step for step in steps])],
+                         source_etype=BYTE)
+        name = f"llvm.masked.gather.v{lanes}f32.v{lanes}p0"
+        kinds = [ir.VectorType(POINTER, lanes), INT32, mask.type, vector(lanes)]
+        gather = self.module.globals.get(name) or ir.Function(
+            self.module, ir.FunctionType(vector(lanes), kinds), name)
+        pointers.type = kinds[0]
+        return b.call(gather, [pointers, ir.Constant(INT32, 4), mask, zero])
+
+    def store_first(self, value: Any, pointer: Any, offset: Any, lanes: int, valid: int) -> None:
+        """Store the first lanes of a vector."""
+        if valid == lanes:
+            self.builder.store(value, self.at(pointer, offset)).align = 4
+            return
+        mask = _mask(lanes, valid)
+        write = self._intrinsic("store", lanes, ir.VoidType(), [vector(lanes), POINTER, INT32,
+                                                                mask.type])
+        self.builder.call(write, [value, self.at(pointer, offset), ir.Constant(INT32, 4), mask])
+
+    def _intrinsic(self, verb: str, lanes: int, result: ir.Type,
+                   parameters: Sequence[ir.Type]) -> ir.Function:
+        name = f"llvm.masked.{verb}.v{lanes}f32.p0"
+        return self.module.globals.get(name) or ir.Function(
+            self.module, ir.FunctionType(result, parameters), name)
+
+    @contextmanager
+    def loop(self, start: Any, end: Any, step: int = 1, carried: Sequence[Any] = ()
+             ) -> Iterator[Loop]:
+        """Repeat what is written within a `with` block for start, start + step... below end.
+
+        carried: first values that iterations hand on: the block reads `loop.values`, and puts those
+        of the next iteration into `loop.next`. Behind the block `loop.values` are the last ones.
+        """
+        b = self.builder
+        head, body, done = (self.function.append_basic_block(name)
+                            for name in ("head", "body", "done"))
+        before = b.block
+        b.branch(head)
+        b.position_at_end(head)
+        index = b.phi(INT64)
+        index.add_incoming(integer(start), before)
+        values = [b.phi(first.type) for first in carried]
+        for value, first in zip(values, carried, strict=True):
+            value.add_incoming(first, before)
+        b.cbranch(b.icmp_signed("<", index, integer(end)), body, done)
+        b.position_at_end(body)
+        loop = Loop(index, values)
+        yield loop
+        index.add_incoming(b.add(index, integer(step)), b.block)
+        for value, following in zip(values, loop.next, strict=True):
+            value.add_incoming(following, b.block)
+        b.branch(head)
+        b.position_at_end(done)
+
+    def where(self, condition: Any, make: Callable[[], Sequence[Any]],
+              otherwise: Sequence[Any]) -> list[Any]:
+        """Return the values that `make` writes where a condition holds, and else others."""
+        b = self.builder
+        then, after = (self.function.append_basic_block(name) for name in ("then", "after"))
+        before = b.block
+        b.cbranch(condition, then, after)
+        b.position_at_end(then)
+        made, last = make(), b.block
+        b.branch(after)
+        b.position_at_end(after)
+        results = []
+        for value, other in zip(made, otherwise, strict=True):
+            result = b.phi(other.type)
+            result.add_incoming(value, last)
+            result.add_incoming(other, before)
+            results.append(result)
+        return results
+
+    def evaluate(self, expression: Expression, values: Sequence[Any], lanes: int) -> Any:
+        """Return the only output of an expression of vectors."""
+        results = list(values)
+        for step in expression.steps:
+            constants = [ir.Constant(vector(lanes), [float(c)] * lanes) for c in step.constants]
+            results.append(_FUNCTIONS[step.function](
+                self.builder, *(results[index] for index in step.arguments), *constants))
+        return results[expression.outputs[0]]
+
+
+class Loop:
+    """The state of a loop while its body is written: see Code.loop."""
+
+    def __init__(self, index: Any, values: Sequence[Any]) -> None:
+        self.index, self.values = index, values
+        self.next: Sequence[Any] = ()
+
+
+def integer(value: Any) -> Any:
+    """Return a Python integer as a constant of 64 bits; other values as they are."""
+    return ir.Constant(INT64, value) if isinstance(value, int) else value
+
+
+def vector(lanes: int) -> ir.VectorType:
+    """Return the type of a vector of float32 numbers."""
+    return ir.VectorType(FLOAT, lanes)
+
+
+def unsupported(expression: Expression) -> str | None:
+    """Return why an expression cannot be written here; None where it can."""
+    if len(expression.outputs) != 1:
+        return "has an epilogue with two outputs"
+    missing = {step.function for step in expression.steps} - set(_FUNCTIONS)
+    return f"has {', '.join(sorted(missing))} in its epilogue" if missing else None
+
+
+def _mask(lanes: int, valid: int) -> ir.Constant:
+    return ir.Constant(ir.VectorType(ir.IntType(1), lanes),
+                       [1] * valid + [0] * (lanes - valid))
+
+
+def _filled(like: Any, value: float) -> ir.Constant:
+    return ir.Constant(like.type, [value] * like.type.count)
+
+
+def _least(b: ir.IRBuilder, x: Any, low: Any) -> Any:
+    """The greater of x and a number that is not NaN; NaN stays."""
+    return b.select(b.fcmp_ordered("<", x, low), low, x)
+
+
+def _most(b: ir.IRBuilder, x: Any, high: Any) -> Any:
+    return b.select(b.fcmp_ordered(">", x, high), high, x)
+
+
+def _either(comparison: str) -> Callable[..., Any]:
+    """Return a function that chooses between two values, and NaN where one is NaN."""
+    def choose(b: ir.IRBuilder, x: Any, y: Any) -> Any:
+        chosen = b.select(b.fcmp_ordered(comparison, x, y), x, y)
+        return b.select(b.fcmp_unordered("uno", x, x), x, chosen)
+    return choose
+
+
+def _truth(comparison: str) -> Callable[..., Any]:
+    def compare(b: ir.IRBuilder, x: Any, y: Any) -> Any:
+        return b.select(b.fcmp_ordered(comparison, x, y), _filled(x, 1.0), _filled(x, 0.0))
+    return compare
+
+
+def _slope(b: ir.IRBuilder, x: Any, slope: Any) -> Any:
+    return b.select(b.fcmp_ordered("<", x, _filled(x, 0.0)), b.fmul(x, slope), x)
+
+
+def _sign(b: ir.IRBuilder, x: Any) -> Any:
+    zero = _filled(x, 0.0)
+    below = b.select(b.fcmp_ordered("<", x, zero), _filled(x, -1.0), x)
+    return b.select(b.fcmp_ordered(">", x, zero), _filled(x, 1.0), below)
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": lambda b, x, y: b.fadd(x, y),
+    "sub": lambda b, x, y: b.fsub(x, y),
+    "mul": lambda b, x, y: b.fmul(x, y),
+    "div": lambda b, x, y: b.fdiv(x, y),
+    "neg": lambda b, x: b.fneg(x),
+    "abs": lambda b, x: b.select(b.fcmp_ordered("<", x, _filled(x, 0.0)), b.fneg(x), x),
+    "min": _either("<"),
+    "max": _either(">"),
+    "less": _truth("<"),
+    "less_equal": _truth("<="),
+    "greater": _truth(">"),
+    "greater_equal": _truth(">="),
+    "equal": _truth("=="),
+    "relu": lambda b, x: _least(b, x, _filled(x, 0.0)),
+    "clip": lambda b, x, low, high: _most(b, _least(b, x, low), high),
+    "leaky_relu": _slope,
+    "prelu": _slope,
+    "hard_sigmoid": lambda b, x, alpha, beta: _most(b, _least(b, b.fadd(
+        b.fmul(x, alpha), beta), _filled(x, 0.0)), _filled(x, 1.0)),
+    "sign": _sign,
+    "constant": lambda b, value: value,
+}
+"""The functions of expressions that a processor computes in a few instructions."""

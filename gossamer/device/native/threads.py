@@ -1,0 +1,119 @@
+"""Calls of generated code, by threads of this process that share the tasks of a call."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+import re
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.jobs import Function, Job
+from gossamer.device.native.processor import address, function, processor
+
+_SOURCE = Path(__file__).with_name("threads.ll")
+_LINE = 64
+"""Bytes of a cache line."""
+_ROUNDS = 2000
+"""Rounds for which a thread spins, some 20 to 100 microseconds: longer than the time between two
+steps of a plan, and too short to matter to other programs."""
+_X86, _ARM = ("202", "llvm.x86.sse2.pause()"), ("98", "llvm.aarch64.hint(i32 1)")
+_MACHINES = {"x86_64": _X86, "AMD64": _X86, "aarch64": _ARM, "arm64": _ARM}
+"""The number of the system call futex, and a hint that a loop spins, by machine."""
+
+
+class Jobs:
+    """Jobs that are run one after another, each by several threads.
+
+    threads: the most threads that work, with the one that calls.
+    """
+
+    def __init__(self, jobs: Sequence[Job], threads: int) -> None:
+        self._arguments = [(ctypes.c_int64 * len(job.arguments))(*job.arguments) for job in jobs]
+        stride = max((_lines(job.scratch) for job in jobs), default=0)
+        self._scratch = np.empty(threads * stride + _LINE, np.uint8)
+        start = address(self._scratch)
+        self._table = (ctypes.c_int64 * (6 * len(jobs)))(*(
+            number for job, arguments in zip(jobs, self._arguments, strict=True)
+            for number in (job.function.address, ctypes.addressof(arguments), job.count,
+                           job.grain, start + -start % _LINE, stride)))
+        self._count, self._threads = len(jobs), threads
+        self._address = ctypes.addressof(self._table)
+        self._run = _function("jobs").call
+
+    def run(self) -> None:
+        """Run the jobs; in this thread alone while others run jobs."""
+        pool = _pool(self._threads)
+        if pool is None or not pool.lock.acquire(blocking=False):
+            self._run(self._address, self._count, 0, 0)
+            return
+        try:
+            self._run(self._address, self._count, pool.shared, 0)
+        finally:
+            pool.lock.release()
+
+
+class _Pool:
+    """Threads that wait for jobs; they hold no lock of the interpreter.
+
+    shared: the address of the memory by which they learn of jobs.
+    lock: who holds it runs jobs.
+    """
+
+    def __init__(self, count: int) -> None:
+        memory = np.zeros((count + 7) * _LINE, np.uint8)
+        self._memory = memory[-address(memory) % _LINE:]
+        self.shared = address(self._memory)
+        self._memory[5 * _LINE:5 * _LINE + 8].view(np.int64)[0] = count
+        self.lock = threading.Lock()
+        worker = _function("worker").call
+        for index in range(1, count):
+            threading.Thread(target=worker, args=(self.shared, index, _ROUNDS, 0), daemon=True,
+                             name=f"gossamer-{index}").start()
+
+
+_pools: dict[int, _Pool] = {}
+_making = threading.Lock()
+
+
+def _pool(count: int) -> _Pool | None:
+    """Return `count` threads, which later calls share; None for one thread, and where this system
+    has no futex."""
+    if count <= 1 or sys.platform != "linux":
+        return None
+    if (pool := _pools.get(count)) is None:
+        with _making:
+            pool = _pools.get(count) or _pools.setdefault(count, _Pool(count))
+    return pool
+
+
+def _lines(nbytes: int) -> int:
+    return -(-nbytes // _LINE) * _LINE
+
+
+@functools.cache
+def _function(name: str) -> Function:
+    return function(name, processor(), source, platform.machine(), sys.platform)
+
+
+def source(machine: str, system: str) -> str:
+    """Return the module for a machine; without futexes where the system has none."""
+    number, pause = _MACHINES[machine]
+    text = _SOURCE.read_text()
+    if system != "linux":
+        text = re.sub(r"declare i64 @syscall.*|%result = call [^)]*\)[^)]*\)", lambda found: (
+            "" if found[0].startswith("declare") else "%result = add i64 0, 0"), text)
+    return text.replace("declare void @PAUSE", f"declare void @{pause.split('(')[0]}"
+                        + ("(i32)" if "i32" in pause else "()")
+                        ).replace("PAUSE", pause).replace("FUTEX", number)
+
+
+# the threads of a process are not those of its fork
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pools.clear)

@@ -1,0 +1,1 @@
+"""Direct convolution on processors, by code that is generated for them."""

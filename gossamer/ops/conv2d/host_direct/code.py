@@ -1,0 +1,218 @@
+"""The code of direct convolution on processors: see algorithm.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from gossamer.device.native.code import FLOAT, INT64, POINTER, Code, integer, vector
+from gossamer.ops.conv2d.host_direct.tiles import Kind, Views
+from gossamer.ops.conv2d.problem import Conv2dProblem
+
+
+def multiplying(problem: Conv2dProblem, views: Views, lanes: int, kinds: Sequence[Kind],
+                block: int) -> str:
+    """Return a module with the function "multiply", whose tasks are pairs of a tile and a unit.
+
+    A unit is a range of output channels of a group. The arguments are the addresses of the input
+    and of the output of an image, of the table's positions, weights and starts, of the units and of
+    the tiles, the number of units, and the addresses of the operands.
+    """
+    module = ir.Module()
+    tiles = [_TileCode(module, f"tile{index}", problem, views, lanes, kind, block).write()
+             for index, kind in enumerate(kinds)]
+    code = Code(module, "multiply", [POINTER, INT64, INT64, POINTER])
+    arguments, first, end, scratch = code.arguments
+    b = code.builder
+    x, y, positions, weights, starts, units, places = (code.load(POINTER, arguments, 8 * index)
+                                                       for index in range(7))
+    count = code.load(INT64, arguments, 56)
+    operands = [code.load(POINTER, arguments, 64 + 8 * index)
+                for index in range(len(problem.epilogue.operands))]
+    with code.loop(first, end) as task:
+        place = code.at(places, b.mul(b.sdiv(task.index, count), integer(24)))
+        kind, row, column = (code.load(INT64, place, 8 * index) for index in range(3))
+        unit = b.srem(task.index, count)
+        channels = [code.index(units, b.add(unit, integer(index))) for index in range(2)]
+        done = code.function.append_basic_block("next")
+        choice = b.switch(kind, done)
+        for index, tile in enumerate(tiles):
+            case = code.function.append_basic_block(f"case{index}")
+            choice.add_case(integer(index), case)
+            b.position_at_end(case)
+            b.call(tile, [x, y, positions, weights, starts, scratch, row, column, *channels,
+                          *operands])
+            b.branch(done)
+        b.position_at_end(done)
+    b.ret_void()
+    return str(module)
+
+
+@dataclass
+class _TileCode:
+    """The function that computes a tile of a unit, for each block of input channels in turn.
+
+    The views of the block are copied to the scratch memory. Then the sums of each output channel,
+    which lie behind the views, are read, and written with the products of the block. After the last
+    block the epilogue is applied.
+    """
+
+    module: ir.Module
+    name: str
+    problem: Conv2dProblem
+    views: Views
+    lanes: int
+    kind: Kind
+    block: int
+
+    def __post_init__(self) -> None:
+        problem = self.problem
+        self.rows, self.vectors, self.last = self.kind
+        self.size = 4 * self.lanes
+        self.zero = ir.Constant(vector(self.lanes), [0.0] * self.lanes)
+        self.width = problem.image_pixels if problem.kernel == (1, 1) else problem.out_width
+        self.input_bytes = 4 * problem.height * problem.width
+        self.code = Code(self.module, self.name, [POINTER] * 6 + [INT64] * 4 + [POINTER] * len(
+            problem.epilogue.operands), internal=True)
+        (self.x, self.y, self.positions, self.weights, self.starts, self.scratch, self.row,
+         self.column, self.first, self.end, *self.operands) = self.code.arguments
+
+    def write(self) -> ir.Function:
+        problem, views, code, b = self.problem, self.views, self.code, self.code.builder
+        blocks = -(-problem.group_channels // self.block)
+        start = b.mul(b.add(b.mul(self.row, integer(self.width)), self.column), integer(4))
+        group = b.sdiv(self.first, integer(problem.group_out_channels))
+        x = code.at(self.x, b.mul(group, integer(problem.group_channels * self.input_bytes)))
+        with code.loop(0, blocks) as part:
+            channel = b.mul(part.index, integer(self.block))
+            count = b.sub(integer(problem.group_channels), channel)
+            count = b.select(b.icmp_signed("<", count, integer(self.block)), count,
+                             integer(self.block))
+            inputs = code.at(x, b.mul(channel, integer(self.input_bytes)))
+            if not views.step:
+                inputs = code.at(inputs, start)
+            elif problem.kernel == (1, 1) and not problem.is_pointwise:
+                self._gather(inputs, count)
+            else:
+                self._copy(inputs, count)
+            own = code.at(self.starts, b.mul(part.index, integer(4 * (problem.out_channels + 1))))
+            is_first, is_last = (b.icmp_signed("==", part.index, integer(index))
+                                 for index in (0, blocks - 1))
+            with code.loop(self.first, self.end) as output:
+                self._multiply(inputs, own, output.index, is_first, is_last, start)
+        b.ret_void()
+        return code.function
+
+    def _multiply(self, inputs: Any, starts: Any, output: Any, is_first: Any, is_last: Any,
+                  start: Any) -> None:
+        """Write the products of a block with the weights of an output channel."""
+        problem, views, code, b = self.problem, self.views, self.code, self.code.builder
+        number = self.rows * self.vectors
+        kept = code.at(self.scratch, b.add(
+            integer(4 * min(self.block, problem.group_channels) * views.floats * bool(views.step)),
+            b.mul(b.sub(output, self.first), integer(number * self.size))))
+        before = code.where(b.not_(is_first), lambda: [
+            code.load(vector(self.lanes), kept, index * self.size) for index in range(number)],
+            [self.zero] * number)
+        first, end = (code.index(starts, b.add(output, integer(index))) for index in range(2))
+        source, step, line = (self.scratch, 4 * views.step, 4 * views.row) if views.step else (
+            inputs, self.input_bytes, 0)
+        with code.loop(first, end, carried=before) as pair:
+            view = code.at(source, b.mul(code.short(self.positions, pair.index), integer(step)))
+            weight = code.splat(code.load(FLOAT, self.weights, b.mul(pair.index, integer(4))),
+                                self.lanes)
+            pair.next = [code.multiply_add(code.load_first(
+                view, index // self.vectors * line + index % self.vectors * self.size, self.lanes,
+                self.last if not views.step and index == number - 1 else self.lanes,
+                aligned=views.step == self.lanes), weight, value)
+                for index, value in enumerate(pair.values)]
+        finish, keep, after = (code.function.append_basic_block(label)
+                               for label in ("finish", "keep", "after"))
+        b.cbranch(is_last, finish, keep)
+        b.position_at_end(keep)
+        for index, value in enumerate(pair.values):
+            code.store(value, kept, index * self.size)
+        b.branch(after)
+        b.position_at_end(finish)
+        self._finish(pair.values, output, start)
+        b.branch(after)
+        b.position_at_end(after)
+
+    def _finish(self, sums: Sequence[Any], output: Any, start: Any) -> None:
+        """Write the epilogue of an output channel."""
+        problem, code, b = self.problem, self.code, self.code.builder
+        target = b.add(b.mul(output, integer(4 * problem.image_pixels)), start)
+        for index, value in enumerate(sums):
+            row, column = divmod(index, self.vectors)
+            byte = b.add(target, integer(4 * (row * self.width + column * self.lanes)))
+            valid = self.last if column == self.vectors - 1 else self.lanes
+            operands = [
+                code.load_first(operand, byte, self.lanes, valid) if kind == "tensor" else
+                code.splat(code.load(FLOAT, operand, b.mul(output, integer(4))), self.lanes)
+                for operand, kind in zip(self.operands, problem.epilogue.operands, strict=True)]
+            result = code.evaluate(problem.epilogue.expression, [value, *operands], self.lanes)
+            code.store_first(result, self.y, byte, self.lanes, valid)
+
+    def _copy(self, inputs: Any, count: Any) -> None:
+        """Write the copying of the views of some input channels, with zeros where a view is outside
+        of the input."""
+        problem, views, code, b = self.problem, self.views, self.code, self.code.builder
+        flat = problem.is_pointwise
+        height, width = (1, problem.image_pixels) if flat else (problem.height, problem.width)
+        copied = self.vectors + views.further
+        down, right = problem.stride
+        with code.loop(0, count) as channel:
+            plane = code.at(inputs, b.mul(channel.index, integer(self.input_bytes)))
+            target = code.at(self.scratch, b.mul(channel.index, integer(4 * views.floats)))
+            for number, (row, column) in enumerate(views.copies):
+                view = code.at(target, 4 * views.first(number))
+                first = b.add(b.mul(self.column, integer(right)), integer(
+                    column - problem.pads[1]))
+                with code.loop(0, self.rows + dict(views.beyond)[row]) as line:
+                    place = b.add(b.mul(b.add(self.row, line.index), integer(down)), integer(
+                        row - problem.pads[0]))
+                    source = code.at(plane, b.mul(b.add(b.mul(place, integer(width)), first),
+                                                  integer(4)))
+
+                    def read(source: Any = source, first: Any = first) -> list[Any]:
+                        return [code.strided(
+                            source, first, index * self.lanes, right, width, self.lanes,
+                            self.last if flat and index == copied - 1 else self.lanes)
+                            for index in range(copied)]
+
+                    inside = b.icmp_unsigned("<", place, integer(height))
+                    values = code.where(inside, read, [self.zero] * copied)
+                    goal = code.at(view, b.mul(line.index, integer(4 * views.row)))
+                    for index, value in enumerate(values):
+                        code.store(value, goal, index * self.size)
+
+    def _gather(self, inputs: Any, count: Any) -> None:
+        """Write the copying of the pixels that a run of outputs reads, one by one: a pointwise
+        convolution that skips pixels sees a plane as one row of outputs."""
+        problem, code, b = self.problem, self.code, self.code.builder
+        pixels = (self.vectors - 1) * self.lanes + self.last
+        with code.loop(0, count) as channel:
+            plane = code.at(inputs, b.mul(channel.index, integer(self.input_bytes)))
+            target = code.at(self.scratch, b.mul(channel.index, integer(4 * self.views.floats)))
+            with code.loop(0, pixels) as pixel:
+                output = b.add(self.column, pixel.index)
+                row, column = (
+                    b.sub(b.mul(place, integer(stride)), integer(pad))
+                    for place, stride, pad in zip((b.sdiv(output, integer(problem.out_width)),
+                                                   b.srem(output, integer(problem.out_width))),
+                                                  problem.stride, problem.pads[:2], strict=True))
+                inside = b.and_(b.icmp_unsigned("<", row, integer(problem.height)),
+                                b.icmp_unsigned("<", column, integer(problem.width)))
+                byte = b.mul(b.add(b.mul(row, integer(problem.width)), column), integer(4))
+
+                def read(plane: Any = plane, byte: Any = byte) -> list[Any]:
+                    return [code.load(FLOAT, plane, byte)]
+
+                (value,) = code.where(inside, read, [ir.Constant(FLOAT, 0.0)])
+                code.store(value, target, b.mul(pixel.index, integer(4)))
+            # nobody reads the results of lanes without a pixel
+            with code.loop(pixels, self.vectors * self.lanes) as rest:
+                code.store(ir.Constant(FLOAT, 0.0), target, b.mul(rest.index, integer(4)))

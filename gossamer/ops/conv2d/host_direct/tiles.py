@@ -1,0 +1,118 @@
+"""Tiles of an output plane, and the views of the input that they are computed from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gossamer.device.native import processor as native
+from gossamer.ops.conv2d.problem import Conv2dProblem
+
+_MOST_VECTORS = 14
+"""Vectors of a tile: sums that are kept in registers."""
+NONE, SHARED, ALIGNED = "none", "shared", "aligned"
+"""Views: the input itself, one for all columns of taps, or one for each."""
+
+Kind = tuple[int, int, int]
+"""What tiles of the same code have in common: rows, vectors of a row, and valid lanes of the last
+one."""
+
+
+@dataclass(frozen=True)
+class Views:
+    """The views of a channel's input that nonzero weights are multiplied with.
+
+    A view is every stride-th row and column of the padded input, from a first row and column on.
+    Taps of other rows read it from a later row on. Where there is a view for each column of taps,
+    all vectors begin at multiples of their size; else taps of other columns read a view from a
+    later column on. Views of pointwise convolutions may be the input itself.
+
+    copies: first row and column of each view, in pixels of the padded input.
+    beyond: for each of these rows, how many rows more than a tile has are read.
+    height: rows of the largest tile. row: floats of each row of a view.
+    further: vectors of a row behind those of the tile, which taps of later columns read.
+    step: floats from one position to the next that a table may name; 0 where the input itself is
+    read, and a position is a channel.
+    """
+
+    copies: tuple[tuple[int, int], ...]
+    beyond: tuple[tuple[int, int], ...]
+    height: int
+    row: int
+    further: int
+    step: int
+
+    def first(self, number: int) -> int:
+        """Return how many floats lie before a view."""
+        return sum(self.height + dict(self.beyond)[phase]
+                   for phase, _ in self.copies[:number]) * self.row
+
+    @property
+    def floats(self) -> int:
+        """Floats of all views of a channel."""
+        return self.first(len(self.copies))
+
+    @property
+    def positions(self) -> int:
+        """Positions in the views of a channel."""
+        return -(-self.floats // self.step) if self.step else 1
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A part of an output plane that is summed in registers.
+
+    row, column: where the tile begins.
+    """
+
+    kind: Kind
+    row: int
+    column: int
+
+
+def views_of(problem: Conv2dProblem, lanes: int, kind: str) -> Views:
+    """Return the views of a convolution: NONE, SHARED or ALIGNED."""
+    tiles = tiles_of(problem, lanes)
+    height, vectors, _ = tiles[0].kind if tiles else (1, 1, 1)
+    rows, columns = ([step * dilation for step in range(size)] for size, dilation in zip(
+        problem.kernel, problem.dilation, strict=True))
+    beyond: dict[int, int] = {}
+    for row in rows:
+        phase = row % problem.stride[0]
+        beyond[phase] = max(beyond.get(phase, 0), row // problem.stride[0])
+    further = 0
+    if kind == SHARED:
+        further = -(-(columns[-1] // problem.stride[1]) // lanes)
+        columns = list(dict.fromkeys(column % problem.stride[1] for column in columns))
+    return Views(tuple((phase, column) for phase in beyond for column in columns),
+                 tuple(beyond.items()), height, (vectors + further) * lanes,
+                 further, {NONE: 0, SHARED: 1, ALIGNED: lanes}[kind])
+
+
+def tiles_of(problem: Conv2dProblem, lanes: int) -> list[Tile]:
+    """Return the tiles of an output plane, the first one the largest.
+
+    A pointwise convolution sees a plane as one row.
+    """
+    most = min(native.processor().registers - 3, _MOST_VECTORS)
+    if problem.kernel == (1, 1):
+        return [Tile((1, vectors, last), 0, first * lanes) for first, vectors, last in _spans(
+            problem.image_pixels, lanes, most)]
+    spans = _spans(problem.out_width, lanes, 4)
+    rows = _parts(problem.out_height, max(most // max((span[1] for span in spans), default=1), 1))
+    return [Tile((height, vectors, last), row, first * lanes)
+            for row, height in rows for first, vectors, last in spans]
+
+
+def _spans(size: int, lanes: int, most: int) -> list[tuple[int, int, int]]:
+    """Divide a row into spans of vectors: the first vector, how many, the last one's lanes."""
+    count = -(-size // lanes)
+    return [(first, number, lanes if first + number < count else size - (count - 1) * lanes)
+            for first, number in _parts(count, most)]
+
+
+def _parts(size: int, most: int) -> list[tuple[int, int]]:
+    """Divide a range into as few parts of at most `most`, each with its start and its length."""
+    if size == 0:
+        return []
+    length = -(-size // -(-size // most))
+    return [(first, min(length, size - first)) for first in range(0, size, length)]

@@ -1,0 +1,109 @@
+"""Tests calls of generated code by several threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+llvm = pytest.importorskip("llvmlite.binding")
+
+from llvmlite import ir  # noqa: E402
+
+from gossamer.device.jobs import Job  # noqa: E402
+from gossamer.device.native.code import INT64, POINTER, Code, integer  # noqa: E402
+from gossamer.device.native.processor import (  # noqa: E402
+    address,
+    function,
+    processor,
+)
+from gossamer.device.native.threads import Jobs, source  # noqa: E402
+from gossamer.errors import DeviceError  # noqa: E402
+
+
+def counting() -> str:
+    """Returns a module with a function whose task i adds i + 1 to element i of an array."""
+    module = ir.Module()
+    code = Code(module, "count", [POINTER, INT64, INT64, POINTER])
+    arguments, first, end, _ = code.arguments
+    array = code.load(POINTER, arguments)
+    with code.loop(first, end) as task:
+        place = code.builder.mul(task.index, integer(8))
+        value = code.builder.add(code.load(INT64, array, place),
+                                 code.builder.add(task.index, integer(1)))
+        code.builder.store(value, code.at(array, place))
+    code.builder.ret_void()
+    return str(module)
+
+
+def jobs_of(count: int, grain: int, threads: int, repeats: int) -> tuple[Jobs, np.ndarray]:
+    array = np.zeros(max(count, 1), np.int64)
+    count_tasks = function("count", processor(), counting)
+    return Jobs([Job(count_tasks, (address(array),), count, grain)] * repeats, threads), array
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 1000])
+@pytest.mark.parametrize("grain", [1, 3, 5000])
+def test_each_task_runs_once_in_each_job(threads: int, count: int, grain: int) -> None:
+    jobs, array = jobs_of(count, grain, threads, 3)
+    for _ in range(50):
+        jobs.run()
+    np.testing.assert_array_equal(array[:count], 150 * np.arange(1, count + 1))
+
+
+def test_calls_of_several_threads_do_not_mix() -> None:
+    made = [jobs_of(97, 2, 3, 20) for _ in range(4)]
+    callers = [threading.Thread(target=lambda jobs=jobs: [jobs.run() for _ in range(100)])
+               for jobs, _ in made]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    for _, array in made:
+        np.testing.assert_array_equal(array, 2000 * np.arange(1, 98))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_fork_has_threads_of_its_own() -> None:
+    jobs, array = jobs_of(64, 1, 3, 1)
+    jobs.run()
+    child = os.fork()
+    if not child:
+        jobs.run()
+        os._exit(int(array[-1] != 128))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("machine,system", [
+    ("x86_64", "linux"), ("aarch64", "linux"), ("AMD64", "win32"), ("arm64", "darwin")])
+def test_the_module_of_other_systems_is_valid(machine: str, system: str) -> None:
+    text = source(machine, system)
+    assert ("@syscall" in text) == (system == "linux")
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    triple = f"{'x86_64' if machine == 'AMD64' else machine}-unknown-{system}"
+    target = llvm.Target.from_triple(triple).create_target_machine()
+    assert "worker" in target.emit_assembly(llvm.parse_assembly(text))
+
+
+def test_a_module_that_llvm_refuses_is_an_error() -> None:
+    with pytest.raises(DeviceError, match="LLVM refuses a generated module"):
+        function("f", processor(), lambda: "define void @f() { ret i32 %missing }")
+
+
+def test_a_damaged_object_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                            ) -> None:
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+    def returning() -> str:
+        return "define void @g(ptr %a, i64 %b, i64 %c, ptr %d) { ret void }"
+
+    function("g", processor(), returning)
+    (stored,) = (tmp_path / "kernels").iterdir()
+    stored.write_bytes(stored.read_bytes()[:-9] + b"\0" * 9)
+    function.cache_clear()
+    function("g", processor(), returning).call(0, 0, 0, 0)

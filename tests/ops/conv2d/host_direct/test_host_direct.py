@@ -1,0 +1,102 @@
+"""Tests host_direct, whose code LLVM makes for the processor of the test."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.device.host import HostDevice
+from gossamer.device.jobs import Function
+from gossamer.device.native import processor as native
+from gossamer.ops.conv2d.host_direct import algorithm as host_direct
+from gossamer.ops.conv2d.host_direct.algorithm import HostDirect
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.weights import Weights
+from tests.ops.conv2d.sparse.test_direct_sparse import of, problems, sparse_weights
+from tests.ops.conv2d.test_conv2d import EPILOGUES
+from tests.ops.harness import check_variants
+
+llvm = pytest.importorskip("llvmlite.binding")
+HOST = HostDevice()
+
+
+@st.composite
+def larger(draw: st.DrawFn) -> Conv2dProblem:
+    """Planes of several tiles, and blocks of several channels."""
+    size = draw(st.sampled_from([(7, 7), (14, 15), (31, 33), (1, 70), (40, 3)]))
+    kernel = draw(st.sampled_from([(1, 1), (3, 3), (5, 2)]))
+    pads = (1, 1, 1, 1) if kernel == (3, 3) or size[1] == 3 else (2, 0, 2, 1)
+    return Conv2dProblem(draw(st.sampled_from([1, 2])), draw(st.sampled_from([8, 40])), *size,
+                         draw(st.sampled_from([5, 33])), kernel,
+                         draw(st.sampled_from([(1, 1), (2, 2), (1, 3)])), pads,
+                         epilogue=draw(st.sampled_from(EPILOGUES)))
+
+
+OLDER = {"AVX2": native.Processor("haswell", "", 8, 16),
+         "SSE2": native.Processor("x86-64", "", 4, 16)}
+"""Targets whose instructions all processors of a kind have."""
+
+
+@given(problem=st.one_of(problems(), larger()), density=st.sampled_from([0.0, 0.05, 0.4]))
+@settings(max_examples=60)
+def test_any_problem(problem: Conv2dProblem, density: float) -> None:
+    compare(problem, density)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs an x86 processor")
+@pytest.mark.parametrize("name", OLDER)
+def test_older_processors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "AVX2" and native.processor().lanes < 8:
+        pytest.skip("this processor has no AVX2")
+    monkeypatch.setattr(native, "processor", lambda: OLDER[name])
+
+    @given(problem=st.one_of(problems(), larger()), density=st.sampled_from([0.05, 0.4]))
+    @settings(max_examples=25)
+    def check(problem: Conv2dProblem, density: float) -> None:
+        compare(problem, density)
+    check()
+
+
+def compare(problem: Conv2dProblem, density: float) -> None:
+    weights = sparse_weights(problem, density)
+    problem = of(weights, problem)
+    algorithm = HostDirect()
+    if problem.depth == 0 or algorithm.supports(problem, HOST) is not None:
+        return
+    variants = list(algorithm.variants(problem, HOST))
+    blocks = {variant["channels"] for variant in variants}
+    # blocks of three channels, of which the last one may have fewer
+    variants += [replace(variant, config=tuple(
+        (name, 3 if name == "channels" else value) for name, value in variant.config))
+        for variant in variants if problem.group_channels > 3 and 3 not in blocks]
+    check_variants(algorithm, problem, HOST, variants, weights)
+
+
+def test_code_for_arm_uses_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple("aarch64-unknown-linux-gnu").create_target_machine(opt=3)
+    written = []
+
+    def emitted(name: str, target: native.Processor, write: Callable[..., str],
+                *parameters: object) -> Function:
+        module = llvm.parse_assembly(write(*parameters))
+        module.verify()
+        written.append(machine.emit_assembly(module))
+        return Function(0)
+
+    monkeypatch.setattr(host_direct, "function", emitted)
+    monkeypatch.setattr(native, "processor", lambda: native.Processor("generic", "+neon", 4, 32))
+    problem = Conv2dProblem(1, 8, 9, 9, 8, (3, 3), pads=(1, 1, 1, 1))
+    weights = sparse_weights(problem, 0.4)
+    problem = of(weights, problem)
+    algorithm = HostDirect()
+    algorithm.prepare(Weights(weights, HOST), problem,
+                      next(iter(algorithm.variants(problem, HOST))), HOST)
+    (text,) = written
+    assert "fmla\tv" in text and "multiply:" in text
