@@ -311,7 +311,7 @@ class Plan(CallablePlan):
         """
         self._calls.check_usable()
         program = self.program(batch)
-        return Context(self.graph.name, program, self.device, stream)
+        return Context(self.graph, program, self.device, stream)
 
     def program(self, batch: int) -> Program:
         """Return the layers of a batch size, each with the algorithm that computes it.

@@ -219,16 +219,6 @@ class Program:
         """The steps as reports show them, with one step for each layer of a part."""
         return [shown for step in self.steps for shown in step.shown]
 
-    @property
-    def input_specs(self) -> list[TensorSpec]:
-        """Shape, dtype and layout of each input, in order."""
-        return [self.specs[value] for value in self.inputs.values()]
-
-    @property
-    def output_specs(self) -> list[TensorSpec]:
-        """Shape, dtype and layout of each output, in order."""
-        return [self.specs[value] for value in self.outputs.values()]
-
     def host_steps(self, device: Device) -> list[Step]:
         """Return the steps that the host computes in a plan for another device. Steps in place are
         left out, since nothing computes them."""

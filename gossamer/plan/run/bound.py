@@ -94,7 +94,7 @@ def _on_device(graph: Graph, device: Device, context_of: Callable[[int], Context
     stream = callers_stream(inputs[0]) if given is None else given
     sources = on_device(device, graph, inputs, stream)
     context = context_of(_batch(graph, sources))
-    specs = context.program.output_specs
+    specs = context.output_specs
     if out is None:
         targets = new_outputs(device, graph, specs, stream)
         outputs = tuple(device.like(inputs[0], array) for array in targets)
@@ -111,7 +111,7 @@ def _on_host(graph: Graph, device: Device, context_of: Callable[[int], Context],
              inputs: tuple[Any, ...], out: Any) -> BoundCall:
     arrays = list(map(on_host, inputs))
     context = context_of(_batch(graph, arrays))
-    specs = context.program.output_specs
+    specs = context.output_specs
     if out is None:
         targets = [page_locked_array(device, spec.shape, spec.stored_dtype) for spec in specs]
         outputs = tuple(like_on_host(inputs[0], array) if inputs else array for array in targets)

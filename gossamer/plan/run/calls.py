@@ -208,7 +208,7 @@ class Calls:
                 default_spec(array.shape, str(array.dtype)) for array in empty], stream)
         else:
             context = self.contexts.on_stream(batch, stream)
-            results = new_outputs(device, graph, context.program.output_specs, stream)
+            results = new_outputs(device, graph, context.output_specs, stream)
             captured = context.run_on_device(buffers_of(arrays), buffers_of(results), stream)
             self.last_batch = batch
             if form is not None and captured is not None and all(map(operator.is_, taken, inputs)):
@@ -262,10 +262,10 @@ def _handle_of() -> Callable[[int], int]:
 def _torch_outputs(context: Context, like: Any) -> Callable[[], NewOutputs]:
     """Return a function that returns new tensors for a context's outputs, and their addresses.
     like: a tensor on the context's device."""
-    program, device = context.program, context.device
+    device = context.device
     makers = [partial(sys.modules["torch"].empty_like,
                       device.like(like, device.array_in(context.buffers.of(value), spec)))
-              for value, spec in zip(program.outputs.values(), program.output_specs, strict=True)]
+              for value, spec in zip(context.outputs, context.output_specs, strict=True)]
 
     def new() -> NewOutputs:
         outputs = tuple([make() for make in makers])

@@ -14,7 +14,7 @@ from gossamer.device.base import Buffer, CopyingGraph, Device
 from gossamer.errors import InputError
 from gossamer.io.text import shape_text
 from gossamer.measure import Task, Timing, interleave
-from gossamer.ops.algorithm import State
+from gossamer.model.graph import Graph
 from gossamer.ops.part.host import Ready
 from gossamer.plan.fusion import source_of
 from gossamer.plan.program import Program
@@ -48,25 +48,34 @@ class Context:
     A context serves one execution at a time, so that each thread, batch size and stream needs a
     context of its own.
 
+    graph: the network, which gives the order of inputs and outputs; an output may come twice.
     stream: the stream on which run() works.
+    inputs, outputs: the values of the network's inputs and outputs, in order.
+    input_specs, output_specs: shape, dtype and layout of these values.
     buffers: the memory.
     steps: the prepared steps, with their weights.
     last_stream: the stream of the last execution.
     foreign_copies: number of copies within the device that were made for arrays of other libraries.
     """
 
-    def __init__(self, name: str, program: Program, device: Device, stream: Any = None) -> None:
+    def __init__(self, graph: Graph, program: Program, device: Device, stream: Any = None) -> None:
+        self.graph = graph
         self.program = program
         self.device = device
         self.stream = stream
         self._lock = threading.Lock()
-        self.buffers = ProgramBuffers(name, program, device)
-        self._inputs = list(map(self.buffers.of, program.inputs.values()))
-        self._outputs = list(map(self.buffers.of, program.outputs.values()))
+        self.buffers = ProgramBuffers(graph.name, program, device)
+        self.inputs = [program.inputs[info.name] for info in graph.inputs]
+        self.outputs = [program.outputs[info.name] for info in graph.outputs]
+        self.input_specs = [program.specs[value] for value in self.inputs]
+        self.output_specs = [program.specs[value] for value in self.outputs]
+        self._inputs = list(map(self.buffers.of, self.inputs))
+        self._outputs = list(map(self.buffers.of, self.outputs))
         self._transfers = HostTransfers(device, self._inputs, self._outputs, stream)
         self.steps = PreparedSteps(program, device, self.buffers)
-        self._graphs = DeviceGraphs(program, device, self.buffers, self.steps.queue)
-        self._whole = whole_part(program, device, self.steps.states)
+        self._graphs = DeviceGraphs(program, device, self.buffers, self.steps.queue,
+                                    self.inputs, self.outputs)
+        self._whole = whole_part(self)
         self._graph: Callable[..., None] | None = None
         self._transfer_graph: TransferGraph | None = None
         self._executions = 0
@@ -77,7 +86,7 @@ class Context:
     def pinned(self) -> tuple[np.ndarray, ...]:
         """Arrays for the inputs in page-locked memory, zeros at first."""
         return tuple(page_locked_array(self.device, spec.stored_shape, spec.stored_dtype)
-                     for spec in self.program.input_specs)
+                     for spec in self.input_specs)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs by name for NumPy inputs by name, with one copy to the device and one
@@ -88,7 +97,7 @@ class Context:
         """
         self.device.check_usable()
         outputs = self.compute(self._checked(inputs), shows=debug.level() >= 2)
-        return dict(zip(self.program.outputs, outputs, strict=True))
+        return {info.name: output for info, output in zip(self.graph.outputs, outputs, strict=True)}
 
     def compute(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray] | None = None, *,
                 graph: TransferGraph | None = None, shows: bool = False) -> Sequence[np.ndarray]:
@@ -146,7 +155,7 @@ class Context:
             graph = self._transfer_graph
         if graph is None:
             given, targets = self._contiguous(arrays), results or [
-                np.empty(spec.shape, spec.stored_dtype) for spec in self.program.output_specs]
+                np.empty(spec.shape, spec.stored_dtype) for spec in self.output_specs]
             if is_new and self._executions > 1 and self._graphs.are_possible:
                 graph = self._transfer_graph = self._transfers.captured(
                     given, targets, self.steps.queue, in_place=False)
@@ -186,11 +195,11 @@ class Context:
                 graph.on(stream)()
                 return graph
             self.foreign_copies += len(inputs)
-            for own, buffer, spec in zip(self._inputs, inputs, self.program.input_specs,
+            for own, buffer, spec in zip(self._inputs, inputs, self.input_specs,
                                          strict=True):
                 self.device.copy(own, buffer, spec.nbytes, stream)
             self._run(stream, shows=shows)
-            for own, buffer, spec in zip(self._outputs, outputs, self.program.output_specs,
+            for own, buffer, spec in zip(self._outputs, outputs, self.output_specs,
                                          strict=True):
                 self.device.copy(buffer, own, spec.nbytes, stream)
             return None
@@ -221,7 +230,7 @@ class Context:
         new_outputs: returns arrays for the outputs, and their addresses. The arrays of the next
         call are made while the device computes.
         """
-        launch, count = graph.on(stream), len(self.program.outputs)
+        launch, count = graph.on(stream), len(self.outputs)
         next_outputs: NewOutputs | None = None
 
         def replay() -> tuple[Any, ...]:
@@ -247,10 +256,11 @@ class Context:
     def _checked(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the inputs in order. Raises InputError for a missing or wrong one."""
         arrays = []
-        for name, spec in zip(self.program.inputs, self.program.input_specs, strict=True):
+        names = [info.name for info in self.graph.inputs]
+        for name, spec in zip(names, self.input_specs, strict=True):
             if name not in inputs:
                 raise InputError(f"input {name!r} is missing; this network takes "
-                                 f"{', '.join(map(repr, self.program.inputs))}")
+                                 f"{', '.join(map(repr, names))}")
             array = inputs[name]
             if tuple(array.shape) != spec.stored_shape or array.dtype != spec.stored_dtype:
                 raise InputError(f"input {name!r} is {shape_text(array.shape)} {array.dtype}, a "
@@ -262,7 +272,7 @@ class Context:
     def _contiguous(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the inputs as contiguous arrays of the program's dtypes."""
         return [np.asarray(array, spec.stored_dtype, order="C")
-                for array, spec in zip(arrays, self.program.input_specs, strict=True)]
+                for array, spec in zip(arrays, self.input_specs, strict=True)]
 
     def _follow(self, stream: Any) -> None:
         """Make the stream wait for the last stream that used these buffers."""
@@ -309,7 +319,7 @@ class Context:
         """Load the kernels by an execution on random numbers, where nothing was executed yet."""
         if self._executions:
             return
-        for buffer, spec in zip(self._inputs, self.program.input_specs, strict=True):
+        for buffer, spec in zip(self._inputs, self.input_specs, strict=True):
             # drawing all numbers of a large batch would take longer than timing
             random, count = np.random.default_rng(0), min(spec.size, _MOST_DRAWN)
             numbers = (random.integers(0, 256, count, np.uint8) if spec.dtype == "uint8"
@@ -335,20 +345,20 @@ class Context:
             self.execute(stream)
 
 
-def whole_part(program: Program, device: Device, states: Sequence[State]
-               ) -> Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]] | None:
+def whole_part(context: Context) -> Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]] | None:
     """Return the function with which ONNX Runtime computes a program that is one part on the host:
     it takes the inputs in order and returns new outputs, and raises InputError where they cannot be
     computed. Return None for another program, and where the part reads other values than the
-    program's inputs or does not write all its outputs. states: the prepared state of each step."""
-    if device.compiles or len(states) != 1 or not isinstance(states[0].data, Ready):
+    program's inputs or does not write all its outputs."""
+    program, states = context.program, context.steps.states
+    if context.device.compiles or len(states) != 1 or not isinstance(states[0].data, Ready):
         return None
     (step,), run = program.steps, states[0].data.session.run
-    given = list(program.inputs.values())
-    if not (set(step.inputs) <= set(given) and set(program.outputs.values()) <= set(step.outputs)):
+    given = context.inputs
+    if not (set(step.inputs) <= set(given) and set(context.outputs) <= set(step.outputs)):
         return None
     read = [(given.index(value), program.specs[value].stored_dtype) for value in step.inputs]
-    written = [step.outputs.index(value) for value in program.outputs.values()]
+    written = [step.outputs.index(value) for value in context.outputs]
 
     def compute(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         try:

@@ -356,14 +356,18 @@ class DeviceGraphs:
     """The graphs of one program, by the addresses of the inputs that they read.
 
     queue: queues all steps on a stream.
+    inputs, outputs: the values of the network's inputs and outputs, in order.
     """
 
     def __init__(self, program: Program, device: Device, buffers: ProgramBuffers,
-                 queue: Callable[[Any], None]) -> None:
+                 queue: Callable[[Any], None], inputs: Sequence[str],
+                 outputs: Sequence[str]) -> None:
         self._program = program
         self._device = device
         self._buffers = buffers
         self._queue = queue
+        self._inputs = inputs
+        self._outputs = outputs
         self._known: OrderedDict[tuple[int, ...], CopyingGraph | None] = OrderedDict()
 
     @cached_property
@@ -403,7 +407,7 @@ class DeviceGraphs:
         callers: dict[str, Buffer] = {}
         read: list[tuple[Buffer, Buffer, int]] = []
         written: list[tuple[Buffer, Buffer, int]] = []
-        for value, buffer in zip(program.inputs.values(), inputs, strict=True):
+        for value, buffer in zip(self._inputs, inputs, strict=True):
             if buffer.address % _VECTOR_BYTES:
                 read.append((own.of(value), buffer, program.specs[value].nbytes))
             else:
@@ -412,9 +416,9 @@ class DeviceGraphs:
         # An output that is a part of a larger value, or that has parts, shares memory with other
         # values, so that the output cannot lie in the caller's array.
         shared = {program.root(value) for value in (
-            *program.inputs.values(), *program.constants, *program.places,
+            *self._inputs, *program.constants, *program.places,
             *(place.whole for place in program.places.values()))}
-        for value, buffer in zip(program.outputs.values(), outputs, strict=True):
+        for value, buffer in zip(self._outputs, outputs, strict=True):
             root = program.root(value)
             if root in shared or root in callers or buffer.address % _VECTOR_BYTES:
                 written.append((buffer, callers.get(root) or own.of(value),
@@ -437,19 +441,19 @@ class DeviceGraphs:
         program = self._program
         # the caller owns the memory, and passes it again with every call
         callers = {program.root(value): self._device.wrap(buffer.address, buffer.nbytes, None)
-                   for value, buffer in zip(program.inputs.values(), inputs, strict=True)}
+                   for value, buffer in zip(self._inputs, inputs, strict=True)}
         with self._buffers.replaced(callers):
             return self._device.capture_copying(self._queue, [
                 (self._buffers.of(value), program.specs[value].nbytes)
-                for value in program.outputs.values()])
+                for value in self._outputs])
 
     @cached_property
     def _copies_outputs(self) -> bool:
         """Whether graphs can be captured that read inputs in place and copy all outputs. An output
         that is an input would be copied from memory that the caller may have freed meanwhile."""
         program = self._program
-        inputs = {program.root(value) for value in program.inputs.values()}
+        inputs = {program.root(value) for value in self._inputs}
         return self.are_possible and all(
             0 < program.specs[value].nbytes <= _MOST_COPIED_BYTES
             and program.place(value).whole not in inputs
-            for value in program.outputs.values())
+            for value in self._outputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import weakref
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -120,7 +121,7 @@ def test_streams_wait_for_each_other(plan: Plan, graphs: GraphDevice) -> None:
 def test_the_memory_of_a_context_is_freed_with_its_last_reference(
     graphs: GraphDevice, plan: Plan
 ) -> None:
-    context = Context("network", plan.program(1), graphs)
+    context = Context(plan.graph, plan.program(1), graphs)
     source = Addressed(graphs, 64, images(1))
     for _ in range(3):
         context.run({"x": images(1)})
@@ -206,6 +207,23 @@ def test_outputs_that_are_no_memory_of_their_own_are_copied(graphs: GraphDevice,
         result = read(graphs, target, 12)
         np.testing.assert_array_equal(result, right.reshape(-1))
     assert len(graphs.copies) == 2
+
+
+def test_an_output_that_a_network_names_twice_is_returned_twice(graphs: GraphDevice,
+                                                                tmp_path: Path) -> None:
+    proto = model([helper.make_node("Relu", ["x"], ["y"], "relu")], {"x": ["N", 3]}, {"y": 2})
+    proto.graph.output.append(proto.graph.output[0])
+    context = compiled(proto, graphs, tmp_path).context(2)
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    targets = [Addressed(graphs, 64 * index, np.zeros(6, np.float32)) for index in (2, 3)]
+    source = Addressed(graphs, 64, x)
+    for execute in (context.bound([source], targets, None),
+                    *[partial(context.run_on_device, [source], targets, None)] * 3):
+        for target in targets:
+            graphs.write(target, np.zeros(6, np.float32))
+        execute()
+        for target in targets:
+            np.testing.assert_array_equal(read(graphs, target, (2, 3)), np.maximum(x, 0))
 
 
 def captured(context: Context, graphs: GraphDevice) -> tuple[Addressed, CopyingGraph]:
