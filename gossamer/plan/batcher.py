@@ -14,8 +14,6 @@ from functools import partial
 from numbers import Real
 from typing import Any
 
-import numpy as np
-
 from gossamer import debug
 from gossamer.errors import DeadlineError, GossamerError, InputError, QueueFullError
 from gossamer.io.text import duration_text
@@ -23,13 +21,12 @@ from gossamer.measure import called
 from gossamer.model.infer.resolve import mixing_node
 from gossamer.plan.plan import Plan
 from gossamer.plan.plan_group import PlanGroup
-from gossamer.plan.run.binding import as_called_for, in_order
+from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.device_workers import (
     WARM_CALLS,
     DeviceWorker,
     Member,
     Members,
-    PlanParts,
     SharedWork,
     host_arrays,
 )
@@ -80,14 +77,14 @@ class Batcher:
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise InputError(f"{name} {number!r}: expected a whole number of 1 or more")
         members = plan.members if isinstance(plan, PlanGroup) else Members(
-            [plan.parts("be batched")])
-        self._graph = members.all[0].plan.graph
-        self._network = members.all[0].plan.network
+            [plan.calls("be batched")])
+        self._calls = members.all[0].calls
         self._latency = math.inf if latency is None else latency
         self._plan = plan
         self._queue = queue
-        self._is_together = all(info.shape[:1] == (None,) for info in self._network.inputs) and (
-            mixing_node(self._network, 1) is None)
+        network = self._calls.network
+        self._is_together = all(info.shape[:1] == (None,) for info in network.inputs) and (
+            mixing_node(network, 1) is None)
         sizes = [2**power for power in range(most.bit_length())]
         times = _times(members, sizes, self._latency) if self._is_together else {
             member: {} for member in members.usable}
@@ -205,8 +202,7 @@ class Batcher:
     def _request(self, inputs: tuple[Any, ...], named: Mapping[str, Any],
                  deadline: float | None) -> Request:
         """Return the request for these inputs; raise submit()'s errors where they do not fit."""
-        arrays, rows = host_arrays(self._graph, as_called_for(
-            self._network, in_order(self._graph, inputs, named)))
+        arrays, rows = host_arrays(self._calls.graph, self._calls.in_order(inputs, named))
         if rows > self._queue:
             raise InputError(f"a request of {rows} images, and the queue holds {self._queue}; send "
                              "them in several requests")
@@ -224,7 +220,7 @@ class Batcher:
     def _refusal(self, request: Request) -> GossamerError | None:
         """Return why a request cannot be taken now, else None. The caller holds `changed`."""
         if self._is_closed:
-            return InputError(f"{self._graph.name}: the batcher is closed; make another one")
+            return InputError(f"{self._calls.graph.name}: the batcher is closed; make another one")
         if self._waiting.rows + request.rows > self._queue:
             self._waiting.drop_unwanted()
         if self._waiting.rows + request.rows > self._queue:
@@ -331,23 +327,18 @@ def _times(members: Members, sizes: list[int],
     """Return the seconds of each batch size on each device, measured once for each device kind."""
     times: dict[tuple[str, str, int], dict[int, float]] = {}
     for member in members.usable:
-        kind = member.plan.device.kind
+        kind = member.calls.device.kind
         if kind not in times:
-            times[kind] = measured_times(partial(_seconds, member.plan), sizes, most_s)
-    return {member: times[member.plan.device.kind] for member in members.usable}
+            times[kind] = measured_times(partial(_seconds, member.calls), sizes, most_s)
+    return {member: times[member.calls.device.kind] for member in members.usable}
 
 
-def _seconds(plan: PlanParts, size: int) -> float:
+def _seconds(calls: Calls, size: int) -> float:
     """Return the seconds of a call with a batch of zeros, copies included."""
-    context = plan.context_of(size, None)
-    arrays = plan.page_locked(size)
-    for array in arrays:
-        array[...] = 0
-    named = {info.name: np.asarray(array)
-             for info, array in zip(plan.graph.inputs, arrays, strict=True)}
+    context = calls.make_context(size, None)
     for _ in range(WARM_CALLS):
-        context.begin(named)()
-    seconds = called(lambda: context.begin(named)()).median_us / 1e6
-    debug.logger.info("%s on %s: a batch of %d takes %s", plan.graph.name,
-                      plan.device.name, size, duration_text(1e6 * seconds))
+        context.begin(context.pinned)()
+    seconds = called(lambda: context.begin(context.pinned)()).median_us / 1e6
+    debug.logger.info("%s on %s: a batch of %d takes %s", calls.graph.name,
+                      calls.device.name, size, duration_text(1e6 * seconds))
     return seconds

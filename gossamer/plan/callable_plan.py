@@ -12,7 +12,7 @@ from gossamer.model.graph import Graph
 from gossamer.plan.run.bound import BoundCall
 from gossamer.plan.run.calls import Calls, TailCalls
 from gossamer.plan.run.context import Context, single
-from gossamer.plan.run.device_workers import Members, PlanParts
+from gossamer.plan.run.device_workers import Members
 from gossamer.plan.run.stream import ResultStream
 
 
@@ -155,7 +155,7 @@ class CallablePlan(abc.ABC):
         Returns
         -------
         numpy.ndarray or tuple of numpy.ndarray
-            The uninitialised array of the input, or a tuple of arrays for several inputs.
+            The input's array of zeros, or a tuple of arrays for several inputs.
 
         Raises
         ------
@@ -223,10 +223,10 @@ class CallablePlan(abc.ABC):
             If `batches` is no iterable of batches, if another argument is wrong, or if the plan is
             closed.
         """
-        return ResultStream(Members([self.parts("be streamed")]), batches, depth, errors)
+        return ResultStream(Members([self.calls("be streamed")]), batches, depth, errors)
 
-    def parts(self, use: str) -> PlanParts:
-        """Return the data and functions with which the threads of streams and batchers work.
+    def calls(self, use: str) -> Calls:
+        """Return the calls with which the threads of streams and batchers work.
 
         Parameters
         ----------
@@ -235,8 +235,8 @@ class CallablePlan(abc.ABC):
 
         Returns
         -------
-        PlanParts
-            The network and the device, with functions that make contexts and calls.
+        Calls
+            The calls, which have the network and the device and make contexts.
 
         Raises
         ------
@@ -246,4 +246,4 @@ class CallablePlan(abc.ABC):
         self._calls.check_usable()
         if isinstance(self._calls, TailCalls):
             raise self._calls.error(use)
-        return PlanParts(self.graph, self.device, self.context, self, self._calls.page_locked)
+        return self._calls

@@ -94,9 +94,8 @@ class Plan(CallablePlan):
         self._note = note
         self._planner = Planner(self.graph, device, tuner, choices, policy, self.calibration, note)
         self._planned: OrderedDict[int, Planned] = OrderedDict()
-        self._calls = Calls(self.graph, device, self.context, self.program) if (
-            graph.tail is None) else TailCalls(self.graph, graph.tail, device, self.context,
-                                               self.program, policy.threads)
+        self._calls = Calls(self.graph, device, self.context) if graph.tail is None else TailCalls(
+            self.graph, graph.tail, device, self.context, policy.threads)
         self._timings: dict[int, list[Timing]] = {}
         self._end_to_end: dict[int, EndToEnd] = {}
         self._call_us: dict[int, float] = {}
@@ -312,7 +311,7 @@ class Plan(CallablePlan):
         """
         self._calls.check_usable()
         program = self.program(batch)
-        return Context(self.graph.name, program, self.device, stream)
+        return Context(self.graph, program, self.device, stream)
 
     def program(self, batch: int) -> Program:
         """Return the layers of a batch size, each with the algorithm that computes it.
@@ -393,8 +392,6 @@ class Plan(CallablePlan):
         self._timings[batch] = context.profile()
         if batch and debug.level() < 2:
             inputs = self._calls.page_locked(batch)
-            for array in inputs:
-                array[...] = 0
             self._call_us[batch] = called(lambda: self(*inputs)).median_us
         return self.report(batch)
 
@@ -466,9 +463,10 @@ class Plan(CallablePlan):
             except InputError as error:
                 # layers may refuse drawn numbers, such as indices that are out of range
                 unprofiled.append(f"the times of single layers are missing: {error}")
-        contexts = self._calls.contexts.of(batch)
+        contexts = self._calls.contexts.all(batch)
         report = make_report(planned, self.device, self._timings.get(batch),
-                             self._end_to_end.get(batch), contexts[0].builds if contexts else None)
+                             self._end_to_end.get(batch),
+                             contexts[0].steps.builds if contexts else None)
         report = replace(report, call_us=self._call_us.get(batch))
         warnings = [] if self._choices is None else [*self._choices.notices]
         if self.tuner is not None:
@@ -525,12 +523,12 @@ class Plan(CallablePlan):
             workspace are summed over the contexts that plan(x) made.
         """
         contexts = self._calls.contexts.all()
-        packed = {id(weights): weights for context in contexts for weights in context.weights}
+        packed = {id(weights): weights for context in contexts for weights in context.steps.weights}
         return {
             "weights": sum(weights.nbytes for weights in packed.values())
-            + sum(context.constant_bytes for context in contexts),
-            "activations": sum(context.activation_bytes for context in contexts),
-            "workspace": sum(context.workspace_bytes for context in contexts),
+            + sum(context.buffers.constant_bytes for context in contexts),
+            "activations": sum(context.buffers.activation_bytes for context in contexts),
+            "workspace": sum(context.buffers.workspace_bytes for context in contexts),
         }
 
     @property

@@ -48,7 +48,7 @@ class PlanGroup:
         self.plans = tuple(plans)
         if not self.plans:
             raise InputError("a group of no plans; give one for each device")
-        self.members = Members([plan.parts("be shared by several devices") for plan in self.plans])
+        self.members = Members([plan.calls("be shared by several devices") for plan in self.plans])
         self._plan_of: dict[Member, Plan] = dict(zip(self.members.all, self.plans, strict=True))
         self._calls: Counter[Member] = Counter()
         self._lock = threading.Lock()
@@ -140,7 +140,7 @@ class PlanGroup:
     @property
     def device_names(self) -> str:
         """The names of the devices that take part, with commas between."""
-        return ", ".join(member.plan.device.name for member in self.members.usable)
+        return ", ".join(member.calls.device.name for member in self.members.usable)
 
     @property
     def device_descriptions(self) -> str:
@@ -246,7 +246,7 @@ class PlanGroup:
             If an argument is wrong, or the group is closed.
         """
         for plan in self.plans:
-            plan.parts("be streamed")
+            plan.calls("be streamed")
         return ResultStream(self.members, batches, depth, errors)
 
     def report(self, batch: int | None = None) -> Report:
@@ -286,7 +286,7 @@ class PlanGroup:
 
     def _with_notes(self, report: Report) -> Report:
         report.notes.append(f"shared by {len(self.members.usable)} workers: {self.device_names}")
-        left_out = [f"{member.plan.device.name} is left out: {member.problem}"
+        left_out = [f"{member.calls.device.name} is left out: {member.problem}"
                     for member in self.members.all if member.problem]
         report.notes.extend(left_out)
         report.warnings.extend(left_out)

@@ -20,9 +20,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import gossamer
 from gossamer.device.base import Buffer
-from gossamer.plan.run.device_workers import PlanParts
-from gossamer.plan.run.host_transfers import HostTransfers
+from gossamer.plan.run.calls import Calls
+from gossamer.plan.run.host_transfers import HostTransfers, page_locked_array
 from gossamer.serve.app import Server
 from gossamer.serve.listener import bound
 from gossamer.serve.models import BatchOptions, Loaded, Models, ServedModel
@@ -94,24 +95,19 @@ class _Context:
 
     def __init__(self, device: StandIn, batch: int, stream: Any) -> None:
         self._batch = batch
-        self._stream = stream
+        self.program = SimpleNamespace(batch=batch)
+        self.pinned = [page_locked_array(device, (batch, *_SHAPE), np.uint8)]
         self._device = device
         self._transfers = HostTransfers(
-            device, {"x": device.empty(batch * int(np.prod(_SHAPE)), "x")},
-            {"y": device.empty(4 * batch * _CLASSES, "y")})
+            device, [device.empty(batch * int(np.prod(_SHAPE)), "x")],
+            [device.empty(4 * batch * _CLASSES, "y")], stream)
 
-    def begin(self, inputs: Mapping[str, np.ndarray],
-              computing: Any = None) -> Callable[[], dict[str, np.ndarray]]:
-        results = {"y": np.empty((self._batch, _CLASSES), np.float32)}
-        finish = self._transfers.begin(
-            inputs, results, execute=lambda stream: self._device.compute(stream, self._batch),
-            steps=None, stream=self._stream)
-
-        def collect() -> dict[str, np.ndarray]:
-            finish()
-            return results
-
-        return collect
+    def begin(self, arrays: Sequence[np.ndarray],
+              computing: Any = None) -> Callable[[], Sequence[np.ndarray]]:
+        return self._transfers.begin(
+            [np.ascontiguousarray(array) for array in arrays],
+            [np.empty((self._batch, _CLASSES), np.float32)],
+            lambda stream: self._device.compute(stream, self._batch))
 
 
 def _network() -> bytes:
@@ -132,13 +128,12 @@ def _serve(port: int, batch_us: float, image_us: float) -> None:
 
     def load() -> Loaded:
         plan = gossamer.compile(_network(), "host")
-        parts = plan.parts("be batched")
 
         def context_of(batch: int, stream: Any) -> Any:
             return _Context(device, batch, stream or device.create_stream())
 
-        on_stand_in = PlanParts(parts.network, device, context_of, plan, parts.page_locked)
-        plan.parts = lambda use: on_stand_in
+        on_stand_in = Calls(plan.graph, device, context_of)
+        plan.calls = lambda use: on_stand_in
         return Loaded(plan, None)
 
     model = ServedModel("stand_in", [], load, BatchOptions(0.005))

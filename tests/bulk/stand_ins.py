@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from onnx import TensorProto, helper
 import gossamer
 from gossamer.device.registry import find
 from gossamer.plan.plan import Plan
-from gossamer.plan.run.device_workers import Members, PlanParts
+from gossamer.plan.run.calls import Calls
+from gossamer.plan.run.device_workers import Members
 from gossamer.plan.run.stream import ResultStream
 from tests.bulk.stand_in_device import StandInDevice, wait_until
 
@@ -34,30 +36,29 @@ class _Context:
         self._device = device
         self._seconds = seconds
         self._memory = np.empty(shape, np.uint8)
+        self.program = SimpleNamespace(batch=len(self._memory))
 
-    def begin(self, inputs: Mapping[str, np.ndarray],
-              computing: Any) -> Callable[[], dict[str, np.ndarray]]:
+    def begin(self, arrays: Sequence[np.ndarray],
+              computing: Any) -> Callable[[], Sequence[np.ndarray]]:
         """Copies a batch, and returns the function that waits for its result."""
-        (x,) = inputs.values()
-        np.copyto(self._memory, x)
+        np.copyto(self._memory, arrays[0])
         end = self._device.queue(self._seconds)
 
-        def collect() -> dict[str, np.ndarray]:
+        def collect() -> Sequence[np.ndarray]:
             wait_until(end)
-            return {"y": np.zeros((len(self._memory), 1000), np.float32)}
+            return [np.zeros((len(self._memory), 1000), np.float32)]
 
         return collect
 
 
 def _rate(plan: Plan, devices: int, batches: int, x: np.ndarray, seconds: float) -> float:
     """Returns the images a second of a stream over so many stand-ins."""
-    parts = plan.parts("be streamed")
 
-    def of(device: StandInDevice) -> PlanParts:
+    def of(device: StandInDevice) -> Calls:
         def context_of(batch: int, stream: Any) -> Any:
             return _Context(device, seconds, x.shape)
 
-        return PlanParts(parts.network, device, context_of, plan, parts.page_locked)
+        return Calls(plan.graph, device, context_of)
 
     def given() -> Iterator[np.ndarray]:
         for _ in range(batches * devices):

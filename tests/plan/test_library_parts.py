@@ -155,7 +155,7 @@ def test_threads_are_those_of_the_plan(threads: int | str, vendors: bool, tmp_pa
 def test_contexts_share_a_session() -> None:
     plan = gossamer.compile(small(), "host")
     contexts = [plan.context(1) for _ in range(2)]
-    first, second = (context._steps.states[0].data.session for context in contexts)
+    first, second = (context.steps.states[0].data.session for context in contexts)
     assert first is second
 
 

@@ -223,7 +223,7 @@ def test_one_context_serves_threads_one_by_one(quick_device: Device, tmp_path: P
 def test_a_context_repeats_itself(plan: Plan) -> None:
     """The first executions prepare, capture and replay, and all must agree to the bit."""
     context = plan.context(3)
-    assert context.batch == 3
+    assert context.program.batch == 3
     x = images(3)
     first = context.run({"x": x})["y"]
     assert_close(first, expected(x))
@@ -234,7 +234,7 @@ def test_a_context_repeats_itself(plan: Plan) -> None:
 def test_an_execution_leaves_its_inputs_for_the_next(plan: Plan) -> None:
     context = plan.context(2)
     first = context.run({"x": images(2)})["y"]
-    result = context.buffer(context.program.outputs["y"])
+    result = context.buffers.of(context.program.outputs["y"])
     for _ in range(3):
         plan.device.write(result, np.zeros_like(first))
         context.execute()

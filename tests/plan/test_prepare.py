@@ -195,7 +195,7 @@ def test_the_layers_of_a_plan_are_built_at_once(
     monkeypatch.setattr(HostIm2col, "prepare", meeting)
     x = images(2)
     context = plan.context(2)
-    assert len(context.builds) == len(steps)
+    assert len(context.steps.builds) == len(steps)
     assert_close(context.run({"x": x})["y"], expected(x))
 
 

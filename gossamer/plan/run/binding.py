@@ -13,7 +13,7 @@ from gossamer.device.other_libraries import DeviceArray, library
 from gossamer.errors import InputError, kind_of, quoted
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.plan.candidate import counted
-from gossamer.tensor import AXES, BFLOAT16
+from gossamer.tensor import AXES, BFLOAT16, TensorSpec
 
 
 def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
@@ -64,7 +64,7 @@ def as_called_for(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _bits(name: str, array: Any) -> Any:
     """Return a view of the bits of an array of bfloat16; an array of bits is returned as it is."""
-    dtype = str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
+    dtype = _dtype_name(getattr(array, "dtype", type(array).__name__))
     if dtype == BFLOAT16:
         return array.view(sys.modules[library(array)].uint16
                           if library(array) == "torch" else np.uint16)
@@ -111,16 +111,24 @@ def _shape_text(shape: Sequence[int | None]) -> str:
     return "x".join("N" if size is None else str(size) for size in shape) or "scalar"
 
 
-def by_name(graph: Graph, arrays: Sequence[Any]) -> dict[str, np.ndarray]:
-    """Return contiguous arrays of the graph's dtypes, by the names of the graph's inputs. arrays:
-    inputs that batch_of() has checked."""
-    return {info.name: np.asarray(array, info.dtype, order="C")
-            for info, array in zip(graph.inputs, arrays, strict=True)}
+def on_device(device: Device, graph: Graph, inputs: Sequence[Any],
+              stream: Any) -> list[DeviceArray]:
+    """Return a graph's inputs on a device as arrays of the device. stream: the stream that reads
+    the inputs."""
+    return [device.incoming(array, stream, name=f"input {info.name!r}", dtype=info.dtype)
+            for info, array in zip(graph.inputs, inputs, strict=True)]
 
 
-def buffers_of(infos: Sequence[ValueInfo], arrays: Sequence[DeviceArray]) -> dict[str, Buffer]:
-    """Return the memory of arrays on a device, by the names of the values that they hold."""
-    return {info.name: array.buffer for info, array in zip(infos, arrays, strict=True)}
+def new_outputs(device: Device, graph: Graph, specs: Sequence[TensorSpec],
+                stream: Any) -> list[DeviceArray]:
+    """Return new arrays on a device for a graph's outputs. specs: what each output holds."""
+    return [device.empty_array(spec, f"output {info.name!r}", stream)
+            for info, spec in zip(graph.outputs, specs, strict=True)]
+
+
+def buffers_of(arrays: Sequence[DeviceArray]) -> list[Buffer]:
+    """Return the memory of arrays on a device."""
+    return [array.buffer for array in arrays]
 
 
 def several(out: Any) -> tuple[Any, ...]:
@@ -128,26 +136,46 @@ def several(out: Any) -> tuple[Any, ...]:
     return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
 
-def fill(out: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Copy the results into the caller's arrays and return the arrays. Raises InputError where
-    the arrays do not fit."""
-    targets = several(out)
-    if len(targets) != len(results):
-        raise InputError(f"out has {len(targets)} arrays, the network {len(results)} outputs")
-    for target, result in zip(targets, results, strict=True):
-        expected = f"the output {tuple(result.shape)} and {result.dtype}"
-        if not hasattr(target, "shape") or not hasattr(target, "dtype"):
-            raise InputError(f"out holds {kind_of(target)}, {expected}")
-        if tuple(target.shape) != tuple(result.shape) or target.dtype != result.dtype:
-            raise InputError(f"out has shape {tuple(target.shape)} and dtype {target.dtype}, "
-                             f"{expected}")
-        if library(target) == "jax" or not getattr(
-                getattr(target, "flags", None), "writeable", True):
-            raise InputError(f"out holds {kind_of(target)} that cannot be written; give "
-                             "one that can, or leave out away")
-    for target, result in zip(targets, results, strict=True):
-        target[...] = result
-    return targets
+def given_outputs(name: str, infos: Sequence[ValueInfo], out: Any,
+                  expected: Sequence[tuple[Sequence[int], Any]]) -> tuple[Any, ...]:
+    """Return the arrays that a caller gives for the outputs of a network.
+
+    name: the network's name.
+    expected: shape and dtype of each output.
+
+    Raises InputError where their number, a shape or a dtype is wrong.
+    """
+    outputs = several(out)
+    if len(outputs) != len(infos):
+        raise InputError(f"out has {counted(len(outputs), 'array')}, {name} has "
+                         f"{counted(len(infos), 'output')}")
+    for info, array, (shape, dtype) in zip(infos, outputs, expected, strict=True):
+        is_array = hasattr(array, "shape") and hasattr(array, "dtype")
+        kind, wanted = _dtype_name(array.dtype) if is_array else kind_of(array), _dtype_name(dtype)
+        if kind != wanted:
+            raise InputError(f"out for {info.name!r} is {kind}, expected an array of {wanted}")
+        if tuple(array.shape) != tuple(shape):
+            raise InputError(f"out for {info.name!r} has shape {tuple(array.shape)}, expected "
+                             f"{tuple(shape)}")
+    return outputs
+
+
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def fill(name: str, infos: Sequence[ValueInfo], out: Any,
+         results: Sequence[Any]) -> tuple[Any, ...]:
+    """Copy the results of a network into the caller's arrays and return the arrays. Raises
+    InputError as given_outputs() does, and where an array cannot be written."""
+    outputs = given_outputs(name, infos, out, [(array.shape, array.dtype) for array in results])
+    for info, array in zip(infos, outputs, strict=True):
+        if library(array) == "jax" or not getattr(getattr(array, "flags", None), "writeable", True):
+            raise InputError(f"out for {info.name!r} is {kind_of(array)} that cannot be written; "
+                             "give one that can, or leave out away")
+    for array, result in zip(outputs, results, strict=True):
+        array[...] = result
+    return outputs
 
 
 def is_foreign(array: Any) -> bool:
@@ -197,7 +225,7 @@ def as_taken(array: Any, dtype: str) -> Any:
     name = library(array)
     if name == "torch" and not array.requires_grad:
         wanted = getattr(sys.modules[name], dtype)
-        if is_lossless(str(array.dtype).removeprefix("torch."), dtype):
+        if is_lossless(_dtype_name(array.dtype), dtype):
             return array.to(wanted, memory_format=sys.modules[name].contiguous_format).contiguous()
     if name in ("cupy", "jax") and is_lossless(str(array.dtype), dtype):
         return sys.modules[name].numpy.asarray(array, dtype) if name == "jax" else (

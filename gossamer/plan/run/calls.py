@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import operator
+import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from numbers import Integral
 from typing import Any, NoReturn
 
@@ -23,29 +25,28 @@ from gossamer.model.opset.onnx_nodes import nodes_of
 from gossamer.ops.host_threads import Threads, number_of
 from gossamer.ops.onnx_part.host import fatal_node, merged, run_empty
 from gossamer.ops.onnx_part.session import Session, parsed
-from gossamer.plan.program import Program
 from gossamer.plan.run.binding import (
     are_on,
     as_called_for,
     as_taken,
     batch_of,
     buffers_of,
-    by_name,
     callers_stream,
     fill,
     in_order,
     like_on_host,
+    new_outputs,
+    on_device,
     on_host,
 )
 from gossamer.plan.run.bound import BoundCall, bind
-from gossamer.plan.run.context import Context, single
-from gossamer.plan.run.contexts import Contexts, KnownCall, form_of
+from gossamer.plan.run.context import Context, NewOutputs, single
+from gossamer.plan.run.contexts import Contexts
 from gossamer.plan.run.host_transfers import page_locked_array
 from gossamer.tensor import TensorSpec, default_spec
 
-_MOST_FORMS = 64
-"""How many combinations of shapes and dtypes of NumPy arrays are remembered as checked, so that
-later calls with them are not checked again."""
+_MOST_BOUND = 64
+"""The most forms of calls for which a bound call is kept."""
 _NUMBERS = "biufc"
 """The values of dtype.kind of NumPy arrays of numbers."""
 
@@ -53,46 +54,36 @@ _NUMBERS = "biufc"
 class Calls:
     """The calls of one plan, which share its contexts.
 
+    network: the plan's graph.
+    graph: the same with inputs and outputs in the formats of callers' arrays.
     make_context: makes a context from a batch size and the stream on which the context works.
-    program: returns the program of a batch size.
     last_batch: the batch size of the last call that was computed; None before it.
     """
 
-    def __init__(self, graph: Graph, device: Device, make_context: Callable[[int, Any], Context],
-                 program: Callable[[int], Program]) -> None:
-        self._network = graph
-        self._graph = as_called(graph)
-        """The graph with inputs and outputs in the formats of callers' arrays."""
-        self._device = device
-        self._program = program
-        self.contexts = Contexts(device, make_context)
+    def __init__(self, graph: Graph, device: Device,
+                 make_context: Callable[[int, Any], Context]) -> None:
+        self.network = graph
+        self.graph = as_called(graph)
+        self.device = device
+        self.make_context = make_context
         self.last_batch: int | None = None
-        self._batches: dict[Hashable, int] = {}
-        """The batch size of NumPy arrays, by the shapes and dtypes that were checked."""
+        self._bound: dict[Hashable, Callable[[Sequence[Any]], Sequence[Any]]] = {}
+        """The functions that compute the outputs of calls whose forms were checked."""
+        self.contexts = Contexts(device, make_context, self._bound.clear)
         self._is_closed = False
 
-    def __call__(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
-                 stream: Any) -> Any:
+    def __call__(self, inputs: tuple[Any, ...], named: Mapping[str, Any] | None = None,
+                 out: Any = None, stream: Any = None) -> Any:
         """Return the outputs of a call; see `Plan.__call__`."""
         self.check_usable()
-        form = None
-        if out is None and stream is None and not named:
-            if inputs and type(inputs[0]) is np.ndarray and (
-                    outputs := self._staged(inputs)) is not None:
-                return single(outputs)
-            form = form_of(inputs)
-            known = self.contexts.known.get(form)
-            if known is not None and not debug.logger.isEnabledFor(logging.DEBUG) and (
-                    outputs := known(inputs)) is not None:
-                return single(outputs)
-        inputs = self._in_order(inputs, named)
-        if are_on(self._device, inputs):
-            results = self._on_device(inputs, stream, form)
-        else:
-            results = self._on_host(inputs)
-        if out is not None:
-            results = fill(out, results)
-        return single(results)
+        form = None if out is not None or stream is not None or named else form_of(inputs)
+        if (bound := self._kept(form)) is not None:
+            return single(bound(inputs))
+        inputs = self.in_order(inputs, named or {})
+        results = (self._on_device(inputs, stream, form) if are_on(self.device, inputs)
+                   else self._on_host(inputs))
+        return single(results if out is None else fill(
+            self.graph.name, self.graph.outputs, out, results))
 
     async def asynchronous(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
                            stream: Any) -> Any:
@@ -100,16 +91,16 @@ class Calls:
         # importing asyncio takes longer than importing this file with all its imports
         import asyncio
 
-        inputs = self._in_order(inputs, named)
-        on_device = are_on(self._device, inputs)
+        inputs = self.in_order(inputs, named)
+        on_device = are_on(self.device, inputs)
         if on_device and stream is None:
             # a library may have another current stream in another thread
             stream = callers_stream(inputs[0])
 
         def completed() -> Any:
-            outputs = self(inputs, {}, out, stream)
+            outputs = self(inputs, out=out, stream=stream)
             if on_device:
-                self._device.synchronize(stream)
+                self.device.synchronize(stream)
             return outputs
 
         return await asyncio.to_thread(completed)
@@ -118,28 +109,28 @@ class Calls:
               stream: Any) -> BoundCall:
         """Return a bound call; see `Plan.bind`."""
         self.check_usable()
-        return bind(self._graph, self._device, self.first_context,
-                    self._in_order(inputs, named), out, stream)
+        return bind(self.graph, self.device, self.first_context,
+                    self.in_order(inputs, named), out, stream)
 
     def page_locked(self, batch: int) -> tuple[np.ndarray, ...]:
         """Return arrays for the inputs in page-locked memory; see `Plan.pinned`."""
         self.check_usable()
         if not isinstance(batch, Integral) or batch < 1:
             raise InputError(f"batch is {quoted(batch)}, expected 1 or more")
-        shapes = resolve(self._network, batch).shapes
+        shapes = resolve(self.network, batch).shapes
         specs = [default_spec(shapes[info.name], info.dtype) if info.given is None
                  else TensorSpec(shapes[info.name], info.given.format(len(info.shape)))
-                 for info in self._network.inputs]
-        return tuple(page_locked_array(self._device, spec.stored_shape, spec.stored_dtype)
+                 for info in self.network.inputs]
+        return tuple(page_locked_array(self.device, spec.stored_shape, spec.stored_dtype)
                      for spec in specs)
 
     def check_usable(self) -> None:
         """Raise InputError where the plan was closed, and DeviceError where the process was forked
         after its device was opened."""
         if self._is_closed:
-            raise InputError(f"{self._graph.name}: the plan is closed; make another one, or call "
+            raise InputError(f"{self.graph.name}: the plan is closed; make another one, or call "
                              "it before plan.close() or the end of its with block")
-        self._device.check_usable()
+        self.device.check_usable()
 
     def first_context(self, batch: int) -> Context:
         """Return the first context of a batch size, which is the last one from now on."""
@@ -151,53 +142,57 @@ class Calls:
         """Forget all contexts, whose memory is freed, and refuses further calls."""
         self._is_closed = True
         if self.contexts.all():
-            self._device.synchronize()
+            self.device.synchronize()
         self.contexts.clear()
 
-    def _in_order(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    def in_order(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the inputs of a call in the order of the graph's inputs. The axes of each input
         stay in the caller's order."""
-        return as_called_for(self._network, in_order(self._graph, inputs, named))
+        return as_called_for(self.network, in_order(self.graph, inputs, named))
 
-    def _staged(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, ...] | None:
-        """Return the outputs for NumPy arrays of known shapes and dtypes, computed by the graph
-        that was captured for such calls; None where no graph was captured."""
-        batch = self._batches.get(_form_on_host(inputs))
-        if batch is None or debug.logger.isEnabledFor(logging.DEBUG):
-            return None
+    def _kept(self, form: Hashable) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
+        """Return the function that computes the calls of a form; None where calls of this form
+        were not checked yet, or their layers are shown."""
+        bound = self._bound.get(form)
+        return None if bound is None or debug.logger.isEnabledFor(logging.DEBUG) else bound
+
+    def _keep(self, form: Hashable, bound: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
+        """Let a function compute later calls of a form, which are not checked again."""
+        if form is None or debug.level() >= 2:
+            return
+        if len(self._bound) >= _MOST_BOUND:
+            self._bound.clear()
+        self._bound[form] = bound
+
+    def _on_host(self, inputs: tuple[Any, ...]) -> Sequence[Any]:
+        arrays = list(map(on_host, inputs))
+        form = form_of(arrays)
+        if (bound := self._kept(form)) is not None:
+            results = bound(arrays)
+        else:
+            batch = batch_of(self.graph, arrays, inputs)
+            results = self._empty_outputs(batch) if any(array.size == 0 for array in arrays) else ()
+            if not results:
+                self._keep(form, partial(self._computed, batch))
+                results = self._computed(batch, arrays, shows=debug.level() >= 2)
+        return [like_on_host(inputs[0], array) for array in results] if inputs else results
+
+    def _computed(self, batch: int, arrays: Sequence[np.ndarray], *,
+                  shows: bool = False) -> Sequence[np.ndarray]:
+        """Return the outputs for NumPy arrays that were checked."""
         with self.contexts.taken(batch) as context:
-            outputs = context.run_staged(inputs)
+            outputs = context.compute(arrays, shows=shows)
         self.last_batch = batch
         return outputs
-
-    def _on_host(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        arrays = list(map(on_host, inputs))
-        form = _form_on_host(arrays)
-        batch = self._batches.get(form)
-        named: dict[str, np.ndarray] = {}
-        if batch is None:
-            batch = batch_of(self._graph, arrays, inputs)
-            if any(array.size == 0 for array in arrays):
-                named = self._empty_outputs(batch)
-            if not named and form is not None:
-                if len(self._batches) >= _MOST_FORMS:
-                    self._batches.clear()
-                self._batches[form] = batch
-        if not named:
-            with self.contexts.taken(batch) as context:
-                named = context.run_checked(by_name(self._graph, arrays))
-            self.last_batch = batch
-        results = tuple(named[info.name] for info in self._graph.outputs)
-        return tuple(like_on_host(inputs[0], array) for array in results) if inputs else results
 
     def _on_device(self, inputs: tuple[Any, ...], stream: Any,
                    form: Hashable | None) -> tuple[Any, ...]:
         """Return the outputs for arrays on the device.
 
-        form: a key of the call's shapes, dtypes and library; later calls with the same key need no
-        checks.
+        form: the form of the call, later calls of which need no checks when a graph was captured
+        for them; None for a call that is always checked.
         """
-        device, graph = self._device, self._graph
+        device, graph = self.device, self.graph
         current = callers_stream(inputs[0])
         if stream is None:
             stream = current
@@ -205,46 +200,78 @@ class Calls:
             device.check_stream(stream)
         taken = [as_taken(array, info.dtype)
                  for info, array in zip(graph.inputs, inputs, strict=True)]
-        arrays = [device.incoming(array, stream, name=f"input {info.name!r}", dtype=info.dtype)
-                  for info, array in zip(graph.inputs, taken, strict=True)]
+        arrays = on_device(device, graph, taken, stream)
         batch = batch_of(graph, arrays, inputs)
-        empty = {} if batch else self._empty_outputs(batch)
-        program = None if empty else self._program(batch)
-        results = []
-        for info in graph.outputs:
-            spec = (default_spec(empty[info.name].shape, str(empty[info.name].dtype))
-                    if program is None else program.specs[program.outputs[info.name]])
-            results.append(device.empty_array(spec, f"output {info.name!r}", stream))
-        if program is not None:
+        empty = () if batch else self._empty_outputs(batch)
+        if empty:
+            results = new_outputs(device, graph, [
+                default_spec(array.shape, str(array.dtype)) for array in empty], stream)
+        else:
             context = self.contexts.on_stream(batch, stream)
-            context.run_on_device(buffers_of(graph.inputs, arrays),
-                                  buffers_of(graph.outputs, results), stream)
+            results = new_outputs(device, graph, context.output_specs, stream)
+            captured = context.run_on_device(buffers_of(arrays), buffers_of(results), stream)
             self.last_batch = batch
-            is_as_given = all(map(operator.is_, taken, inputs))
-            if (isinstance(form, tuple) and form not in self.contexts.known and is_as_given
-                    and debug.level() < 2):
-                self.contexts.remember(form, KnownCall(context, form, inputs[0]))
+            if form is not None and captured is not None and all(map(operator.is_, taken, inputs)):
+                replay = context.replayed(captured, device.stream_handle(stream),
+                                          _torch_outputs(context, inputs[0]))
+                self._keep(form, lambda arrays: replay())
             if current is None or stream is not current:
                 # the library of the inputs does not know that this stream still reads the inputs
                 device.synchronize(stream)
         return tuple(device.like(inputs[0], array) for array in results)
 
-    def _empty_outputs(self, batch: int) -> dict[str, np.ndarray]:
-        """Return the outputs if all of them are empty; else {}."""
-        static = resolve(self._network, batch)
-        outputs = {info.name: np.zeros(static.shapes[info.name],
-                                       info.returned_dtype or static.dtypes[info.name])
-                   for info in self._network.outputs}
-        return {} if any(array.size for array in outputs.values()) else outputs
+    def _empty_outputs(self, batch: int) -> Sequence[np.ndarray]:
+        """Return the outputs if all of them are empty; else an empty sequence."""
+        static = resolve(self.network, batch)
+        outputs = [np.zeros(static.shapes[info.name],
+                            info.returned_dtype or static.dtypes[info.name])
+                   for info in self.network.outputs]
+        return () if any(array.size for array in outputs) else outputs
 
 
-def _form_on_host(arrays: Sequence[Any]) -> Hashable | None:
-    """Return a key for calls with NumPy arrays, which consists of the arrays' shapes and dtypes: a
-    call needs no checks if a call with the same key was checked before. Return None for other
-    arrays."""
-    if any([type(array) is not np.ndarray for array in arrays]):
+def form_of(arrays: Sequence[Any]) -> Hashable:
+    """Return the form of a call: everything that its checks depend on. For NumPy arrays these are
+    shapes and dtypes; for torch tensors on a CUDA device also strides, addresses, and the stream on
+    which torch works now. Return None where an array is of another kind or requires a gradient."""
+    kind = type(arrays[0]) if arrays else None
+    if kind is np.ndarray:
+        if any([type(array) is not kind for array in arrays]):
+            return None
+        return tuple([(array.shape, array.dtype) for array in arrays])
+    torch = sys.modules.get("torch")
+    if torch is None or kind is not torch.Tensor or not arrays[0].is_cuda:
         return None
-    return tuple([(array.shape, array.dtype) for array in arrays])
+    form: list[Any] = []
+    for array in arrays:
+        if type(array) is not kind or array.requires_grad:
+            return None
+        form += (array.data_ptr(), array.shape, array.stride(), array.dtype, array.device)
+    form += (torch.is_inference_mode_enabled(), _handle_of()(array.device.index))
+    return tuple(form)
+
+
+@cache
+def _handle_of() -> Callable[[int], int]:
+    """Return a function that takes the index of a device and returns the handle of torch's current
+    stream. The function makes no stream object where torch can return the handle alone."""
+    torch = sys.modules["torch"]
+    quick: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return quick or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))
+
+
+def _torch_outputs(context: Context, like: Any) -> Callable[[], NewOutputs]:
+    """Return a function that returns new tensors for a context's outputs, and their addresses.
+    like: a tensor on the context's device."""
+    device = context.device
+    makers = [partial(sys.modules["torch"].empty_like,
+                      device.like(like, device.array_in(context.buffers.of(value), spec)))
+              for value, spec in zip(context.outputs, context.output_specs, strict=True)]
+
+    def new() -> NewOutputs:
+        outputs = tuple([make() for make in makers])
+        return outputs, tuple([output.data_ptr() for output in outputs])
+
+    return new
 
 
 class TailCalls(Calls):
@@ -259,9 +286,8 @@ class TailCalls(Calls):
     """
 
     def __init__(self, graph: Graph, tail: Tail, device: Device,
-                 make_context: Callable[[int, Any], Context],
-                 program: Callable[[int], Program], threads: Threads) -> None:
-        super().__init__(replace(graph, tail=None), device, make_context, program)
+                 make_context: Callable[[int, Any], Context], threads: Threads) -> None:
+        super().__init__(replace(graph, tail=None), device, make_context)
         taken = {info.name for info in tail.inputs}
         there = taken.union(info.name for info in graph.outputs)
         if not taken.issuperset(info.name for info in graph.inputs):
@@ -271,7 +297,7 @@ class TailCalls(Calls):
         file = graph.file or graph.name
         if not onnx_model.has_runtime():
             raise UnsupportedError(f"{file}: needs ONNX Runtime: {installing('onnxruntime')}")
-        self._network = graph
+        self.network = graph
         self._tail = tail
         self._source = next((source for source, _ in nodes_of(tail.model)), "the outputs")
         try:
@@ -284,20 +310,19 @@ class TailCalls(Calls):
         if (self._session.inputs, self._session.outputs) != (len(tail.reads), len(self._makes)):
             raise ValueError("the end of the network reads or makes other values than its model")
 
-    def __call__(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
-                 stream: Any) -> Any:
+    def __call__(self, inputs: tuple[Any, ...], named: Mapping[str, Any] | None = None,
+                 out: Any = None, stream: Any = None) -> Any:
         self.check_usable()
-        given = in_order(self._network, inputs, named)
+        given = in_order(self.network, inputs, named or {})
         values = {info.name: _as_taken(info, on_host(value))
                   for info, value in zip(self._tail.inputs, given, strict=True)}
         computed: dict[str, Any] = {}
-        if self._graph.outputs:
-            results = super().__call__(
-                tuple(values[info.name] for info in self._graph.inputs), {}, None, None)
-            computed = dict(zip((info.name for info in self._graph.outputs),
+        if self.graph.outputs:
+            results = super().__call__(tuple(values[info.name] for info in self.graph.inputs))
+            computed = dict(zip((info.name for info in self.graph.outputs),
                                 results if isinstance(results, tuple) else (results,), strict=True))
         there = {**values, **computed}
-        for info in (*self._network.inputs, *self._network.outputs):
+        for info in (*self.network.inputs, *self.network.outputs):
             # callers may give and get arrays of other dtypes than the network computes with
             there[info.name] = np.asarray(there[info.name], info.dtype)
         try:
@@ -306,9 +331,8 @@ class TailCalls(Calls):
             raise InputError(f"{self._source} and what follows it: {error}") from None
         computed.update(zip(self._makes, made, strict=True))
         outputs = tuple(computed[info.name] for info in self._tail.outputs)
-        if out is not None:
-            outputs = fill(out, outputs)
-        return single(outputs)
+        return single(outputs if out is None else fill(
+            self.graph.name, self._tail.outputs, out, outputs))
 
     def _run(self, given: list[Any]) -> list[Any]:
         """Return what the tail makes of the values that it reads."""
@@ -329,7 +353,7 @@ class TailCalls(Calls):
     def error(self, what: str) -> InputError:
         """Return the error of a call that is not possible where the data decide shapes. what:
         words for the call, such as "be bound"."""
-        return InputError(f"{self._graph.name} cannot {what}: {self._source} and what follows it "
+        return InputError(f"{self.graph.name} cannot {what}: {self._source} and what follows it "
                           "have shapes that the data decide; call the plan with arrays")
 
 

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from gossamer import debug
-from gossamer.device.base import Buffer, Device
+from gossamer.device.base import Buffer, CopyingGraph, Device
 from gossamer.errors import InputError
 from gossamer.io.text import shape_text
 from gossamer.measure import Task, Timing, interleave
+from gossamer.model.graph import Graph
 from gossamer.ops.part.host import Ready
-from gossamer.ops.weights import Weights
-from gossamer.plan.candidate import BuildCost
 from gossamer.plan.fusion import source_of
 from gossamer.plan.program import Program
-from gossamer.plan.run.host_transfers import HostTransfers, TransferGraph, copies_in_chunks
+from gossamer.plan.run.host_transfers import (
+    HostTransfers,
+    TransferGraph,
+    copies_in_chunks,
+    page_locked_array,
+)
 from gossamer.plan.run.prepared_steps import DeviceGraphs, PreparedSteps, ProgramBuffers
 from gossamer.tensor import pack
 
 _MOST_DRAWN = 2**20
 """The most random numbers that are drawn for an input; a larger input repeats them."""
+
+_REPEATS = 10
+"""How often each step is timed; the whole execution is timed twice as often."""
 
 NewOutputs = tuple[tuple[Any, ...], tuple[int, ...]]
 """Arrays of a caller's library, and their addresses in the device's memory."""
@@ -41,56 +48,45 @@ class Context:
     A context serves one execution at a time, so that each thread, batch size and stream needs a
     context of its own.
 
+    graph: the network, which gives the order of inputs and outputs; an output may come twice.
     stream: the stream on which run() works.
+    inputs, outputs: the values of the network's inputs and outputs, in order.
+    input_specs, output_specs: shape, dtype and layout of these values.
+    buffers: the memory.
+    steps: the prepared steps, with their weights.
+    last_stream: the stream of the last execution.
+    foreign_copies: number of copies within the device that were made for arrays of other libraries.
     """
 
-    def __init__(self, name: str, program: Program, device: Device, stream: Any = None) -> None:
+    def __init__(self, graph: Graph, program: Program, device: Device, stream: Any = None) -> None:
+        self.graph = graph
         self.program = program
         self.device = device
         self.stream = stream
         self._lock = threading.Lock()
-        self._buffers = ProgramBuffers(name, program, device)
-        self._transfers = HostTransfers(
-            device, {name: self.buffer(value) for name, value in program.inputs.items()},
-            {name: self.buffer(value) for name, value in program.outputs.items()})
-        self._steps = PreparedSteps(program, device, self._buffers)
-        self._whole = WholePart.of(program, device, [state.data for state in self._steps.states])
+        self.buffers = ProgramBuffers(graph.name, program, device)
+        self.inputs = [program.inputs[info.name] for info in graph.inputs]
+        self.outputs = [program.outputs[info.name] for info in graph.outputs]
+        self.input_specs = [program.specs[value] for value in self.inputs]
+        self.output_specs = [program.specs[value] for value in self.outputs]
+        self._inputs = list(map(self.buffers.of, self.inputs))
+        self._outputs = list(map(self.buffers.of, self.outputs))
+        self._transfers = HostTransfers(device, self._inputs, self._outputs, stream)
+        self.steps = PreparedSteps(program, device, self.buffers)
+        self._graphs = DeviceGraphs(program, device, self.buffers, self.steps.queue,
+                                    self.inputs, self.outputs)
+        self._whole = whole_part(self)
         self._graph: Callable[..., None] | None = None
+        self._transfer_graph: TransferGraph | None = None
         self._executions = 0
-        self._graphs = DeviceGraphs(program, device, self._buffers, self._steps.queue)
         self.last_stream = stream
-        """The stream of the last execution."""
         self.foreign_copies = 0
-        """Number of copies within the device that were made for arrays of other libraries."""
 
-    @property
-    def builds(self) -> list[BuildCost | None]:
-        """The cost of preparing each step; None for steps that compute nothing."""
-        return self._steps.builds
-
-    @property
-    def weights(self) -> list[Weights]:
-        """The weights of each step."""
-        return self._steps.weights
-
-    @property
-    def constant_bytes(self) -> int:
-        """Bytes of the uploaded constants."""
-        return self._buffers.constant_bytes
-
-    @property
-    def activation_bytes(self) -> int:
-        """Bytes of the memory that the values share."""
-        return self._buffers.activation_bytes
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Bytes of the memory in which a step keeps the intermediate results of its kernels."""
-        return self._buffers.workspace_bytes
-
-    @property
-    def batch(self) -> int:
-        return self.program.batch
+    @cached_property
+    def pinned(self) -> tuple[np.ndarray, ...]:
+        """Arrays for the inputs in page-locked memory, zeros at first."""
+        return tuple(page_locked_array(self.device, spec.stored_shape, spec.stored_dtype)
+                     for spec in self.input_specs)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs by name for NumPy inputs by name, with one copy to the device and one
@@ -100,139 +96,123 @@ class Context:
         dtype that this context's program accepts.
         """
         self.device.check_usable()
-        self._check(inputs)
-        return self.run_checked(inputs)
+        outputs = self.compute(self._checked(inputs), shows=debug.level() >= 2)
+        return {info.name: output for info, output in zip(self.graph.outputs, outputs, strict=True)}
 
-    def begin(self, inputs: Mapping[str, np.ndarray],
-              computing: Any = None) -> Callable[[], dict[str, np.ndarray]]:
+    def compute(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray] | None = None, *,
+                graph: TransferGraph | None = None, shows: bool = False) -> Sequence[np.ndarray]:
+        """Return the outputs, in order, for NumPy arrays.
+
+        arrays: the inputs in order, which were checked before: they have the inputs' shapes, and
+        dtypes that convert to the inputs' dtypes.
+        results: contiguous arrays that receive the outputs; by default new arrays.
+        graph: a graph for these arrays and results.
+        shows: whether the steps run one by one, and each prints a line.
+        """
+        if self._whole is not None and not shows:
+            outputs = self._whole(arrays)
+            if results is None:
+                return outputs
+            for result, output in zip(results, outputs, strict=True):
+                result[...] = output
+            return results
+        with self._lock:
+            return self._begun(arrays, results, graph=graph, shows=shows)()
+
+    def begin(self, arrays: Sequence[np.ndarray],
+              computing: Any = None) -> Callable[[], Sequence[np.ndarray]]:
         """Queue an execution, and return a function that waits for the execution and returns the
-        outputs as run() does. The function has to be called before the next execution begins.
+        outputs as compute() does. The function has to be called before the next execution begins.
 
         computing: a stream on which several contexts compute one after another, for large inputs
         and outputs: one context then computes while another copies. Contexts that compute at the
         same time would also end at the same time, and the device would wait while all of them copy.
         None means this context's own stream.
-
-        Raises InputError as run() does.
         """
         self.device.check_usable()
-        self._check(inputs)
+        shows = debug.level() >= 2
         if self._whole is not None:
-            computed = self.run_checked(inputs)
+            computed = self.compute(arrays, shows=shows)
             return lambda: computed
-        results = self._new_results()
-        execute, steps = self._execute_or_show, self._graph_steps()
-        if computing is not None and copies_in_chunks(inputs.values()):
-            execute, steps = partial(self._execute_in_turn, computing), None
         with self._lock:
-            self._follow(self.stream)
-            finish = self._transfers.begin(inputs, results, execute=execute, steps=steps,
-                                           stream=self.stream)
+            finish = self._begun(arrays, shows=shows,
+                                 computing=computing if copies_in_chunks(arrays) else None)
 
-        def collect() -> dict[str, np.ndarray]:
+        def collect() -> Sequence[np.ndarray]:
             with self._lock:
-                finish()
-            return results
+                return finish()
 
         return collect
 
-    def run_checked(self, inputs: Mapping[str, np.ndarray],
-                    outputs: Mapping[str, np.ndarray] | None = None,
-                    bound: TransferGraph | None = None) -> dict[str, np.ndarray]:
-        """Return the outputs as run() does, for arrays that were checked before.
+    def _begun(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray] | None = None, *,
+               graph: TransferGraph | None = None, shows: bool = False,
+               computing: Any = None) -> Callable[[], Sequence[np.ndarray]]:
+        """Queue an execution; the caller holds the lock. For new results a graph of the copies and
+        steps is captured when kernels are loaded, and replayed from then on."""
+        self._follow(self.stream)
+        is_new = results is None and not shows
+        if is_new:
+            graph = self._transfer_graph
+        if graph is None:
+            given, targets = self._contiguous(arrays), results or [
+                np.empty(spec.shape, spec.stored_dtype) for spec in self.output_specs]
+            if is_new and self._executions > 1 and self._graphs.are_possible:
+                graph = self._transfer_graph = self._transfers.captured(
+                    given, targets, self.steps.queue, in_place=False)
+            if graph is None:
+                return self._transfers.begin(given, targets, partial(
+                    self._run, shows=shows, computing=computing))
+        graph.queue(arrays)
+        return partial(graph.results, results)
 
-        outputs: contiguous arrays that receive the outputs, by name; by default new arrays.
-        bound: the graph of a bound call, whose arrays are always the same; None for other calls.
-        """
-        if self._whole is not None and debug.level() < 2:
-            computed = dict(zip(self.program.outputs, self._whole(
-                [inputs[name] for name in self.program.inputs]), strict=True))
-            for name, array in (outputs or {}).items():
-                array[...] = computed[name]
-            return dict(outputs or computed)
-        results = self._new_results() if outputs is None else outputs
-        with self._lock:
-            self._follow(self.stream)
-            self._transfers.begin(inputs, results, bound=bound, execute=self._execute_or_show,
-                                  steps=self._graph_steps(), stream=self.stream)()
-        return dict(results)
+    def bound_on_host(self, arrays: Sequence[np.ndarray],
+                      results: Sequence[np.ndarray]) -> Callable[[], Any]:
+        """Return a function that computes results as compute() does, for the present contents of
+        arrays that stay the same."""
+        shows, graph = debug.level() >= 2, None
+        if self.device.locks_pages and self._graphs.are_possible and not shows:
+            if not self._executions:
+                # no graph can be captured before all kernels are loaded
+                self.compute(arrays)
+            with self._lock:
+                graph = self._transfers.captured(self._contiguous(arrays), results,
+                                                 self.steps.queue, in_place=True)
+        return partial(self.compute, arrays, results, graph=graph, shows=shows)
 
-    def _new_results(self) -> dict[str, np.ndarray]:
-        specs = self.program.specs
-        return {name: np.empty(specs[value].shape, specs[value].stored_dtype)
-                for name, value in self.program.outputs.items()}
-
-    def _graph_steps(self) -> Callable[[Any], None] | None:
-        """Return the function that queues all steps; None where no graph of the steps and of
-        copies can be captured."""
-        is_graph = self._graphs.are_possible and self._executions > 1 and debug.level() < 2
-        return self._steps.queue if is_graph else None
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether run_whole() computes the program."""
-        return self._whole is not None
-
-    def run_whole(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Return new outputs of a program that is one part, which the host computes, for inputs
-        that were checked before."""
-        assert self._whole is not None
-        return self._whole(arrays)
-
-    def run_staged(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
-        """Return the outputs for arrays of shapes and dtypes that run_checked() has computed
-        before. A program that is one part reads the arrays as they are; for other programs a
-        captured graph copies the arrays through page-locked memory. Return None where no graph was
-        captured."""
-        if self._whole is not None:
-            return self.run_whole(arrays)
-        staged = self._transfers.staged
-        if staged is None:
-            return None
-        with self._lock:
-            if self.last_stream is not self.stream:
-                self._follow(self.stream)
-            for target, array in zip(staged.inputs, arrays, strict=True):
-                target[...] = array
-            staged.replay()
-            self.device.synchronize(self.stream)
-            return tuple([output.copy() for output in staged.outputs])
-
-    def run_on_device(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer],
-                      stream: Any) -> None:
+    def run_on_device(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+                      stream: Any) -> CopyingGraph | None:
         """Execute the program on arrays in the device's memory, in the stream's order. Inputs at
-        the addresses of an earlier call are read in place by a graph that was captured for them;
-        other inputs, and all outputs, cost one copy within the device."""
+        the addresses of an earlier call are read in place by a graph that was captured for them,
+        and is returned; other inputs, and all outputs, cost one copy within the device."""
         self.device.check_usable()
-        program = self.program
+        shows = debug.level() >= 2
         with self._lock:
             self._follow(stream)
-            self.foreign_copies += len(program.outputs)
-            graph = self._graphs.of(inputs, is_loaded=self._executions > 0)
+            self.foreign_copies += len(outputs)
+            graph = None if shows else self._graphs.of(inputs, is_loaded=self._executions > 0)
             if graph is not None:
-                graph.copy_to(tuple(outputs[name].address for name in program.outputs))
+                graph.copy_to(tuple(buffer.address for buffer in outputs))
                 graph.on(stream)()
-                return
-            self.foreign_copies += len(program.inputs)
-            for name, value in program.inputs.items():
-                self.device.copy(self.buffer(value), inputs[name], program.specs[value].nbytes,
-                                 stream)
-            self._execute_or_show(stream)
-            for name, value in program.outputs.items():
-                self.device.copy(outputs[name], self.buffer(value), program.specs[value].nbytes,
-                                 stream)
+                return graph
+            self.foreign_copies += len(inputs)
+            for own, buffer, spec in zip(self._inputs, inputs, self.input_specs,
+                                         strict=True):
+                self.device.copy(own, buffer, spec.nbytes, stream)
+            self._run(stream, shows=shows)
+            for own, buffer, spec in zip(self._outputs, outputs, self.output_specs,
+                                         strict=True):
+                self.device.copy(buffer, own, spec.nbytes, stream)
+            return None
 
-    def bound(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer],
-              stream: Any) -> Callable[[], None]:
+    def bound(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+              stream: Any) -> Callable[[], Any]:
         """Return a function that executes the program on the stream. It reads the inputs and
         writes the outputs in place in the device's memory."""
         if not self._graphs.are_possible or debug.level() >= 2:
             return partial(self.run_on_device, inputs, outputs, stream)
         with self._lock:
             self._follow(stream)
-            if not self._executions:
-                self._fill_inputs()
-                self._execute(stream)
+            self._load(stream)
             launch = self.device.replayed(self._graphs.in_place(inputs, outputs), stream)
 
         def replay() -> None:
@@ -242,26 +222,21 @@ class Context:
 
         return replay
 
-    def replayed(self, addresses: tuple[int, ...], stream: Any,
-                 new_outputs: Callable[[], NewOutputs]) -> Callable[[], tuple[Any, ...]] | None:
-        """Return a function that executes the program on inputs at these addresses, by the graph
-        that was captured for them, and returns new outputs; None where no graph was captured.
+    def replayed(self, graph: CopyingGraph, stream: Any,
+                 new_outputs: Callable[[], NewOutputs]) -> Callable[[], tuple[Any, ...]]:
+        """Return a function that executes the program by a graph that run_on_device() returned, on
+        the inputs of that call, and returns new outputs.
 
         new_outputs: returns arrays for the outputs, and their addresses. The arrays of the next
         call are made while the device computes.
         """
-        with self._lock:
-            graph = self._graphs.known(addresses)
-        if graph is None:
-            return None
-        launch, count = graph.on(stream), len(self.program.outputs)
+        launch, count = graph.on(stream), len(self.outputs)
         next_outputs: NewOutputs | None = None
 
         def replay() -> tuple[Any, ...]:
             nonlocal next_outputs
             with self._lock:
-                if self.last_stream != stream:
-                    self._follow(stream)
+                self._follow(stream)
                 outputs, addresses = next_outputs or new_outputs()
                 if graph.addresses is not addresses:
                     graph.copy_to(addresses)
@@ -278,17 +253,26 @@ class Context:
 
         return replay
 
-    def _check(self, inputs: Mapping[str, np.ndarray]) -> None:
-        for name, value in self.program.inputs.items():
-            spec = self.program.specs[value]
+    def _checked(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the inputs in order. Raises InputError for a missing or wrong one."""
+        arrays = []
+        names = [info.name for info in self.graph.inputs]
+        for name, spec in zip(names, self.input_specs, strict=True):
             if name not in inputs:
                 raise InputError(f"input {name!r} is missing; this network takes "
-                                 f"{', '.join(map(repr, self.program.inputs))}")
+                                 f"{', '.join(map(repr, names))}")
             array = inputs[name]
             if tuple(array.shape) != spec.stored_shape or array.dtype != spec.stored_dtype:
                 raise InputError(f"input {name!r} is {shape_text(array.shape)} {array.dtype}, a "
-                                 f"context of batch {self.batch} takes "
+                                 f"context of batch {self.program.batch} takes "
                                  f"{shape_text(spec.stored_shape)} {spec.stored_dtype}")
+            arrays.append(array)
+        return arrays
+
+    def _contiguous(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the inputs as contiguous arrays of the program's dtypes."""
+        return [np.asarray(array, spec.stored_dtype, order="C")
+                for array, spec in zip(arrays, self.input_specs, strict=True)]
 
     def _follow(self, stream: Any) -> None:
         """Make the stream wait for the last stream that used these buffers."""
@@ -300,104 +284,87 @@ class Context:
         """Queue all steps on the present contents of the buffers. The first execution loads
         kernels. If the device has graphs and no step runs on the host, the second execution is
         captured as a graph, and this graph is replayed from then on."""
-        self._execute(self.stream if stream is None else stream)
-
-    def _execute(self, stream: Any) -> None:
         if self._graph is not None:
             self._graph(stream)
             return
         if self._executions == 1 and self._graphs.are_possible:
-            self._graph = self.device.capture(self._steps.queue)
+            self._graph = self.device.capture(self.steps.queue)
             self._graph(stream)
         else:
-            self._steps.queue(stream)
+            self.steps.queue(stream)
         self._executions += 1
 
-    def buffer(self, value: str) -> Buffer:
-        """Return the memory of a value."""
-        return self._buffers.of(value)
-
-    def profile(self, *, repeats: int = 10) -> list[Timing]:
+    def profile(self) -> list[Timing]:
         """Return the time of every step that reports show; see PreparedSteps.profile."""
         with self._lock:
             self._follow(None)
-            self._fill_inputs()
-            return self._steps.profile(repeats)
+            self._load(None)
+            return self.steps.profile(_REPEATS)
 
-    def end_to_end(self, *, repeats: int = 20) -> Timing:
+    def end_to_end(self) -> Timing:
         """Return the time of one execution, with inputs and outputs on the device."""
         with self._lock:
-            return interleave([self.ready()], repeats=repeats, sample_us=2e4)[0]
+            return interleave([self.ready()], repeats=2 * _REPEATS, sample_us=2e4)[0]
 
     def ready(self) -> Task:
         """Return one execution as a task to be timed, after two executions that load the kernels
         and capture the graph. No other code may use the context while the task is timed."""
         self._follow(None)
-        self._fill_inputs()
-        self._execute(None)
-        self._execute(None)
+        self._load(None)
+        self.execute()
         # a graph cannot be captured within another graph
-        return Task(self.device, self._execute, captured=False)
+        return Task(self.device, self.execute, captured=False)
 
-    def _fill_inputs(self) -> None:
-        """Write random numbers to the inputs where nothing has been executed yet."""
+    def _load(self, stream: Any) -> None:
+        """Load the kernels by an execution on random numbers, where nothing was executed yet."""
         if self._executions:
             return
-        for value in self.program.inputs.values():
-            spec = self.program.specs[value]
+        for buffer, spec in zip(self._inputs, self.input_specs, strict=True):
             # drawing all numbers of a large batch would take longer than timing
             random, count = np.random.default_rng(0), min(spec.size, _MOST_DRAWN)
             numbers = (random.integers(0, 256, count, np.uint8) if spec.dtype == "uint8"
                        else random.standard_normal(count, np.float32))
-            self.device.write(self.buffer(value), pack(np.resize(numbers, spec.shape), spec))
+            self.device.write(buffer, pack(np.resize(numbers, spec.shape), spec))
+        self.execute(stream)
 
-    def _execute_or_show(self, stream: Any) -> None:
-        """Execute the steps; from debug level 2 on they run one by one and each prints a line."""
-        if debug.level() < 2:
+    def _run(self, stream: Any, *, shows: bool, computing: Any = None) -> None:
+        """Execute the steps in a stream's order.
+
+        shows: whether the steps run one by one, and each prints a line.
+        computing: the stream that executes the steps in place of this stream, which has the copies
+        before and after them.
+        """
+        if computing is not None:
+            self.device.wait(computing, stream)
+            self._run(computing, shows=shows)
+            self.device.wait(stream, computing)
+        elif shows:
+            self.steps.show(stream)
+            self._executions += 1
+        else:
             self.execute(stream)
-            return
-        self._steps.show(stream)
-        self._executions += 1
-
-    def _execute_in_turn(self, computing: Any, stream: Any) -> None:
-        """Execute the steps on a stream that several contexts share, between this context's copies
-        on its own stream."""
-        self.device.wait(computing, stream)
-        self._execute_or_show(computing)
-        self.device.wait(stream, computing)
 
 
-class WholePart:
-    """ONNX Runtime's session for a program that is one part."""
+def whole_part(context: Context) -> Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]] | None:
+    """Return the function with which ONNX Runtime computes a program that is one part on the host:
+    it takes the inputs in order and returns new outputs, and raises InputError where they cannot be
+    computed. Return None for another program, and where the part reads other values than the
+    program's inputs or does not write all its outputs."""
+    program, states = context.program, context.steps.states
+    if context.device.compiles or len(states) != 1 or not isinstance(states[0].data, Ready):
+        return None
+    (step,), run = program.steps, states[0].data.session.run
+    given = context.inputs
+    if not (set(step.inputs) <= set(given) and set(context.outputs) <= set(step.outputs)):
+        return None
+    read = [(given.index(value), program.specs[value].stored_dtype) for value in step.inputs]
+    written = [step.outputs.index(value) for value in context.outputs]
 
-    def __init__(self, program: Program, ready: Ready) -> None:
-        (step,) = program.steps
-        self._run = ready.session.run
-        self._layer = step.layer
-        given = list(program.inputs.values())
-        self._order = [given.index(value) for value in step.inputs]
-        self._dtypes = [program.specs[value].stored_dtype for value in step.inputs]
-        self._outputs = [step.outputs.index(value) for value in program.outputs.values()]
-
-    @staticmethod
-    def of(program: Program, device: Device, data: Sequence[Any]) -> WholePart | None:
-        """Return the session of a program that is one part on the host; None for another program,
-        and where the part reads other values than the program's inputs or does not write all its
-        outputs. data: the `data` of each step's state."""
-        if device.compiles or len(data) != 1 or not isinstance(data[0], Ready):
-            return None
-        (step,) = program.steps
-        fits = set(step.inputs) <= set(program.inputs.values()) and (
-            set(program.outputs.values()) <= set(step.outputs))
-        return WholePart(program, data[0]) if fits else None
-
-    def __call__(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Return new outputs for the program's inputs, both in the program's order. Raises
-        InputError where ONNX Runtime cannot compute them."""
+    def compute(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         try:
-            results = self._run([
-                np.asarray(arrays[index], dtype, order="C")
-                for index, dtype in zip(self._order, self._dtypes, strict=True)])
+            results = run([np.asarray(arrays[index], dtype, order="C") for index, dtype in read])
         except InputError as error:
-            raise InputError(f"{source_of(self._layer, error)}: {error}") from None
-        return tuple([results[index] for index in self._outputs])
+            raise InputError(f"{source_of(step.layer, error)}: {error}") from None
+        return [results[index] for index in written]
+
+    return compute

@@ -12,100 +12,53 @@ import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gossamer.device.base import Device
 from gossamer.errors import DeviceError, DeviceLostError, GossamerWarning, OutOfMemoryError
-from gossamer.model.graph import Graph, as_called
+from gossamer.model.graph import Graph
 from gossamer.plan.run.binding import (
     are_on,
-    as_called_for,
-    as_taken,
     batch_of,
-    buffers_of,
-    by_name,
-    in_order,
+    callers_stream,
     like_on_host,
     on_host,
 )
+from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.context import Context, single
 
 WARM_CALLS = 3
 """Number of executions of a new context that may take longer than later executions: the first loads
-kernels, and the second captures a graph."""
+kernels, the second captures a graph of the steps, and the third one of copies and steps."""
 
-Finish = Callable[[], Any]
-"""Function that returns the result of a batch, in the thread of the caller."""
-Collect = Callable[[], Finish]
-"""Function that waits until the device has computed a batch, and returns its Finish."""
+Collect = Callable[[], Any]
+"""Function that waits until the device has computed a batch, and returns the batch's result."""
 Begin = Callable[["Lanes"], Collect]
 """Function that queues the work on a batch that was checked before, and returns its Collect."""
 
 
-@dataclass(frozen=True, eq=False)
-class PlanParts:
-    """The parts of a plan that streams and batchers use.
-
-    network: the plan's graph.
-    context_of: makes a context of a batch size on a stream of the device.
-    call: computes the outputs where an input is empty.
-    page_locked: makes page-locked arrays for the inputs of a batch size. The device copies these
-    arrays at the full rate of its bus.
-    """
-
-    network: Graph
-    device: Device
-    context_of: Callable[[int, Any], Context]
-    call: Callable[..., Any]
-    page_locked: Callable[[int], tuple[np.ndarray, ...]]
-
-    @cached_property
-    def graph(self) -> Graph:
-        """The plan's graph with inputs and outputs in the formats of callers' arrays."""
-        return as_called(self.network)
-
-
-class Lane:
-    """A context with a stream of its own."""
-
-    def __init__(self, plan: PlanParts, batch: int) -> None:
-        self.batch = batch
-        self.stream = plan.device.create_stream()
-        self.context = plan.context_of(batch, self.stream)
-        self._plan = plan
-
-    @cached_property
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """Page-locked arrays for the lane's inputs, filled with zeros at first."""
-        arrays = self._plan.page_locked(self.batch)
-        for array in arrays:
-            array[...] = 0
-        return arrays
-
-
 class Lanes:
-    """The lanes of one device; each lane computes one batch at a time.
+    """The lanes of one device: contexts with streams of their own, each of which computes one batch
+    at a time.
 
-    plan: the plan of the device.
+    calls: the calls of the device's plan.
     most_idle: how many idle lanes are kept.
     computing: the stream on which lanes compute large batches one after another; None where the
     device does not copy while it computes.
     """
 
-    def __init__(self, plan: PlanParts, most_idle: int) -> None:
-        self.plan = plan
-        self.computing = plan.device.create_stream() if plan.device.locks_pages else None
+    def __init__(self, calls: Calls, most_idle: int) -> None:
+        self.calls = calls
+        self.computing = calls.device.create_stream() if calls.device.locks_pages else None
         self._most_idle = most_idle
-        self._idle: OrderedDict[Lane, None] = OrderedDict()
+        self._idle: OrderedDict[Context, None] = OrderedDict()
 
-    def take(self, batch: int) -> Lane:
+    def take(self, batch: int) -> Context:
         """Return a lane for a batch size. The caller gives the lane back unless the lane's batch
         failed."""
-        lane = next((lane for lane in reversed(self._idle) if lane.batch == batch), None)
+        lane = next((lane for lane in reversed(self._idle) if lane.program.batch == batch), None)
         if lane is None:
             return self._new(batch)
         del self._idle[lane]
@@ -116,57 +69,54 @@ class Lanes:
         be allocated or captured, so that later batches do not wait for such work."""
         lanes = [self.take(batch) for _ in range(count)]
         for lane in lanes:
-            named = by_name(self.plan.graph, lane.arrays)
             for _ in range(WARM_CALLS):
-                lane.context.begin(named, self.computing)()
+                lane.begin(lane.pinned, self.computing)()
         for lane in lanes:
             self.give_back(lane)
 
-    def give_back(self, lane: Lane) -> None:
+    def give_back(self, lane: Context) -> None:
         """Keep a lane for another batch."""
         self._idle[lane] = None
         while len(self._idle) > self._most_idle:
             self._idle.popitem(last=False)
 
-    def begun(self, lane: Lane, arrays: Sequence[np.ndarray]) -> Callable[[], list[np.ndarray]]:
+    def begun(self, lane: Context, arrays: Sequence[np.ndarray]
+              ) -> Callable[[], Sequence[np.ndarray]]:
         """Queue a batch of arrays in host memory on a lane, and return the function that waits
         for the batch's outputs."""
-        collect = lane.context.begin(by_name(self.plan.graph, arrays), self.computing)
+        collect = lane.begin(arrays, self.computing)
 
-        def outputs() -> list[np.ndarray]:
-            named = collect()
+        def outputs() -> Sequence[np.ndarray]:
+            results = collect()
             self.give_back(lane)
-            return [named[info.name] for info in self.plan.graph.outputs]
+            return results
 
         return outputs
 
-    def _new(self, batch: int) -> Lane:
+    def _new(self, batch: int) -> Context:
+        stream = self.calls.device.create_stream()
         try:
-            return Lane(self.plan, batch)
+            return self.calls.make_context(batch, stream)
         except OutOfMemoryError:
             if not self._idle:
                 raise
         self._idle.clear()
-        return Lane(self.plan, batch)
+        return self.calls.make_context(batch, stream)
 
     def clear(self) -> None:
         """Free the lanes that are not in use."""
         self._idle.clear()
 
 
-def checked(plans: Sequence[PlanParts], item: Any, stream: Any) -> Begin:
+def checked(plans: Sequence[Calls], item: Any) -> Begin:
     """Return the function that begins a batch on any of the plans, which are plans of one network.
-
-    stream: for a single plan, a stream of its device. Arrays on the device are ready when the work
-    that is queued on the stream now has ended. With several plans, arrays have to be in host
-    memory. Raises InputError where the batch does not fit the network.
-    """
-    plan = plans[0]
-    inputs = as_called_for(plan.network, in_order(
-        plan.graph, tuple(item) if isinstance(item, (tuple, list)) else (item,), {}))
-    if len(plans) == 1 and are_on(plan.device, inputs):
-        return _on_device(plan, inputs, stream)
-    return _on_host(plan.graph, inputs)
+    With several plans, arrays have to be in host memory. Raises InputError where the batch does not
+    fit the network."""
+    calls = plans[0]
+    inputs = calls.in_order(tuple(item) if isinstance(item, (tuple, list)) else (item,), {})
+    if len(plans) == 1 and are_on(calls.device, inputs):
+        return _on_device(calls, inputs)
+    return _on_host(calls.graph, inputs)
 
 
 def host_arrays(graph: Graph, inputs: Sequence[Any]) -> tuple[list[Any], int]:
@@ -176,57 +126,31 @@ def host_arrays(graph: Graph, inputs: Sequence[Any]) -> tuple[list[Any], int]:
     return arrays, batch_of(graph, arrays, inputs)
 
 
-def _on_host(graph: Graph, inputs: Sequence[Any]) -> Begin:
+def _on_host(graph: Graph, inputs: tuple[Any, ...]) -> Begin:
     arrays, batch = host_arrays(graph, inputs)
 
     def begin(lanes: Lanes) -> Collect:
         if any(array.size == 0 for array in arrays):
-            return partial(_returning, lanes.plan.call(*inputs))
+            return partial(lanes.calls, inputs)
         collect = lanes.begun(lanes.take(batch), arrays)
-
-        def collected() -> Finish:
-            results = collect()
-            return partial(single, [like_on_host(inputs[0], array) for array in results]
-                           if inputs else results)
-
-        return collected
+        return lambda: single([like_on_host(inputs[0], array) if inputs else array
+                               for array in collect()])
 
     return begin
 
 
-def _on_device(plan: PlanParts, inputs: Sequence[Any], stream: Any) -> Begin:
-    device, graph = plan.device, plan.graph
-    arrays = [device.incoming(as_taken(array, info.dtype), stream, name=f"input {info.name!r}",
-                              dtype=info.dtype)
-              for info, array in zip(graph.inputs, inputs, strict=True)]
-    batch = batch_of(graph, arrays)
+def _on_device(calls: Calls, inputs: tuple[Any, ...]) -> Begin:
+    """Queue a batch of arrays on the device at once, on the stream on which they are made, as
+    nothing is copied that a lane would copy beside other work."""
+    stream = callers_stream(inputs[0])
+    outputs = calls(inputs)
 
-    def begin(lanes: Lanes) -> Collect:
-        if not batch:
-            return partial(_returning, plan.call(*inputs))
-        lane = lanes.take(batch)
-        program = lane.context.program
-        results = [device.empty_array(program.specs[program.outputs[info.name]],
-                                      f"output {info.name!r}", lane.stream)
-                   for info in graph.outputs]
-        device.wait(lane.stream, stream)
-        lane.context.run_on_device(buffers_of(graph.inputs, arrays),
-                                   buffers_of(graph.outputs, results), lane.stream)
+    def collected() -> Any:
+        # other streams of the caller do not wait for this stream
+        calls.device.synchronize(stream)
+        return outputs
 
-        def collected() -> Finish:
-            # the caller's streams do not wait for the lane's stream
-            device.synchronize(lane.stream)
-            lanes.give_back(lane)
-            # a library's current stream is known in the caller's thread only
-            return lambda: single([device.like(inputs[0], array) for array in results])
-
-        return collected
-
-    return begin
-
-
-def _returning(outputs: Any) -> Finish:
-    return lambda: outputs
+    return lambda lanes: collected
 
 
 class Member:
@@ -234,19 +158,20 @@ class Member:
 
     Two members may have the same plan; each of them is a worker.
 
+    calls: the calls of the device's plan.
     problem: why the device is left out; empty while it takes part.
     """
 
-    def __init__(self, plan: PlanParts) -> None:
-        self.plan = plan
+    def __init__(self, calls: Calls) -> None:
+        self.calls = calls
         self.problem = ""
 
 
 class Members:
     """The devices that share work, and the devices that are left out because they failed."""
 
-    def __init__(self, plans: Sequence[PlanParts]) -> None:
-        self.all = [Member(plan) for plan in plans]
+    def __init__(self, plans: Sequence[Calls]) -> None:
+        self.all = list(map(Member, plans))
         self._lock = threading.Lock()
 
     @property
@@ -261,7 +186,7 @@ class Members:
             if member.problem or self.usable == [member]:
                 return
             member.problem = str(error)
-        warnings.warn(f"{member.plan.device.name} is left out, and its work is done on the other "
+        warnings.warn(f"{member.calls.device.name} is left out, and its work is done on the other "
                       f"devices: {error}", GossamerWarning, stacklevel=2)
 
 
@@ -269,12 +194,12 @@ class BatchTask:
     """A batch that one of the devices computes.
 
     begin: queues the batch on a lane.
-    result: receives the function that waits for the batch's outputs, or an error.
+    result: receives the batch's result, or an error.
     name: adds the caller's name of the batch to an error.
     errors: the errors with which the batch failed, by device.
     """
 
-    def __init__(self, begin: Begin, result: Future[Finish],
+    def __init__(self, begin: Begin, result: Future[Any],
                  name: Callable[[Exception], Exception] = lambda error: error) -> None:
         self.begin = begin
         self.result = result
@@ -325,13 +250,13 @@ class SharedWork:
             self._fail_hopeless()
         return None
 
-    def done(self, task: BatchTask, finish: Finish) -> None:
+    def done(self, task: BatchTask, result: Any) -> None:
         """Set the result of a task, and leaves out the devices that failed at the task."""
         for member, error in task.errors.items():
             if not isinstance(error, OutOfMemoryError):
                 self.members.leave_out(member, error)
         self._settle()
-        task.result.set_result(finish)
+        task.result.set_result(result)
 
     def failed(self, task: BatchTask, member: Member, error: Exception) -> None:
         """Give the task to another device, or set the task's error where no other device can do
@@ -387,8 +312,8 @@ class DeviceWorker(threading.Thread):
         super().__init__(name="gossamer computes", daemon=True)
         self._work = work
         self._member = member
-        self._at_once = 1 if member.plan.device.on_processors else depth
-        self._lanes = Lanes(member.plan, sizes * self._at_once)
+        self._at_once = 1 if member.calls.device.on_processors else depth
+        self._lanes = Lanes(member.calls, sizes * self._at_once)
 
     def prepare(self, batches: Iterable[int]) -> None:
         """Make the lanes for batch sizes before the thread starts, as many as memory holds;
@@ -420,8 +345,8 @@ class DeviceWorker(threading.Thread):
     def _collect(self, task: BatchTask, collect: Collect) -> None:
         """Wait for a batch, and set its result or its error."""
         try:
-            finish = collect()
+            result = collect()
         except Exception as error:
             self._work.failed(task, self._member, error)
         else:
-            self._work.done(task, finish)
+            self._work.done(task, result)

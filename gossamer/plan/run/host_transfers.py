@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -37,179 +39,148 @@ machine has little page-locked memory; the driver alone copies larger arrays. Th
 of thumb."""
 
 
-@dataclass
-class TransferGraph:
-    """The graph of calls whose arrays lie at the same addresses in page-locked memory.
-
-    calls: number of calls so far.
-    arrays: the arrays that the graph reads and writes. The arrays are kept alive: other memory
-    could take the addresses of freed arrays, and the driver would not treat it as page-locked
-    memory of the graph.
-    replay: the graph; None before it is captured.
-    """
-
-    calls: int = 0
-    arrays: tuple[np.ndarray, ...] = ()
-    replay: Callable[..., None] | None = None
-
-
 @dataclass(frozen=True)
-class StagedCall:
-    """The graph of calls whose arrays are copied through a context's page-locked memory.
+class TransferGraph:
+    """A captured graph that copies inputs from page-locked memory to the device, executes a
+    program, and copies the outputs to page-locked memory.
 
-    inputs, outputs: the page-locked memory as arrays of the calls' shapes and dtypes, in order.
-    replay: copies the inputs to the device, executes the program, and copies the outputs back.
+    inputs, outputs: the page-locked arrays, in order.
+    replay: queues the graph on the context's stream.
+    wait: waits until the stream's work has ended.
     """
 
-    inputs: tuple[np.ndarray, ...]
-    outputs: tuple[np.ndarray, ...]
+    inputs: Sequence[np.ndarray]
+    outputs: Sequence[np.ndarray]
     replay: Callable[[], None]
+    wait: Callable[[], None]
+
+    def queue(self, arrays: Sequence[np.ndarray]) -> None:
+        """Queue an execution on arrays of the graph's shapes, whose dtypes convert to its own."""
+        for memory, array in zip(self.inputs, arrays, strict=True):
+            if memory is not array:
+                memory[...] = array
+        self.replay()
+
+    def results(self, results: Sequence[np.ndarray] | None = None) -> Sequence[np.ndarray]:
+        """Wait for the queued execution, and return the outputs in new arrays or in `results`."""
+        self.wait()
+        if results is None:
+            return [output.copy() for output in self.outputs]
+        for result, output in zip(results, self.outputs, strict=True):
+            if result is not output:
+                result[...] = output
+        return results
 
 
 class HostTransfers:
-    """The page-locked memory of one context's calls with NumPy arrays, and the graph of calls whose
-    arrays are copied through this memory.
+    """The copies of one context's calls with NumPy arrays, and the page-locked memory for them.
 
-    inputs, outputs: the context's memory of each input and output, by name.
-    staged: the call through page-locked memory; None before its graph is captured.
+    inputs, outputs: the context's memory of each input and output, in order.
+    stream: the stream of all copies.
     """
 
-    def __init__(self, device: Device, inputs: Mapping[str, Buffer],
-                 outputs: Mapping[str, Buffer]) -> None:
+    def __init__(self, device: Device, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+                 stream: Any) -> None:
         self._device = device
         self._inputs = inputs
         self._outputs = outputs
-        self._staging: dict[tuple[str, str], np.ndarray] = {}
-        self._graph = TransferGraph()
-        self.staged: StagedCall | None = None
+        self._stream = stream
+        self._staging: dict[int, np.ndarray] = {}
+        """Page-locked memory that is kept from call to call, by the number of the input, or of the
+        output after all inputs."""
 
-    def begin(self, inputs: Mapping[str, np.ndarray], results: Mapping[str, np.ndarray],
-              *, bound: TransferGraph | None = None, execute: Callable[[Any], None],
-              steps: Callable[[Any], None] | None, stream: Any) -> Callable[[], None]:
+    def begin(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray],
+              execute: Callable[[Any], None]) -> Callable[[], Sequence[np.ndarray]]:
         """Queue the execution of a program on contiguous inputs, and return a function that waits
-        for the execution and fills contiguous results. The function has to be called before the
-        next execution is queued, and inputs in page-locked memory must not change until then.
+        for the execution, fills contiguous results and returns them. The function has to be called
+        before the next execution is queued, and inputs in page-locked memory must not change until
+        then.
 
-        results: arrays for the outputs, by name.
-        bound: the graph of a bound call, whose arrays are always the same; None for a call whose
-        results are new arrays.
         execute: executes the program on a stream.
-        steps: queues the program's steps for a graph; None where no graph can be captured.
         """
-        sources = {name: self._source(name, array) for name, array in inputs.items()}
-        targets = {name: self._target(name, array, bound is None)
-                   for name, array in results.items()}
-        replay = None if steps is None else self._replay(bound, inputs, sources, targets, steps)
-        if replay is not None:
-            replay(stream)
-            if bound is None and self.staged is None:
-                self.staged = StagedCall(_like(sources, inputs), _like(targets, results),
-                                         self._device.replayed(replay, stream))
-        else:
-            for name, array in inputs.items():
-                self._send(name, array, sources[name], stream)
-            execute(stream)
-            for name, target in targets.items():
-                if target is not None:
-                    self._device.queue_read(self._outputs[name], target, stream)
+        device, stream = self._device, self._stream
+        for number, array in enumerate(arrays):
+            self._send(number, array)
+        execute(stream)
+        targets = list(map(self._page_locked, count(len(arrays)), results))
+        for buffer, target in zip(self._outputs, targets, strict=True):
+            if target is not None:
+                device.queue_read(buffer, target, stream)
 
-        def finish() -> None:
-            for name, array in results.items():
-                if targets[name] is None:
-                    self._device.read(self._outputs[name], array, stream)
-            self._device.synchronize(stream)
-            for name, array in results.items():
-                target = targets[name]
-                if target is not None and target is not array:
-                    for _ in _copied(_bytes(array), target):
+        def finish() -> Sequence[np.ndarray]:
+            for buffer, target, result in zip(self._outputs, targets, results, strict=True):
+                if target is None:
+                    device.read(buffer, result, stream)
+            device.synchronize(stream)
+            for target, result in zip(targets, results, strict=True):
+                if target is not None and target is not result:
+                    for _ in _copied(_bytes(result), _bytes(target)):
                         pass
+            return results
 
         return finish
 
-    def _source(self, name: str, array: np.ndarray) -> np.ndarray | None:
-        """Return page-locked memory with an input's bytes; None for an input that is copied in
-        chunks or by the driver alone."""
-        if not self._is_staged(array):
+    def captured(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray],
+                 steps: Callable[[Any], None], *, in_place: bool) -> TransferGraph | None:
+        """Return a graph of the copies and of the program's steps; None where not all arrays are
+        copied whole from and to page-locked memory.
+
+        steps: queues the program's steps on a stream.
+        in_place: whether page-locked arrays are read and written where they lie, as their caller
+        keeps them. Otherwise they may be freed while the graph exists, and have no graph.
+        """
+        if any(_is_in_chunks(array) and not (in_place and self._device.is_page_locked(array))
+               for array in arrays):
+            return None
+        locked = []
+        for number, array in enumerate((*arrays, *results)):
+            memory = self._page_locked(number, array)
+            if memory is None or (memory is array and not in_place):
+                return None
+            locked.append(memory)
+        inputs, outputs = locked[:len(arrays)], locked[len(arrays):]
+
+        def work(stream: Any) -> None:
+            for buffer, memory in zip(self._inputs, inputs, strict=True):
+                self._device.queue_write(buffer, memory, stream)
+            steps(stream)
+            for buffer, memory in zip(self._outputs, outputs, strict=True):
+                self._device.queue_read(buffer, memory, stream)
+
+        return TransferGraph(
+            inputs, outputs, self._device.replayed(self._device.capture(work), self._stream),
+            partial(self._device.synchronize, self._stream))
+
+    def _page_locked(self, number: int, array: np.ndarray) -> np.ndarray | None:
+        """Return page-locked memory for an array of an input or output: the array itself,
+        or memory that is kept; None for an array that the driver copies alone."""
+        if not (self._device.locks_pages and 0 < array.nbytes <= _MOST_STAGED_BYTES):
             return None
         if self._device.is_page_locked(array):
             return array
-        if _is_in_chunks(array):
-            return None
-        staging = self._of("input", name, array.nbytes)
-        staging[...] = _bytes(array)
-        return staging
+        if number not in self._staging:
+            self._staging[number] = page_locked_array(self._device, array.shape, array.dtype)
+        return self._staging[number]
 
-    def _target(self, name: str, array: np.ndarray, is_new: bool) -> np.ndarray | None:
-        """Return page-locked memory for an output; None for an output that the driver copies
-        alone."""
-        if not self._is_staged(array):
-            return None
-        if not is_new and self._device.is_page_locked(array):
-            return array
-        return self._of("output", name, array.nbytes)
-
-    def _send(self, name: str, array: np.ndarray, source: np.ndarray | None, stream: Any) -> None:
-        buffer = self._inputs[name]
-        if source is not None:
-            self._device.queue_write(buffer, source, stream)
-        elif not self._is_staged(array):
-            self._device.write(buffer, array, stream)
+    def _send(self, number: int, array: np.ndarray) -> None:
+        buffer, memory = self._inputs[number], self._page_locked(number, array)
+        if memory is None:
+            self._device.write(buffer, array, self._stream)
+        elif memory is array:
+            self._device.queue_write(buffer, array, self._stream)
         else:
-            staging = self._of("input", name, array.nbytes)
+            staging = _bytes(memory)
             for start, end in _copied(staging, _bytes(array)):
                 self._device.queue_write(buffer.view(start, end - start), staging[start:end],
-                                         stream)
-
-    def _replay(self, bound: TransferGraph | None, inputs: Mapping[str, np.ndarray],
-                sources: Mapping[str, np.ndarray | None],
-                targets: Mapping[str, np.ndarray | None],
-                steps: Callable[[Any], None]) -> Callable[..., None] | None:
-        """Return the graph of a call. The graph is captured at the second call of its kind; before
-        that the result is None."""
-        arrays = tuple(array for array in (*sources.values(), *targets.values())
-                       if array is not None)
-        if len(arrays) < len(sources) + len(targets):
-            return None
-        graph = bound
-        if graph is None:
-            if any(sources[name] is array for name, array in inputs.items()):
-                # the graph would read page-locked memory that the caller may free
-                return None
-            graph = self._graph
-        graph.calls += 1
-        if graph.calls == 2:
-            graph.arrays = arrays
-            graph.replay = self._captured(sources, targets, steps)
-        return graph.replay
-
-    def _captured(self, sources: Mapping[str, np.ndarray | None],
-                  targets: Mapping[str, np.ndarray | None],
-                  steps: Callable[[Any], None]) -> Callable[..., None]:
-        def work(stream: Any) -> None:
-            for name, source in sources.items():
-                if source is not None:
-                    self._device.queue_write(self._inputs[name], source, stream)
-            steps(stream)
-            for name, target in targets.items():
-                if target is not None:
-                    self._device.queue_read(self._outputs[name], target, stream)
-
-        return self._device.capture(work)
-
-    def _is_staged(self, array: np.ndarray) -> bool:
-        return self._device.locks_pages and 0 < array.nbytes <= _MOST_STAGED_BYTES
-
-    def _of(self, kind: str, name: str, nbytes: int) -> np.ndarray:
-        if (kind, name) not in self._staging:
-            self._staging[kind, name] = self._device.page_locked(nbytes)
-        return self._staging[kind, name]
+                                         self._stream)
 
 
 def page_locked_array(device: Device, shape: Sequence[int],
                       dtype: np.typing.DTypeLike) -> np.ndarray:
-    """Return a new array in memory that is page-locked where the device can lock it."""
-    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-    return device.page_locked(nbytes).view(dtype).reshape(tuple(shape))
+    """Return an array of zeros in memory that is page-locked where the device can lock it."""
+    memory = device.page_locked(math.prod(shape) * np.dtype(dtype).itemsize)
+    memory[...] = 0
+    return memory.view(dtype).reshape(tuple(shape))
 
 
 def copies_in_chunks(arrays: Iterable[np.ndarray]) -> bool:
@@ -223,13 +194,6 @@ def _bytes(array: np.ndarray) -> np.ndarray:
 
 def _is_in_chunks(array: np.ndarray) -> bool:
     return array.nbytes >= 2 * _CHUNK_BYTES
-
-
-def _like(memory: Mapping[str, np.ndarray | None],
-          arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Return memory as arrays with the dtypes and shapes of other arrays."""
-    return tuple(_bytes(part).view(arrays[name].dtype).reshape(arrays[name].shape)
-                 for name, part in memory.items() if part is not None)
 
 
 def _copied(target: np.ndarray, source: np.ndarray) -> Iterator[tuple[int, int]]:

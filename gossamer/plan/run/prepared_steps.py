@@ -356,14 +356,18 @@ class DeviceGraphs:
     """The graphs of one program, by the addresses of the inputs that they read.
 
     queue: queues all steps on a stream.
+    inputs, outputs: the values of the network's inputs and outputs, in order.
     """
 
     def __init__(self, program: Program, device: Device, buffers: ProgramBuffers,
-                 queue: Callable[[Any], None]) -> None:
+                 queue: Callable[[Any], None], inputs: Sequence[str],
+                 outputs: Sequence[str]) -> None:
         self._program = program
         self._device = device
         self._buffers = buffers
         self._queue = queue
+        self._inputs = inputs
+        self._outputs = outputs
         self._known: OrderedDict[tuple[int, ...], CopyingGraph | None] = OrderedDict()
 
     @cached_property
@@ -372,21 +376,16 @@ class DeviceGraphs:
         host."""
         return self._device.limits.graph and not self._program.host_steps(self._device)
 
-    def known(self, addresses: tuple[int, ...]) -> CopyingGraph | None:
-        """Return the graph that reads inputs at these addresses; None where no such graph was
-        captured yet."""
-        return self._known.get(addresses)
-
-    def of(self, inputs: Mapping[str, Buffer], *, is_loaded: bool) -> CopyingGraph | None:
+    def of(self, inputs: Sequence[Buffer], *, is_loaded: bool) -> CopyingGraph | None:
         """Return a graph that reads these inputs in place and copies the outputs; None where no
         such graph is captured. The graph is captured when inputs at the same addresses come a
         second time.
 
         is_loaded: whether all kernels are loaded; no graph can be captured before they are.
         """
-        if not self._copies_outputs or debug.level() >= 2:
+        if not self._copies_outputs:
             return None
-        key = tuple(buffer.address for buffer in inputs.values())
+        key = tuple(buffer.address for buffer in inputs)
         if any(address % _VECTOR_BYTES for address in key):
             return None
         if key in self._known:
@@ -399,8 +398,8 @@ class DeviceGraphs:
                 self._known.popitem(last=False)
         return self._known[key]
 
-    def in_place(self, inputs: Mapping[str, Buffer],
-                 outputs: Mapping[str, Buffer]) -> Callable[..., None]:
+    def in_place(self, inputs: Sequence[Buffer],
+                 outputs: Sequence[Buffer]) -> Callable[..., None]:
         """Return a graph of all steps. The graph reads inputs and writes outputs in place where
         their memory is aligned and, for an output, where no other value shares its memory. The
         graph copies all other inputs and outputs."""
@@ -408,25 +407,24 @@ class DeviceGraphs:
         callers: dict[str, Buffer] = {}
         read: list[tuple[Buffer, Buffer, int]] = []
         written: list[tuple[Buffer, Buffer, int]] = []
-        for name, value in program.inputs.items():
-            if inputs[name].address % _VECTOR_BYTES:
-                read.append((own.of(value), inputs[name], program.specs[value].nbytes))
+        for value, buffer in zip(self._inputs, inputs, strict=True):
+            if buffer.address % _VECTOR_BYTES:
+                read.append((own.of(value), buffer, program.specs[value].nbytes))
             else:
-                callers[program.root(value)] = inputs[name]
+                callers[program.root(value)] = buffer
         # Outputs in this set are copied. No step writes an output that is an input or a constant.
         # An output that is a part of a larger value, or that has parts, shares memory with other
         # values, so that the output cannot lie in the caller's array.
         shared = {program.root(value) for value in (
-            *program.inputs.values(), *program.constants, *program.places,
+            *self._inputs, *program.constants, *program.places,
             *(place.whole for place in program.places.values()))}
-        for name in outputs:
-            value = program.outputs[name]
+        for value, buffer in zip(self._outputs, outputs, strict=True):
             root = program.root(value)
-            if root in shared or root in callers or outputs[name].address % _VECTOR_BYTES:
-                written.append((outputs[name], callers.get(root) or own.of(value),
+            if root in shared or root in callers or buffer.address % _VECTOR_BYTES:
+                written.append((buffer, callers.get(root) or own.of(value),
                                 program.specs[value].nbytes))
             else:
-                callers[root] = outputs[name]
+                callers[root] = buffer
 
         def work(stream: Any) -> None:
             for target, source, nbytes in read:
@@ -438,25 +436,24 @@ class DeviceGraphs:
         with own.replaced(callers):
             return self._device.capture(work)
 
-    def _copying(self, inputs: Mapping[str, Buffer]) -> CopyingGraph:
+    def _copying(self, inputs: Sequence[Buffer]) -> CopyingGraph:
         """Return a graph of all steps that reads these inputs in place, and copies the outputs."""
         program = self._program
         # the caller owns the memory, and passes it again with every call
-        callers = {program.root(value): self._device.wrap(inputs[name].address,
-                                                         inputs[name].nbytes, None)
-                   for name, value in program.inputs.items()}
+        callers = {program.root(value): self._device.wrap(buffer.address, buffer.nbytes, None)
+                   for value, buffer in zip(self._inputs, inputs, strict=True)}
         with self._buffers.replaced(callers):
             return self._device.capture_copying(self._queue, [
                 (self._buffers.of(value), program.specs[value].nbytes)
-                for value in program.outputs.values()])
+                for value in self._outputs])
 
     @cached_property
     def _copies_outputs(self) -> bool:
         """Whether graphs can be captured that read inputs in place and copy all outputs. An output
         that is an input would be copied from memory that the caller may have freed meanwhile."""
         program = self._program
-        inputs = {program.root(value) for value in program.inputs.values()}
+        inputs = {program.root(value) for value in self._inputs}
         return self.are_possible and all(
             0 < program.specs[value].nbytes <= _MOST_COPIED_BYTES
             and program.place(value).whole not in inputs
-            for value in program.outputs.values())
+            for value in self._outputs)

@@ -22,7 +22,7 @@ import numpy as np
 
 from gossamer.errors import DeadlineError
 from gossamer.plan.run.context import single
-from gossamer.plan.run.device_workers import BatchTask, Begin, Collect, Finish, Lanes, Member
+from gossamer.plan.run.device_workers import BatchTask, Begin, Collect, Lanes, Member
 
 _GAIN = 1.05
 """A larger batch size is used only if it computes more images a second than smaller sizes, by this
@@ -50,7 +50,7 @@ class Request:
         self.due = due
         self.deadline = deadline
         self.result: Future[Any] = Future()
-        self._outputs: dict[int, tuple[np.ndarray, ...]] = {}
+        self._outputs: dict[int, Sequence[np.ndarray]] = {}
         self._computed = 0
         self._lock = threading.Lock()
 
@@ -75,7 +75,7 @@ class Request:
                                            or self.result.set_running_or_notify_cancel()):
                 self.result.set_exception(error)
 
-    def add(self, start: int, rows: int, outputs: tuple[np.ndarray, ...]) -> None:
+    def add(self, start: int, rows: int, outputs: Sequence[np.ndarray]) -> None:
         """Add the outputs of some images, and hand all outputs to the caller when they are
         complete."""
         with self._lock:
@@ -160,7 +160,7 @@ class WaitingRequests:
             parts = [part for _, _, part in entries[:count] if part.request.begin()]
             if parts:
                 self.batches[size] += 1
-                result: Future[Finish] = Future()
+                result: Future[Sequence[np.ndarray]] = Future()
                 result.add_done_callback(partial(_hand_out, parts, size))
                 return BatchTask(joined(parts, size) if self._largest else alone(parts[0].request),
                             result)
@@ -204,10 +204,10 @@ def joined(parts: Sequence[Part], size: int) -> Begin:
         place = 0
         for part in parts:
             stop = part.start + part.rows
-            for target, source in zip(lane.arrays, part.request.arrays, strict=True):
+            for target, source in zip(lane.pinned, part.request.arrays, strict=True):
                 _copy(target[place:place + part.rows], source[part.start:stop])
             place += part.rows
-        return partial(_kept, lanes.begun(lane, lane.arrays))
+        return lanes.begun(lane, lane.pinned)
 
     return begin
 
@@ -226,26 +226,17 @@ def _copy(target: np.ndarray, source: np.ndarray) -> None:
 
 def alone(request: Request) -> Begin:
     """Return the function that begins a batch of one request."""
-
-    def begin(lanes: Lanes) -> Collect:
-        return partial(_kept, lanes.begun(lanes.take(request.rows), request.arrays))
-
-    return begin
+    return lambda lanes: lanes.begun(lanes.take(request.rows), request.arrays)
 
 
-def _kept(collect: Callable[[], list[np.ndarray]]) -> Finish:
-    """Wait for the outputs of a batch, and return a function that returns the outputs."""
-    outputs = tuple(collect())
-    return lambda: outputs
-
-
-def _hand_out(parts: Sequence[Part], size: int, result: Future[Finish]) -> None:
+def _hand_out(parts: Sequence[Part], size: int,
+              result: Future[Sequence[np.ndarray]]) -> None:
     """Give each part of a batch its rows of the outputs, or the batch's error."""
     if error := result.exception():
         for part in parts:
             part.request.fail(error)
         return
-    outputs = result.result()()
+    outputs = result.result()
     if len(parts) == 1 and parts[0].rows == size:
         parts[0].request.add(parts[0].start, size, outputs)
         return

@@ -17,7 +17,6 @@ from gossamer.errors import GossamerError, InputError, kind_of, one_of
 from gossamer.plan.run.device_workers import (
     BatchTask,
     DeviceWorker,
-    Finish,
     Member,
     Members,
     SharedWork,
@@ -83,9 +82,9 @@ class ResultStream(Iterator[Any]):
         self.close()
         raise StopIteration if entry is None else entry
 
-    def _result(self, entry: Future[Finish]) -> Any:
+    def _result(self, entry: Future[Any]) -> Any:
         try:
-            return entry.result()()
+            return entry.result()
         except Exception as error:
             if self._returns_errors:
                 return error
@@ -120,18 +119,18 @@ class _Pipeline:
 
     def __init__(self, members: Members, iterator: Iterator[Any], depth: int) -> None:
         used = members.usable
-        self._plans = [member.plan for member in used]
+        self._plans = [member.calls for member in used]
         self._iterator = iterator
         self._room = threading.Semaphore(2 * depth * len(used))
         self._tasks: deque[BatchTask] = deque()
         self._work = SharedWork(members, self._next_task)
-        self._entries: SimpleQueue[Future[Finish] | BaseException | None] = SimpleQueue()
+        self._entries: SimpleQueue[Future[Any] | BaseException | None] = SimpleQueue()
         self._is_ending = False
         _PIPELINES.add(self)
         self._reader = threading.Thread(target=self._read, name="gossamer reads", daemon=True)
         self._workers = [DeviceWorker(self._work, member, depth) for member in used]
 
-    def next_entry(self) -> Future[Finish] | BaseException | None:
+    def next_entry(self) -> Future[Any] | BaseException | None:
         """Return the future of the next batch in order, the iterator's error, or None at the
         end."""
         if not self._reader.ident:
@@ -166,8 +165,6 @@ class _Pipeline:
         """Read the batches, checks each batch, and hand it to the threads that compute."""
         last: BaseException | None = None
         try:
-            # a device stream: arrays on the device are ready when the work queued on it has ended
-            stream = self._plans[0].device.create_stream()
             for index in count():
                 self._room.acquire()
                 if self._is_ending:
@@ -176,11 +173,10 @@ class _Pipeline:
                     item = next(self._iterator)
                 except StopIteration:
                     break
-                entry: Future[Finish] = Future()
+                entry: Future[Any] = Future()
                 self._entries.put(entry)
                 try:
-                    task = BatchTask(checked(self._plans, item, stream), entry,
-                                partial(_of_batch, index))
+                    task = BatchTask(checked(self._plans, item), entry, partial(_of_batch, index))
                 except Exception as error:
                     entry.set_exception(_of_batch(index, error))
                 else:

@@ -230,6 +230,10 @@ def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
     for info in (*inputs, *outputs):
         if np.dtype(info.dtype).kind not in "biuf":
             raise ValueError(f"an input or output is {quoted(info)}")
+    tail = _tail(plain["tail"], arrays)
+    for infos in (inputs, tail.inputs if tail else []):
+        if len({info.name for info in infos}) < len(infos):
+            raise ValueError("two inputs have the same name")
     for key in ("warnings", "notes"):
         if not isinstance(plain[key], list) or not all(
                 isinstance(text, str) for text in plain[key]):
@@ -240,7 +244,7 @@ def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
     return Graph(plain["name"], inputs, outputs, nodes,
                  {name: arrays[index] for name, index in plain["constants"]},
                  warnings=plain["warnings"], notes=plain["notes"], fixed_batch=plain["fixed_batch"],
-                 metadata=metadata_of(plain["metadata"]), tail=_tail(plain["tail"], arrays))
+                 metadata=metadata_of(plain["metadata"]), tail=tail)
 
 
 def _infos(plain: list[dict[str, Any]]) -> list[ValueInfo]:

@@ -131,7 +131,7 @@ def use_of(plan: Plan, x: np.ndarray) -> MemoryUse:
     report = plan.report(len(x))
     use = report.memory
     assert use is not None and f"memory: {use}" in str(report)
-    forms = [built.forms for built in plan.context(len(x)).builds if built is not None]
+    forms = [built.forms for built in plan.context(len(x)).steps.builds if built is not None]
     assert plan.memory["weights"] == sum(sum(each.values()) for each in forms)
     return use
 
@@ -176,7 +176,7 @@ def test_tables_of_float_layers_are_no_weights() -> None:
     """Some algorithms keep beside the weights where the inputs of an inner product lie."""
     plan = packed_plan(vgg_cifar10("small", 8), find("host"))
     plan(np.zeros((1, 3, 8, 8), np.float32))
-    (first, *others), program = plan.context(1).builds, plan.program(1)
+    (first, *others), program = plan.context(1).steps.builds, plan.program(1)
     weights = 4 * program.steps[0].problem.weight_shapes["weight"][0] * 27
     forms = {"k by channels, crs": weights, "operand0 padded to 128": 512,
              "operand1 padded to 128": 512, "table of k (1024, 32, 1) (1, 1) 1": 8 * 27}

@@ -262,7 +262,7 @@ def test_outputs_that_cannot_be_bound_on_the_device(on_cuda: Plan, torch: Any) -
     x = _tensor(torch)
     for out, message in ((torch.empty(BATCH, 4), "lies in host memory"),
                          (torch.empty(4, BATCH, device="cuda").T, "is not contiguous"),
-                         (torch.empty(BATCH, 4, device="cuda").half(), "has dtype float16"),
+                         (torch.empty(BATCH, 4, device="cuda").half(), "is float16, expected"),
                          (torch.empty(BATCH, 5, device="cuda"), "has shape"),
                          (x.view(-1)[:4 * BATCH].view(BATCH, 4), "shares memory with input 'x'")):
         with pytest.raises(InputError, match=f"out for .* {message}"):

@@ -49,13 +49,13 @@ def in_threads(count: int, call: Callable[[int], None]) -> None:
 def held(plan: Plan, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Makes the execution of each call wait until so many calls are executed at once."""
     barrier = threading.Barrier(count)
-    execute = Context._execute_or_show
+    execute = Context.execute
 
-    def waiting(self: Context, stream: Any) -> None:
+    def waiting(self: Context, stream: Any = None) -> None:
         barrier.wait(timeout=20)
         execute(self, stream)
 
-    monkeypatch.setattr(Context, "_execute_or_show", waiting)
+    monkeypatch.setattr(Context, "execute", waiting)
 
 
 def test_a_further_context_takes_the_kernels_that_another_has_prepared(
@@ -89,7 +89,7 @@ def test_calls_of_several_threads_run_at_once(plan: Plan, monkeypatch: pytest.Mo
     plan.contexts = 3
     held(plan, monkeypatch, 3)
     in_threads(3, lambda seed: assert_close(plan(images(2, seed)), expected(images(2, seed))))
-    assert plan.memory["activations"] == 3 * plan.context(2).activation_bytes
+    assert plan.memory["activations"] == 3 * plan.context(2).buffers.activation_bytes
 
 
 def test_further_calls_wait(plan: Plan) -> None:
@@ -101,7 +101,7 @@ def test_further_calls_wait(plan: Plan) -> None:
             assert_close(plan(x), expected(x))
 
     in_threads(8, call)
-    most = sum(plan.context(batch).activation_bytes for batch in (1, 2, 3))
+    most = sum(plan.context(batch).buffers.activation_bytes for batch in (1, 2, 3))
     assert most <= plan.memory["activations"] <= 2 * most
 
 
@@ -190,7 +190,7 @@ def test_tensors_on_several_streams(cuda: Device, tmp_path: Path) -> None:
 
     in_threads(8, call)
     assert plan.memory["activations"] <= 4 * sum(
-        plan.context(batch).activation_bytes for batch in (1, 2, 3))
+        plan.context(batch).buffers.activation_bytes for batch in (1, 2, 3))
 
 
 def test_tasks_of_tensors_await_the_device(cuda: Device, tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import math
 import weakref
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import helper
 
+from gossamer.device.base import CopyingGraph
 from gossamer.plan.plan import Plan
 from gossamer.plan.run.context import Context
 from tests.device.helpers import read
@@ -41,12 +43,18 @@ def plan(graphs: GraphDevice, tmp_path: Path) -> Plan:
 def foreign(context: Context, graphs: GraphDevice, source: Addressed, stream: object = None
             ) -> np.ndarray:
     """Returns the output of a context for an input at an address on the device."""
+    return foreign_and_graph(context, graphs, source, stream)[0]
+
+
+def foreign_and_graph(context: Context, graphs: GraphDevice, source: Addressed,
+                      stream: object = None) -> tuple[np.ndarray, CopyingGraph | None]:
+    """Returns the output of a context for an input at an address on the device, and the graph that
+    computed it."""
     (value,) = context.program.outputs.values()
     spec = context.program.specs[value]
     target = Addressed(graphs, RESULT, np.zeros(spec.shape, np.float32))
-    context.run_on_device({"x": source}, {next(iter(context.program.outputs)): target}, stream)
-    result = read(graphs, target, spec.shape)
-    return result
+    graph = context.run_on_device([source], [target], stream)
+    return read(graphs, target, spec.shape), graph
 
 
 def test_the_second_execution_is_captured_and_then_replayed(plan: Plan,
@@ -106,23 +114,24 @@ def test_streams_wait_for_each_other(plan: Plan, graphs: GraphDevice) -> None:
     foreign(context, graphs, source, "first")
     foreign(context, graphs, source, "second")
     context.run({"x": images(1)})
-    context.end_to_end(repeats=3)
+    context.end_to_end()
     assert graphs.waits == [("first", None), ("second", "first"), (None, "second")]
 
 
 def test_the_memory_of_a_context_is_freed_with_its_last_reference(
     graphs: GraphDevice, plan: Plan
 ) -> None:
-    context = Context("network", plan.program(1), graphs)
+    context = Context(plan.graph, plan.program(1), graphs)
     source = Addressed(graphs, 64, images(1))
     for _ in range(3):
         context.run({"x": images(1)})
         foreign(context, graphs, source)
-    task, buffers = context.ready(), weakref.ref(context.buffer(next(iter(plan.program(1).inputs))))
+    value = next(iter(plan.program(1).inputs.values()))
+    task, buffer = context.ready(), weakref.ref(context.buffers.of(value))
     gc.disable()
     try:
         del context, task
-        assert buffers() is None
+        assert buffer() is None
     finally:
         gc.enable()
 
@@ -161,10 +170,9 @@ def test_the_tuner_measures_by_graphs(graphs: GraphDevice, tmp_path: Path,
 
 def test_a_bound_call_copies_nothing(plan: Plan, graphs: GraphDevice) -> None:
     context = plan.context(2)
-    (name,) = context.program.outputs
     source = Addressed(graphs, 64, images(2))
     target = Addressed(graphs, 128, np.zeros((2, 4), np.float32))
-    replay = context.bound({"x": source}, {name: target}, None)
+    replay = context.bound([source], [target], None)
     graphs.copies.clear()
     for seed in range(3):
         graphs.write(source, images(2, seed))
@@ -177,10 +185,9 @@ def test_a_bound_call_copies_nothing(plan: Plan, graphs: GraphDevice) -> None:
 
 def test_bound_addresses_between_vectors_are_copied(plan: Plan, graphs: GraphDevice) -> None:
     context = plan.context(2)
-    (name,) = context.program.outputs
     source = Addressed(graphs, 68, images(2))
     target = Addressed(graphs, 132, np.zeros((2, 4), np.float32))
-    context.bound({"x": source}, {name: target}, None)()
+    context.bound([source], [target], None)()
     result = read(graphs, target, (2, 4))
     assert_close(result, expected(images(2)))
     assert len(graphs.copies) == 2
@@ -194,30 +201,50 @@ def test_outputs_that_are_no_memory_of_their_own_are_copied(graphs: GraphDevice,
                   {"x": ["N", 2, 3]}, {"y": 3, "z": 2, "w": 2})
     context = compiled(proto, graphs, tmp_path).context(2)
     x = np.random.default_rng(0).standard_normal((2, 2, 3)).astype(np.float32)
-    targets = {name: Addressed(graphs, 64 * index, np.zeros(12, np.float32))
-               for index, name in enumerate("yzw", 2)}
-    context.bound({"x": Addressed(graphs, 64, x)}, targets, None)()
-    for name, right in (("y", np.maximum(x, 0)), ("z", np.maximum(x, 0)), ("w", x)):
-        result = read(graphs, targets[name], 12)
+    targets = [Addressed(graphs, 64 * index, np.zeros(12, np.float32)) for index in (2, 3, 4)]
+    context.bound([Addressed(graphs, 64, x)], targets, None)()
+    for target, right in zip(targets, (np.maximum(x, 0), np.maximum(x, 0), x), strict=True):
+        result = read(graphs, target, 12)
         np.testing.assert_array_equal(result, right.reshape(-1))
     assert len(graphs.copies) == 2
 
 
-def test_known_graphs_are_replayed_for_their_addresses_only(plan: Plan,
-                                                            graphs: GraphDevice) -> None:
-    context = plan.context(2)
+def test_an_output_that_a_network_names_twice_is_returned_twice(graphs: GraphDevice,
+                                                                tmp_path: Path) -> None:
+    proto = model([helper.make_node("Relu", ["x"], ["y"], "relu")], {"x": ["N", 3]}, {"y": 2})
+    proto.graph.output.append(proto.graph.output[0])
+    context = compiled(proto, graphs, tmp_path).context(2)
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    targets = [Addressed(graphs, 64 * index, np.zeros(6, np.float32)) for index in (2, 3)]
+    source = Addressed(graphs, 64, x)
+    for execute in (context.bound([source], targets, None),
+                    *[partial(context.run_on_device, [source], targets, None)] * 3):
+        for target in targets:
+            graphs.write(target, np.zeros(6, np.float32))
+        execute()
+        for target in targets:
+            np.testing.assert_array_equal(read(graphs, target, (2, 3)), np.maximum(x, 0))
+
+
+def captured(context: Context, graphs: GraphDevice) -> tuple[Addressed, CopyingGraph]:
+    """Returns an input and the graph that reads it, which the second call captures."""
     source = Addressed(graphs, 64, images(2))
-    assert context.replayed((64,), None, lambda: ((), ())) is None
-    for _ in range(2):
-        foreign(context, graphs, source)
+    assert foreign_and_graph(context, graphs, source)[1] is None
+    _, graph = foreign_and_graph(context, graphs, source)
+    assert graph is not None
+    return source, graph
+
+
+def test_a_captured_graph_is_replayed_with_new_outputs(plan: Plan, graphs: GraphDevice) -> None:
+    context = plan.context(2)
+    source, graph = captured(context, graphs)
     made = []
 
     def new_outputs() -> tuple[tuple[Addressed], tuple[int]]:
         made.append(Addressed(graphs, 128 + 64 * len(made), np.zeros((2, 4), np.float32)))
         return (made[-1],), (made[-1].address,)
 
-    replay = context.replayed((64,), None, new_outputs)
-    assert replay is not None
+    replay = context.replayed(graph, None, new_outputs)
     for seed in (5, 6):
         graphs.write(source, images(2, seed))
         (y,) = replay()
@@ -230,9 +257,7 @@ def test_known_graphs_are_replayed_for_their_addresses_only(plan: Plan,
 def test_memory_that_lacks_for_the_next_call_is_asked_for_again(plan: Plan,
                                                                graphs: GraphDevice) -> None:
     context = plan.context(2)
-    source = Addressed(graphs, 64, images(2))
-    for _ in range(2):
-        foreign(context, graphs, source)
+    _, graph = captured(context, graphs)
     asked = []
 
     def new_outputs() -> tuple[tuple[Addressed], tuple[int]]:
@@ -243,8 +268,7 @@ def test_memory_that_lacks_for_the_next_call_is_asked_for_again(plan: Plan,
         target = Addressed(graphs, 64 + 64 * len(asked), np.zeros((2, 4), np.float32))
         return (target,), (target.address,)
 
-    replay = context.replayed((64,), None, new_outputs)
-    assert replay is not None
+    replay = context.replayed(graph, None, new_outputs)
     (y,) = replay()
     with pytest.raises(RuntimeError, match="out of memory"):
         replay()

@@ -14,7 +14,8 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.errors import InputError
-from gossamer.plan.run.host_transfers import HostTransfers, TransferGraph
+from gossamer.plan.run.host_transfers import HostTransfers
+from tests.fixtures import working_devices
 from tests.model.onnx_models import model
 from tests.plan.small import assert_close, compiled, expected, images, small
 
@@ -52,13 +53,11 @@ class PageLockingDevice(HostDevice):
         self.queue.clear()
 
 
-def transferred(device: Device, source: np.ndarray, target: np.ndarray) -> Callable[[], None]:
+def transferred(device: Device, source: np.ndarray, target: np.ndarray) -> Callable[[], Any]:
     """Returns a function that sends an array to the device, and reads it back into another."""
     buffer = device.empty(max(source.nbytes, 1), "a test")
-    transfers = HostTransfers(device, {"x": buffer}, {"y": buffer})
-    bound = TransferGraph()
-    return lambda: transfers.begin({"x": source}, {"y": target}, bound=bound,
-                                   execute=lambda stream: None, steps=None, stream=None)()
+    transfers = HostTransfers(device, [buffer], [buffer], None)
+    return lambda: transfers.begin([source], [target], lambda stream: None)()
 
 
 @pytest.mark.parametrize("size", [1, 1000, 2**19, 3 * 2**19 + 5])
@@ -83,41 +82,77 @@ def test_page_locked_arrays_are_copied_as_they_are() -> None:
     assert len(device.locked) == 2
 
 
-def test_copies_are_part_of_a_graph_from_the_second_call_on() -> None:
+def test_copies_are_part_of_a_graph() -> None:
     device = PageLockingDevice()
     graphs: list[Callable[[Any], None]] = []
-    replays: list[int] = []
 
     def capture(work: Callable[[Any], None], stream: Any = None, repeats: int = 1) -> Any:
         graphs.append(work)
-
-        def replay(stream: Any) -> None:
-            replays.append(graphs.index(work))
-            work(stream)
-
-        return replay
+        return work
 
     device.capture = capture  # type: ignore[method-assign]
     buffer = device.empty(40, "a test")
-    transfers = HostTransfers(device, {"x": buffer}, {"y": buffer})
-    pinned = device.page_locked(40).view(np.float32)
-    bound = TransferGraph()
-    for turn in range(4):
-        for array, graph in ((np.empty(10, np.float32), None), (pinned, bound), (pinned, None)):
-            array[...] = turn + np.arange(10)
-            target = np.empty(10, np.float32)
-            transfers.begin({"x": array}, {"y": target}, bound=graph, execute=lambda stream: None,
-                            steps=lambda stream: None, stream=None)()
-            np.testing.assert_array_equal(array, target)
+    transfers = HostTransfers(device, [buffer], [buffer], None)
+    pinned, target = device.page_locked(40).view(np.float32), np.empty(10, np.float32)
+
+    def steps(stream: Any) -> None:
+        pass
+
     # memory of a caller who may free it is in a graph of bound calls only
-    assert len(graphs) == 2 and replays == [0, 1] * 3
-    assert bound.arrays[0] is pinned
-    staged = transfers.staged
-    assert staged is not None
-    staged.inputs[0][...] = 7
-    staged.replay()
-    device.synchronize()
-    np.testing.assert_array_equal(staged.outputs[0], np.full(10, 7, np.float32))
+    assert transfers.captured([pinned], [target], steps, in_place=False) is None
+    kept = transfers.captured([np.empty(10, np.float32)], [target], steps, in_place=False)
+    bound = transfers.captured([pinned], [target], steps, in_place=True)
+    assert kept is not None and bound is not None and len(graphs) == 2
+    assert bound.inputs[0] is pinned and kept.inputs[0] is not pinned
+    for turn in range(3):
+        array = turn + np.arange(10, dtype=np.float16)
+        kept.queue([array])
+        (result,) = kept.results()
+        np.testing.assert_array_equal(result, array.astype(np.float32), strict=True)
+        pinned[...] = -array
+        bound.queue([pinned])
+        assert bound.results([target])[0] is target
+        np.testing.assert_array_equal(target, -array)
+
+
+def test_large_arrays_have_no_graph_unless_they_are_page_locked() -> None:
+    device, size = PageLockingDevice(), 2**21
+    buffer = device.empty(size, "a test")
+    transfers = HostTransfers(device, [buffer], [buffer], None)
+    for array in (np.empty(size, np.uint8), device.page_locked(size)):
+        device.capture = lambda work, *_: work  # type: ignore[method-assign]
+        graph = transfers.captured([array], [np.empty(size, np.uint8)], lambda stream: None,
+                                   in_place=True)
+        assert (graph is not None) == device.is_page_locked(array)
+
+
+def test_calls_replay_one_graph_of_copies_and_steps_from_the_third_on(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "pocl" not in working_devices():
+        pytest.skip("PoCL does not work here")
+    from tests.plan.device_stand_ins import LaterDevice
+
+    device = LaterDevice(working_devices()["pocl"])  # type: ignore[arg-type]
+    plan, capture, captured = compiled(small(), device, tmp_path), device.capture, []
+
+    def counted(work: Callable[[Any], None], stream: Any = None, repeats: int = 1) -> Any:
+        captured.append(work)
+        return capture(work, stream, repeats)
+
+    monkeypatch.setattr(device, "capture", counted)
+    for seed, graphs in enumerate((0, 1, 2, 2, 2)):
+        assert_close(plan(images(2, seed)), expected(images(2, seed)))
+        assert len(captured) == graphs
+    assert_close(plan(np.asfortranarray(images(2))), expected(images(2)))
+    x, y, pinned = images(2), np.empty((2, 4), np.float32), plan.pinned(2)
+    calls = plan.bind(x, out=y), plan.bind(pinned)
+    assert len(captured) == 4
+    for seed in range(3):
+        x[...], pinned[...] = images(2, seed), images(2, seed + 1)
+        for call, shift in zip(calls, (0, 1), strict=True):
+            assert_close(call(), expected(images(2, seed + shift)))
+        assert_close(plan(pinned), expected(pinned))
+    assert len(captured) == 4
 
 
 def test_a_plan_gives_arrays_for_its_inputs(quick_device: Device, tmp_path: Path) -> None:
@@ -155,7 +190,7 @@ def test_calls_of_known_shapes_keep_their_inputs_and_outputs_apart(cuda: Device,
             p, q = plan(*given)
             np.testing.assert_allclose(p, np.float32(given[0]) + b, rtol=1e-6)
             np.testing.assert_array_equal(q, np.maximum(b, 0))
-    assert plan._calls.contexts.of(4)[0]._transfers.staged is not None
+    assert plan._calls.contexts.all(4)[0]._transfer_graph is not None
 
 
 def test_large_arrays_reach_a_gpu_in_pieces(cuda: Device) -> None:

@@ -134,7 +134,7 @@ def test_batches_keep_their_buffers_within_a_share_of_the_memory(
         plan(images(batch))
     assert made == [*batches], "a context that fits was made again"
     kept = plan.memory["activations"]
-    monkeypatch.setattr(contexts, "_bytes", lambda context: context.activation_bytes)
+    monkeypatch.setattr(contexts, "_bytes", lambda context: context.buffers.activation_bytes)
     monkeypatch.setattr(contexts, "_SHARE", plan.device.limits.memory_bytes // (kept // 2))
     plan(images(41))
     assert kept / 4 < plan.memory["activations"] <= kept / 2

@@ -43,6 +43,19 @@ def test_several_outputs_in_the_order_of_the_file(device: Device, tmp_path: Path
     matches(proto, device, tmp_path, ROWS)
 
 
+def test_an_output_that_is_named_twice_is_returned_twice(device: Device, tmp_path: Path) -> None:
+    proto = model([node("Relu", ["x"], ["a"]), node("Neg", ["a"], ["b"])], {"x": ["N", 4]},
+                  {"a": 2, "b": 2})
+    proto.graph.output.append(proto.graph.output[0])
+    matches(proto, device, tmp_path, ROWS)
+    plan = compiled(proto, device, tmp_path)
+    relu = np.maximum(ROWS, 0)
+    given = tuple(np.ones_like(ROWS) for _ in range(3))
+    for results in (plan.bind(ROWS)(), plan(ROWS, out=given), given, *plan.stream([ROWS])):
+        for y, right in zip(results, (relu, -relu, relu), strict=True):
+            np.testing.assert_array_equal(y, right)
+
+
 def test_inputs_in_the_order_of_the_file(device: Device, tmp_path: Path) -> None:
     proto = model([node("Sub", ["b", "a"], ["y"])], {"a": ["N", 4], "b": ["N", 4]}, {"y": 2})
     matches(proto, device, tmp_path, ROWS, weights(3, 4, seed=6))

@@ -81,7 +81,7 @@ def test_a_batch_has_the_images_of_its_requests(width: int) -> None:
     given = [rng.integers(0, 200, (3, width), np.uint8),
              rng.integers(0, 200, (width, 2), np.uint8).T,
              rng.integers(0, 200, (1, width), np.uint8).astype(np.float32)]
-    lane = SimpleNamespace(arrays=(np.zeros((8, width), np.float32),))
+    lane = SimpleNamespace(pinned=(np.zeros((8, width), np.float32),))
     lanes: Any = SimpleNamespace(take=lambda size: lane, begun=lambda lane, arrays: None)
 
     # two of three images of the first request
@@ -89,9 +89,9 @@ def test_a_batch_has_the_images_of_its_requests(width: int) -> None:
     joined([Part(Request([x], len(x), 0.0, math.inf), start, len(x))
             for x, start in zip(given, starts, strict=True)], 8)(lanes)
 
-    np.testing.assert_array_equal(lane.arrays[0][:5], np.concatenate(
+    np.testing.assert_array_equal(lane.pinned[0][:5], np.concatenate(
         [given[0][1:], given[1], given[2]]))
-    assert not lane.arrays[0][5:].any()
+    assert not lane.pinned[0][5:].any()
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 9)), max_size=9), st.booleans())
@@ -104,7 +104,7 @@ def test_each_image_is_computed_once_and_what_is_due_first_comes_first(
         made[-1].result.add_done_callback(lambda _, number=number: done.append(number))
         waiting.add(made[-1])
     lanes: Any = SimpleNamespace(
-        take=lambda size: SimpleNamespace(arrays=[np.full(size, -1.0)]),
+        take=lambda size: SimpleNamespace(pinned=[np.full(size, -1.0)]),
         begun=lambda lane, arrays: lambda: [np.repeat(arrays[0], 2)])
     while task := waiting.next_task("one"):
         task.result.set_result(task.begin(lanes)())

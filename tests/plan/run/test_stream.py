@@ -309,15 +309,14 @@ def test_an_interrupted_stream_ends_its_process(name: str, tmp_path: Path) -> No
 def test_lanes_of_other_batch_sizes_make_room_where_memory_is_short(
         plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    context = Plan.context
 
-    def short(self: Plan, batch: int, stream: Any = None) -> Any:
+    def short(batch: int, stream: Any) -> Any:
         made.append(batch)
         if len(made) == 2:
             raise OutOfMemoryError("too little memory")
-        return context(self, batch, stream)
+        return plan.context(batch, stream)
 
-    monkeypatch.setattr(Plan, "context", short)
+    monkeypatch.setattr(plan._calls, "make_context", short)
     stream = plan.stream([images(2), images(3)], 1)
     assert [y.shape for y in stream] == [(2, 4), (3, 4)]
     assert made == [2, 3, 3]

@@ -368,6 +368,25 @@ def test_damaged_json_with_a_right_checksum_is_refused_in_one_line(file: Path,
     assert refused > 10
 
 
+@pytest.mark.parametrize("part", ["network", "tail"])
+def test_inputs_of_one_name_are_refused(tmp_path: Path, part: str) -> None:
+    last = helper.make_node("NonZero" if part == "tail" else "Relu", ["z"], ["y"])
+    proto = model([helper.make_node("Add", ["a", "b"], ["z"]), last],
+                  {"a": (None, 3), "b": (None, 3)}, {"y": 2},
+                  types={"y": TensorProto.INT64} if part == "tail" else {})
+    (tmp_path / "net.onnx").write_bytes(proto.SerializeToString())
+    path = tmp_path / "net.plan"
+    gossamer.compile(str(tmp_path / "net.onnx"), "host").save(path)
+
+    def renamed(plain: dict[str, Any]) -> dict[str, Any]:
+        (plain["tail"] if part == "tail" else plain)["inputs"][1]["name"] = "a"
+        return plain
+
+    rewrite(path, "graph.json", renamed)
+    with pytest.raises(InputError, match=r"net\.plan: is corrupt .* two inputs have the same name"):
+        Plan.load(path)
+
+
 def test_an_end_that_does_not_take_what_the_network_reads_is_refused(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["z"]), helper.make_node("NonZero", ["z"], ["y"])]
     (tmp_path / "net.onnx").write_bytes(model(nodes, {"x": (None, 3)}, {"y": 2},

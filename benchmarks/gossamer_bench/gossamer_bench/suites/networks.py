@@ -125,7 +125,7 @@ def own(plan: Plan, x: np.ndarray, contender: str = OWN,
     def make() -> ReadyContender:
         context = plan.context(batch)
         name = program.inputs[plan.inputs[0].name]
-        source, stored = context.buffer(name), pack(x, program.specs[name])
+        source, stored = context.buffers.of(name), pack(x, program.specs[name])
         result = program.outputs[plan.outputs[0].name]
         device.write(source, stored)
 
@@ -135,7 +135,7 @@ def own(plan: Plan, x: np.ndarray, contender: str = OWN,
             context.execute()
             spec = program.specs[result]
             array = np.empty(spec.stored_shape, spec.stored_dtype)
-            device.read(context.buffer(result), array)
+            device.read(context.buffers.of(result), array)
             return unpack(array, spec)[:count]
 
         layouts = Counter(step.variant.outputs[0].layout for step in program.steps

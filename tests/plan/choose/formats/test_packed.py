@@ -158,7 +158,8 @@ def test_one_conversion_serves_readers_that_name_the_memory_differently(
     device = find("host")
     program = program_of(layers, device, conv1="NCHW", conv2="CHWN")
     assert conversions(program) == ["middle as NCHW"]
-    results = Context("toy", program, device).run({"x": images(1)})
+    graph = Graph("toy", [ValueInfo("x", SHAPE)], [ValueInfo(name, SHAPE) for name in "yz"], [], {})
+    results = Context(graph, program, device).run({"x": images(1)})
     np.testing.assert_array_equal(results["y"], results["z"])
 
 
