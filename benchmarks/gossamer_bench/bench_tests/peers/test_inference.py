@@ -42,7 +42,7 @@ def test_threads_of_onnxruntime_have_processors_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(("name", "library"), [("onnxruntime", "onnxruntime"),
-                                               ("opencv-dnn", "cv2")])
+                                               ("openvino", "openvino"), ("opencv-dnn", "cv2")])
 def test_as_many_results_as_asked_for(name: str, library: str) -> None:
     pytest.importorskip(library)
     x = np.random.default_rng(5).standard_normal((3, 3, 8, 8), np.float32)

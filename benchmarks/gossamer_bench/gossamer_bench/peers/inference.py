@@ -1,5 +1,5 @@
-"""The peers of inference: ONNX Runtime, OpenCV, PyTorch in its modes, JAX, CLBlast, and the
-libraries of vendors."""
+"""The peers of inference: ONNX Runtime, OpenVINO, OpenCV, PyTorch in its modes, JAX, CLBlast, and
+the libraries of vendors."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from gossamer_bench.contender import (
     check_cuda_or_processor,
 )
 from gossamer_bench.peers.clblast import clblast, runs_opencl
+from gossamer_bench.peers.openvino_networks import openvino
 
 
 def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device,
@@ -136,6 +137,7 @@ PEERS: dict[str, Peer] = {
     "torch-compile:max-autotune": _torch("torch-compile:max-autotune"),
     "jax-jit": jax_jit,
     "onnxruntime": onnxruntime,
+    "openvino": openvino,
     "opencv-dnn": opencv,
     "clblast": clblast,
 }
@@ -153,17 +155,17 @@ def defaults(device: Device, layers: bool) -> list[str]:
 
     max-autotune is left out because it searches for many minutes, and semi-structured weights are
     left out because few networks have them. torch.compile is left out for single layers: it takes
-    seconds to compile each layer, and then makes the same calls as torch-graph. OpenCV's dnn and
-    JAX take part for whole networks only, and JAX does not take part on an OpenCL device. CLBlast
-    takes part for layers on an OpenCL device only.
+    seconds to compile each layer, and then makes the same calls as torch-graph. OpenCV's dnn,
+    OpenVINO and JAX take part for whole networks only; JAX does not take part on an OpenCL device,
+    nor OpenVINO beside a GPU. CLBlast takes part for layers on an OpenCL device only.
 
     layers: whether the contenders compute single layers, else whole networks.
     """
     if not device.runs_cuda_libraries:
         on_opencl = ["clblast"] if runs_opencl(device) and layers else []
         on_host = ["jax-jit"] if not (device.compiles or layers) else []
-        return ["torch-eager", *on_host, "onnxruntime", *([] if layers else ["opencv-dnn"]),
-                *on_opencl]
+        return ["torch-eager", *on_host, "onnxruntime",
+                *([] if layers else ["openvino", "opencv-dnn"]), *on_opencl]
     whole_only = ["torch-compile", "torch-compile-graph", "jax-jit", "opencv-dnn"] if layers else []
-    left_out = ("torch-compile:max-autotune", SEMI_STRUCTURED, "clblast", *whole_only)
+    left_out = ("torch-compile:max-autotune", SEMI_STRUCTURED, "openvino", "clblast", *whole_only)
     return [*(name for name in PEERS if name not in left_out), *vendors()]
