@@ -58,6 +58,7 @@ def test_every_algorithm_is_forced_or_absent_with_a_reason(tmp_path: Path) -> No
             "gossamer:host_gemm"} <= set(rows)
     assert ("onnxruntime" in rows) == bool(find_spec("onnxruntime"))
     assert "host_depthwise" in rows["gossamer:host_depthwise"].config
+    assert rows["gossamer"].config.endswith(f"; {find('host').limits.compute_units} threads")
     assert "host_depthwise" not in rows["gossamer:host_im2col"].config
     # the host has no less precise algorithms, so each plan is there once
     assert {row.precision for row in result.rows} == {"fp32"} and len(rows) == len(result.rows)

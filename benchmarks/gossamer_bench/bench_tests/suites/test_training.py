@@ -22,7 +22,7 @@ from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.ops.backprop.problem import BackpropProblem, reference
 from gossamer_bench import contest
-from gossamer_bench.peers import backprop_c
+from gossamer_bench.peers import backprop_c, c_code
 from gossamer_bench.peers.backprop_c import CNetworks, Lessons, PlainNetworks
 from gossamer_bench.peers.training_peers import TRAINING_PEERS, defaults
 from gossamer_bench.suites import training
@@ -102,10 +102,10 @@ def test_c_starts_where_it_is_told(built: None) -> None:
 
 @pytest.fixture
 def unbuilt() -> Iterator[None]:
-    for cached in (backprop_c.compiler, backprop_c.library):
+    for cached in (c_code.compiler, c_code.library, backprop_c.library):
         cached.cache_clear()
     yield
-    for cached in (backprop_c.compiler, backprop_c.library):
+    for cached in (c_code.compiler, c_code.library, backprop_c.library):
         cached.cache_clear()
 
 
@@ -117,7 +117,7 @@ def test_no_compiler_is_a_reason(unbuilt: None, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_what_does_not_build_is_absent(unbuilt: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backprop_c, "OPTIONS", ("-O3", "-no-such-option"))
+    monkeypatch.setattr(c_code, "OPTIONS", ("-O3", "-no-such-option"))
     with pytest.raises(AbsentError, match=r"cc fails: .*no-such-option"):
         TRAINING_PEERS["c-one-core"](task(), find("host"))
 

@@ -1,5 +1,5 @@
-"""The peers of inference: ONNX Runtime, OpenVINO, OpenCV, PyTorch in its modes, JAX, CLBlast, and
-the libraries of vendors."""
+"""The peers of inference: ONNX Runtime, OpenVINO, OpenCV, PyTorch in its modes, JAX, CLBlast, C,
+and the libraries of vendors."""
 
 from __future__ import annotations
 
@@ -128,6 +128,14 @@ def _torch(name: str) -> Peer:
     return peer
 
 
+def _tables(network: PeerNetwork, x: np.ndarray, device: Device,
+            precisions: Sequence[str]) -> list[Alternative]:
+    """Returns the peer in C for pruned networks, whose module is imported when it is first used."""
+    from gossamer_bench.peers.tables_c import tables
+
+    return tables(network, x, device, precisions)
+
+
 PEERS: dict[str, Peer] = {
     "torch-eager": _torch("torch-eager"),
     "torch-graph": _torch("torch-graph"),
@@ -140,6 +148,7 @@ PEERS: dict[str, Peer] = {
     "openvino": openvino,
     "opencv-dnn": opencv,
     "clblast": clblast,
+    "c-tables": _tables,
 }
 
 
@@ -153,8 +162,8 @@ def defaults(device: Device, layers: bool) -> list[str]:
     """Returns the peers and vendors' algorithms that take part on a device where the user names no
     contenders.
 
-    max-autotune is left out because it searches for many minutes, and semi-structured weights are
-    left out because few networks have them. torch.compile is left out for single layers: it takes
+    max-autotune is left out because it searches for many minutes, and c-tables and semi-structured
+    weights because few networks suit them. torch.compile is left out for single layers: it takes
     seconds to compile each layer, and then makes the same calls as torch-graph. OpenCV's dnn,
     OpenVINO and JAX take part for whole networks only; JAX does not take part on an OpenCL device,
     nor OpenVINO beside a GPU. CLBlast takes part for layers on an OpenCL device only.
@@ -167,5 +176,6 @@ def defaults(device: Device, layers: bool) -> list[str]:
         return ["torch-eager", *on_host, "onnxruntime",
                 *([] if layers else ["openvino", "opencv-dnn"]), *on_opencl]
     whole_only = ["torch-compile", "torch-compile-graph", "jax-jit", "opencv-dnn"] if layers else []
-    left_out = ("torch-compile:max-autotune", SEMI_STRUCTURED, "openvino", "clblast", *whole_only)
+    left_out = ("torch-compile:max-autotune", SEMI_STRUCTURED, "openvino", "clblast", "c-tables",
+                *whole_only)
     return [*(name for name in PEERS if name not in left_out), *vendors()]

@@ -12,7 +12,7 @@ from gossamer.bench.work import AbsentError
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer_bench.contender import Alternative, ReadyContender
-from gossamer_bench.peers import backprop_c
+from gossamer_bench.peers import backprop_c, c_code
 from gossamer_bench.peers.backprop_c import CNetworks, Lessons, PlainNetworks
 from gossamer_bench.training_work import RATE, EpochWork, TrainingRun, ready
 
@@ -56,7 +56,7 @@ def _c_contender(name: str, task: EpochWork) -> ReadyContender:
         threads_text = f"{threads} threads, a network each"
     return ready(name, host, task, partial(begin, threads),
                  "lists of nonzero inputs" if form == "skip-zeros" else "row",
-                 f"{backprop_c.compiler()} {' '.join(backprop_c.OPTIONS)}, {threads_text}")
+                 f"{c_code.compiler()} {' '.join(c_code.OPTIONS)}, {threads_text}")
 
 
 def _thread_counts(most: int) -> list[int]:

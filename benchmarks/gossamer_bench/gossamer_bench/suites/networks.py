@@ -142,6 +142,8 @@ def own(plan: Plan, x: np.ndarray, contender: str = OWN,
                           if len(step.variant.outputs[0].shape) == 4)
         algorithms = Counter(step.algorithm.name for step in program.steps)
         config = ", ".join(f"{name} {count}" for name, count in algorithms.most_common())
+        if not device.compiles:
+            config += f"; {device.limits.compute_units} threads"
         return ReadyContender(
             contender, device, context.execute, output,
             "+".join(name for name, _ in layouts.most_common()) or "row",

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
-import tempfile
 import weakref
 from collections.abc import Sequence
 from functools import cache
@@ -15,11 +12,8 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from gossamer.bench.work import AbsentError
-from gossamer.device.kernel_cache import cached
-from gossamer.device.registry import find
+from gossamer_bench.peers import c_code
 
-OPTIONS = ("-O3", "-march=native")
 _MOST_LAYERS, _PADDED = 8, 16
 """The most layers of weights, and the number of floats in a vector, both as in work.h."""
 _FOLDER = Path(__file__).parent
@@ -156,50 +150,10 @@ def _pointer(array: np.ndarray) -> ctypes.c_void_p:
 
 
 @cache
-def compiler() -> str:
-    """Returns the C compiler's name and version. Raises AbsentError where there is no compiler."""
-    if shutil.which("cc") is None:
-        raise AbsentError("there is no C compiler: cc is not on the PATH")
-    return f"cc {_run('cc', '-dumpfullversion', '-dumpversion').strip()}"
-
-
-@cache
 def library() -> ctypes.CDLL:
-    """Returns the C code, built for this processor or loaded from the cache folder. Raises
-    AbsentError where the code cannot be built."""
-    sources = sorted(_FOLDER.glob("*.c"))
-    command = ["cc", *OPTIONS, "-fopenmp", "-shared", "-fPIC", *map(str, sources)]
-
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "backprop.so"
-
-        def build() -> bytes:
-            _run(*command, "-o", str(target), "-lm")
-            return target.read_bytes()
-
-        texts = [path.read_text() for path in (*sources, *sorted(_FOLDER.glob("*.h")))]
-        target.write_bytes(cached(
-            ["backprop_c", compiler(), find("host").description, *command, *texts], build)[0])
-        code = ctypes.CDLL(str(target))
+    """Returns the C code. Raises AbsentError where it cannot be built."""
+    code = c_code.library(_FOLDER)
     code.begin_networks.restype = ctypes.c_void_p
     for name in ("end_networks", "read_networks"):
         getattr(code, name).restype = None
     return code
-
-
-def _run(*command: str) -> str:
-    """Returns the output of a command. Raises AbsentError where the command fails."""
-    try:
-        return subprocess.run(command, check=True, capture_output=True, text=True,
-                              timeout=120).stdout
-    except subprocess.CalledProcessError as error:
-        raise AbsentError(f"{command[0]} fails: {_first_error(error.stderr)}") from None
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise AbsentError(f"{command[0]} fails: {error}") from None
-
-
-def _first_error(text: str) -> str:
-    """Returns the first line with "error" in a compiler's output, or the output's first line where
-    no line has "error"."""
-    lines = text.strip().splitlines() or ["it does not say why"]
-    return next((line for line in lines if "error" in line), lines[0])
