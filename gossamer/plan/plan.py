@@ -429,7 +429,7 @@ class Plan(CallablePlan):
 
                     with self.tuner.profile.whole():
                         self._end_to_end[batch] = end_to_end(
-                            self.graph.name, [program], self.device, self.tuner, self._note)[0]
+                            self.graph, [program], self.device, self.tuner, self._note)[0]
             result = self._end_to_end[batch]
         if result.timing is None:
             raise DeviceError(f"{self.graph.name} at batch {batch} on {self.device.name}: "

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from gossamer.device.base import Device
 from gossamer.errors import DeviceLostError, OutOfMemoryError, first_line
 from gossamer.measure import Task, interleave
+from gossamer.model.graph import Graph
 from gossamer.plan.candidate import candidate_key, rounded
 from gossamer.plan.choose.outcomes import EndToEnd
 from gossamer.plan.program import Program
@@ -33,7 +34,7 @@ def is_clearly_faster(time: EndToEnd, other: EndToEnd) -> bool:
             and time.timing.p75_us < other.timing.p25_us)
 
 
-def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tuner,
+def end_to_end(graph: Graph, programs: Sequence[Program], device: Device, tuner: Tuner,
                note: Callable[[str], None] = lambda line: None, *,
                brief: bool = False) -> list[EndToEnd]:
     """Return the time of each of a network's programs; equal programs are timed once.
@@ -56,10 +57,10 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
     missing = {key: program for key, program in distinct.items() if key not in stored}
     waiting = {**missing, **distinct}
     while not missing.keys().isdisjoint(waiting):
-        note(f"{name} as a whole: {len(waiting)} plans")
+        note(f"{graph.name} as a whole: {len(waiting)} plans")
         with tuner.profile.stage(COMPARING):
-            fresh = _timed_together(name, waiting, missing, device, repeats, sample_us)
-        tuner.cache.put_plans({key: (f"{name}, batch {waiting[key].batch}", timed.timing)
+            fresh = _timed_together(graph, waiting, missing, device, repeats, sample_us)
+        tuner.cache.put_plans({key: (f"{graph.name}, batch {waiting[key].batch}", timed.timing)
                                for key, timed in fresh.items() if timed.timing is not None})
         known.update(fresh)
         waiting = {key: program for key, program in waiting.items() if key not in fresh}
@@ -92,7 +93,7 @@ def _brief_key(program: Program, device: Device) -> str:
     return hashlib.sha256(f"{program_key(program, device)} brief".encode()).hexdigest()[:32]
 
 
-def _timed_together(name: str, programs: Mapping[str, Program], missing: Collection[str],
+def _timed_together(graph: Graph, programs: Mapping[str, Program], missing: Collection[str],
                     device: Device, repeats: int, sample_us: float) -> dict[str, EndToEnd]:
     """Return the times of the programs that fit the memory together, and the reasons why other
     programs do not run. A program that finds too little memory next to the others is left out.
@@ -104,7 +105,7 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
         if key not in missing and not tasks:
             break
         try:
-            tasks[key] = Context(name, program, device).ready()
+            tasks[key] = Context(graph, program, device).ready()
             device.synchronize()
         except DeviceLostError:
             raise

@@ -144,7 +144,7 @@ class Planner:
         from gossamer.plan.choose.refine import refined
 
         try:
-            found = refined(self._graph.name, planned, self._device, tuner, self._accurate,
+            found = refined(self._graph, planned, self._device, tuner, self._accurate,
                             self._note)
         finally:
             tuner.release()
@@ -158,7 +158,7 @@ class Planner:
         """Return the error of a program's outputs on the calibration inputs."""
         assert self._calibration is not None
         return self._calibration.error(
-            Context(self._graph.name, program, self._device).run, program.batch)
+            Context(self._graph, program, self._device).run, program.batch)
 
     def _accurate(self, program: Program) -> Program:
         """Return the program. Raises GossamerError where its error exceeds the tolerance."""

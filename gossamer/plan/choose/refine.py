@@ -21,6 +21,7 @@ from gossamer.device.base import Device
 from gossamer.errors import DeviceLostError, GossamerError, first_line
 from gossamer.io.text import duration_text
 from gossamer.plan.candidate import Candidate, candidate_key, counted
+from gossamer.model.graph import Graph
 from gossamer.plan.choose.assigner import (
     Assigned,
     Assigner,
@@ -58,7 +59,7 @@ Exchange = Mapping[str, Candidate]
 """Candidates that take the place of others, by the names of their layers."""
 
 
-def refined(name: str, chosen: Planned, device: Device, tuner: Tuner,
+def refined(graph: Graph, chosen: Planned, device: Device, tuner: Tuner,
             accurate: Callable[[Program], Program],
             note: Callable[[str], None] = lambda line: None) -> Planned:
     """Return the fastest of a network's plans: the plan of the cheapest assignment, or another
@@ -77,13 +78,13 @@ def refined(name: str, chosen: Planned, device: Device, tuner: Tuner,
     accurate: returns the given program, or raises GossamerError where the program is less accurate
     than the user allows. Nothing is timed where all plans are the same program.
     """
-    plans = _Plans(name, chosen, device, tuner, accurate, note)
+    plans = _Plans(graph, chosen, device, tuner, accurate, note)
     for plan, restriction in _restrictions(chosen.program, device, tuner):
         plans.add(plan, partial(plans.assigned, restriction))
     taken = plans.fastest()
     if plans.runs(taken):
         program = plans.programs[taken]
-        exchange = _better(name, program, plans.assigner, device, tuner, note)
+        exchange = _better(graph, program, plans.assigner, device, tuner, note)
         if exchange:
             plan = (f"{taken}, but " if taken != MEASURED else "") + (
                 f"other candidates for {counted(len(exchange), 'layer')}")
@@ -101,7 +102,7 @@ class _Plans:
     """The plans of one network that are compared: their programs and times, and the reasons why
     other plans have no program or no time."""
 
-    def __init__(self, name: str, chosen: Planned, device: Device, tuner: Tuner,
+    def __init__(self, graph: Graph, chosen: Planned, device: Device, tuner: Tuner,
                  accurate: Callable[[Program], Program], note: Callable[[str], None]) -> None:
         assert chosen.assigner is not None
         self.assigner = chosen.assigner
@@ -110,7 +111,7 @@ class _Plans:
         self._times: dict[str, EndToEnd] = {}
         self._failures: dict[str, EndToEnd] = {}
         self._keys = {MEASURED: program_key(chosen.program, device)}
-        self._name, self._device, self._tuner = name, device, tuner
+        self._graph, self._device, self._tuner = graph, device, tuner
         self._accurate, self._note = accurate, note
         chosen_us = chosen.program.cost_us or math.inf
         self._most_us = math.inf if tuner.limits.everything else _CLEARLY_SLOWER * chosen_us
@@ -152,7 +153,7 @@ class _Plans:
         win at such a time, and be slower afterwards."""
         plans = list(self.programs if among is None else among)
         if among is not None or self._failures or len(set(self._keys.values())) > 1:
-            timed = end_to_end(self._name, [self.programs[plan] for plan in plans], self._device,
+            timed = end_to_end(self._graph, [self.programs[plan] for plan in plans], self._device,
                                self._tuner, self._note)
             self._times.update(zip(plans, timed, strict=True))
         timings = {plan: time.timing for plan in plans
@@ -231,7 +232,7 @@ def _restrictions(chosen: Program, device: Device, tuner: Tuner
         yield _FIRST_CONFIGS, first
 
 
-def _better(name: str, program: Program, assigner: Assigner, device: Device, tuner: Tuner,
+def _better(graph: Graph, program: Program, assigner: Assigner, device: Device, tuner: Tuner,
             note: Callable[[str], None]) -> Exchange:
     """Return candidates that make a program faster as a whole. Each candidate is tried alone: all
     steps that compute the same problem take the candidate, and no other step changes.
@@ -252,7 +253,7 @@ def _better(name: str, program: Program, assigner: Assigner, device: Device, tun
     # the timing
     programs = [program, *(assigner.program(_exchanged(program, exchange))
                            for exchange in exchanges)]
-    before, *times = end_to_end(name, programs, device, tuner, note, brief=True)
+    before, *times = end_to_end(graph, programs, device, tuner, note, brief=True)
     better: dict[str, tuple[float, Exchange]] = {}
     for exchange, time in zip(exchanges, times, strict=True):
         first = next(iter(exchange))
