@@ -1,4 +1,4 @@
-"""The candidates of a network's layers and fusions. Most candidates are measured together."""
+"""The candidates of a network's layers and fusions, which are measured together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from gossamer.plan.fusion import find_fusions, find_parts, may_have_parts, recog
 from gossamer.plan.in_place import in_place_candidates, layers_in_place
 from gossamer.plan.policy import (
     Policy,
-    Refusal,
     able_on,
     eligibility,
     forced_otherwise,
@@ -33,7 +32,6 @@ from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.keys import problem_key
 from gossamer.plan.tune.discontinuity import has_discontinuities, uncheckable
 from gossamer.plan.tune.measures import MeasurementRequest
-from gossamer.plan.tune.profile import LISTING
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import pack
 
@@ -50,22 +48,93 @@ class NetworkCandidates:
 
     def __init__(self, network: Network, device: Device, tuner: Tuner, policy: Policy,
                  less_precise: Collection[str] | None) -> None:
-        self._device = device
-        self._tuner = tuner
-        self._policy = policy
-        self._less_precise = less_precise
-        layers = network.layers
-        fusions = [] if policy.unfused else find_fusions(layers, network.outputs)
-        self._layers = {layer.name: layer for layer in layers}
-        self._measure_together([layer for layer in layers if not layer.is_reshape], fusions)
-        self.of_layers = [MeasuredLayer(layer, device, [], {}) if layer.is_reshape
-                          else self._candidates_of(layer) for layer in layers]
-        in_place = layers_in_place(layers)
+        self.of_layers: list[MeasuredLayer] = []
+        self.of_fusions: list[MeasuredLayer] = []
+        self._network, self._device = network, device
+        self._tuner, self._policy, self._less_precise = tuner, policy, less_precise
+        self._layers = {layer.name: layer for layer in network.layers}
+        self._in_place = layers_in_place(network.layers)
+        self._found = [] if policy.unfused else find_fusions(network.layers, network.outputs)
+        self._requests: dict[str, MeasurementRequest] = {}
+
+    @property
+    def scope(self) -> str:
+        """Text that identifies the candidates."""
+        policy = self._policy
+        return json.dumps([
+            [problem_key(layer.problem) for layer in (*self._network.layers, *self._found)
+             if not layer.is_reshape],
+            policy.only, policy.sparse_threshold, dict(policy.force)])
+
+    def lists(self) -> Iterator[list[MeasurementRequest]]:
+        """Yield the requests to measure the candidates in three lists, so that vendors' libraries
+        answer which variants they have while the candidates of the first lists are measured: those
+        of gossamer's own dense algorithms for layers, those of fusions, and all others of layers.
+        """
+        policy, tuner, device = self._policy, self._tuner, self._device
+        layers = [layer for layer in self._network.layers if not layer.is_reshape]
+        tuner.ask(layers, device)
+        if policy.only is None and policy.sparse_threshold is None and not policy.force:
+            yield [request for layer in layers if (request := MeasurementRequest(
+                layer, *eligibility(layer, device, policy, self._refusal_of_own)[:2])
+                ).device is device]
+        fusions = [] if tuner.is_over else [
+            self._listed(MeasuredLayer(fusion, device, [], reasons), allowed)
+            for fusion in self._found
+            for allowed, reasons in [self._fusion_eligibility(fusion)]]
+        self.of_fusions = fusions
+        yield [self._requests[node.layer.name] for node in fusions]
+        # the assignment needs the solver, whose import takes a few tenths of a second
+        load_solver()
+        wait(tuner.space.answers)
+        self.of_layers = [self._node(layer) for layer in self._network.layers]
+        yield [self._requests[node.layer.name] for node in self.of_layers
+               if node.device is device and not node.layer.is_reshape]
+
+    def _listed(self, node: MeasuredLayer, algorithms: Sequence[Algorithm]) -> MeasuredLayer:
+        self._requests[node.layer.name] = MeasurementRequest(node.layer, algorithms, node.device)
+        return node
+
+    def _node(self, layer: Layer) -> MeasuredLayer:
+        """Return a layer, for which no candidates are measured yet."""
+        if layer.is_reshape:
+            return MeasuredLayer(layer, self._device, [], {})
+        able, layer_device, reasons = eligibility(layer, self._device, self._policy,
+                                                  self._tuner.space.refusal_reason)
+        return self._listed(MeasuredLayer(layer, layer_device, [], reasons), able)
+
+    def refresh(self) -> None:
+        """Set the candidates as far as they are measured."""
+        for node in (*self.of_layers, *self.of_fusions):
+            request = self._requests.get(node.layer.name)
+            if request is not None:
+                found = (self._tuner.candidates(request) if node.device is self._device
+                         else self._tuner.measure(node.layer, request.algorithms, node.device))
+                node.candidates = self._precise(node.layer, found)
         for node in self.of_layers:
-            if node.layer.name in in_place:
-                node.candidates = in_place_candidates(node, in_place, self.of_layers, device)
-        parts = self._measured_parts(network) if may_have_parts(policy) else []
-        self.of_fusions = [*parts, *(self._measured_fusion(fusion) for fusion in fusions)]
+            if node.layer.name in self._in_place:
+                node.candidates = in_place_candidates(node, self._in_place, self.of_layers,
+                                                      self._device)
+
+    def finish(self) -> None:
+        """Set the candidates once all are measured: where none that the policy asks for works,
+        those of other algorithms; and the parts."""
+        policy, tuner = self._policy, self._tuner
+        self.refresh()
+        for node in self.of_layers:
+            if (policy.only is None and policy.sparse_threshold is None) or (
+                    node.layer.is_reshape or math.isfinite(node.least_cost)):
+                continue
+            failures = {candidate.algorithm.name: candidate.measured.failure or ""
+                        for candidate in node.candidates}
+            able, layer_device, reasons = eligibility(
+                node.layer, self._device, refusal_reason=tuner.space.refusal_reason)
+            if able := [each for each in able if each.name not in failures]:
+                node.device, node.reasons = layer_device, {**reasons, **failures}
+                node.candidates = self._precise(
+                    node.layer, tuner.measure(node.layer, able, layer_device))
+        if may_have_parts(policy):
+            self.of_fusions = [*self._measured_parts(self._network), *self.of_fusions]
 
     def _measured_parts(self, network: Network) -> list[MeasuredLayer]:
         """Return the parts that a library for whole networks may compute, as few and as large as
@@ -94,48 +163,6 @@ class NetworkCandidates:
             parts += measured(left_out | faster)
         return parts
 
-    def _measure_together(self, layers: Sequence[Layer], fusions: Sequence[Layer]) -> None:
-        """Measure the candidates of all layers and fusions together, since the time that a fusion
-        saves decides whether candidates of its layers are worth measuring. The first candidates of
-        gossamer's own dense algorithms are built while the fusions are listed, and candidates of
-        both while the vendors' libraries are asked for their variants."""
-        policy, tuner = self._policy, self._tuner
-        problems = [problem_key(layer.problem) for layer in (*layers, *fusions)]
-        tuner.ask(layers, self._device)
-
-        def first() -> Iterator[list[MeasurementRequest]]:
-            with tuner.profile.stage(LISTING):
-                is_free = (policy.only is None and policy.sparse_threshold is None
-                           and not policy.force)
-                of_layers = self._requests(layers, self._refusal_of_own) if is_free else []
-            yield of_layers
-            of_fusions = []
-            for fusion in fusions:
-                with tuner.profile.stage(LISTING):
-                    if not tuner.is_over and (allowed := self._fusion_eligibility(fusion)[0]):
-                        of_fusions.append(MeasurementRequest(fusion, allowed, self._device))
-                yield []  # the search goes on to build candidates of layers
-            yield of_fusions
-
-        def others() -> list[MeasurementRequest]:
-            # the assignment needs the solver, whose import takes a few tenths of a second
-            load_solver()
-            wait(tuner.space.answers)
-            return self._requests(layers, tuner.space.refusal_reason)
-
-        tuner.measure_network(first(), others, json.dumps(
-            [problems, policy.only, policy.sparse_threshold, dict(policy.force)]))
-
-    def _requests(self, layers: Sequence[Layer], refusal: Refusal) -> list[MeasurementRequest]:
-        """Return the requests to measure the algorithms that may compute each layer on the device.
-        refusal: returns why an algorithm may not compute a problem."""
-        requests = []
-        for layer in layers:
-            able, layer_device, _ = eligibility(layer, self._device, self._policy, refusal)
-            if layer_device is self._device:
-                requests.append(MeasurementRequest(layer, able, layer_device))
-        return requests
-
     def _refusal_of_own(self, algorithm: Algorithm, problem: Problem,
                         device: Device) -> str | None:
         """Return why an algorithm is not among the first that are measured; None where it is.
@@ -145,23 +172,6 @@ class NetworkCandidates:
         if device is self._device and (is_asked_later or skips_zeros):
             return "is measured later"
         return self._tuner.space.refusal_reason(algorithm, problem, device)
-
-    def _candidates_of(self, layer: Layer) -> MeasuredLayer:
-        able, layer_device, reasons = eligibility(layer, self._device, self._policy,
-                                                  self._tuner.space.refusal_reason)
-        candidates = list(self._tuner.measure(layer, able, layer_device))
-        policy = self._policy
-        restricted = policy.only is not None or policy.sparse_threshold is not None
-        if restricted and all(math.isinf(candidate.cost) for candidate in candidates):
-            failures = {candidate.algorithm.name: candidate.measured.failure or ""
-                        for candidate in candidates}
-            able, layer_device, unrestricted_reasons = eligibility(
-                layer, self._device, refusal_reason=self._tuner.space.refusal_reason)
-            able = [algorithm for algorithm in able if algorithm.name not in failures]
-            if able:
-                candidates = list(self._tuner.measure(layer, able, layer_device))
-                reasons = {**unrestricted_reasons, **failures}
-        return MeasuredLayer(layer, layer_device, self._precise(layer, candidates), reasons)
 
     def _measured_fusion(self, fusion: Layer) -> MeasuredLayer:
         """Return a fusion with its candidates."""

@@ -133,7 +133,8 @@ class Planner:
 
         try:
             assigner = Assigner(network, self._device, self._tuner, self._policy, less_precise)
-            return Planned(assigner.program(assigner.checked()), assigner)
+            assigned = assigner.checked()
+            return Planned(assigner.program(assigned), assigner, assigned)
         finally:
             # the programs that are timed next may need all memory of the device
             self._tuner.release()

@@ -45,7 +45,7 @@ PADDED = Format("NCHW", "float32", 8, (1, 1, 1, 1))
 
 @pytest.fixture(autouse=True)
 def only_the_measured_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossamer.plan.choose.refine._restrictions",
+    monkeypatch.setattr("gossamer.plan.choose.refine._assignments",
                         lambda *arguments: [])
 
 
