@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -28,6 +28,7 @@ from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.measures import MeasurementRequest
+from gossamer.plan.tune.search import Promising
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
 from tests.model.onnx_models import model
@@ -122,13 +123,13 @@ def test_layers_of_zeros_are_measured_with_the_algorithm_for_zeros_only(
     asked: dict[str, set[str]] = {}
     measure_network = Tuner.measure_network
 
-    def measured(tuner: Tuner, requests: Iterable[Sequence[MeasurementRequest]],
-                 others: Callable[[], Sequence[MeasurementRequest]], key: str) -> None:
-        lists = [*requests, others()]
+    def measured(tuner: Tuner, requests: Iterable[Sequence[MeasurementRequest]], key: str,
+                 promising: Promising) -> None:
+        lists = [*requests]
         for request in chain.from_iterable(lists):
             asked.setdefault(request.layer.op, set()).update(
                 algorithm.name for algorithm in request.algorithms)
-        measure_network(tuner, lists[:-1], lambda: lists[-1], key)
+        measure_network(tuner, lists, key, promising)
 
     monkeypatch.setattr(Tuner, "measure_network", measured)
     build = GraphBuilder("layers of zeros")
