@@ -44,8 +44,7 @@ class Effort:
     samples: number of samples of each time.
     build_seconds: processor seconds; a candidate whose build is expected to take longer is left
     out.
-    factors: for each further round, the ratio to a problem's best time up to which an algorithm's
-    best time keeps the algorithm in the search.
+    rounds: the most rounds that follow the first one.
     everything: whether the first round measures all candidates.
     """
 
@@ -54,7 +53,7 @@ class Effort:
     vendor_configs: int | None
     samples: int
     build_seconds: float
-    factors: tuple[float, ...] = ()
+    rounds: int = 0
     everything: bool = False
 
     def configs_of(self, algorithm: Algorithm) -> int | None:
@@ -69,8 +68,8 @@ class Effort:
 
 
 EFFORTS = {
-    "quick": Effort(2, 6, 4, 5, 15.0, (2.0, 1.5, 1.2)),
-    "normal": Effort(4, 16, 10, 10, 60.0, (4.0, 3.0, 2.0, 1.5, 1.5, 1.2, 1.2, 1.2)),
+    "quick": Effort(2, 6, 4, 5, 15.0, 3),
+    "normal": Effort(4, 16, 10, 10, 60.0, 8),
     "max": Effort(None, None, None, 20, 240.0, everything=True),
 }
 """The efforts by the names that users give."""

@@ -58,3 +58,10 @@ def without_zeros(problem: Problem) -> Problem:
         return problem
     return replace(problem, weights_info=WeightsInfo(  # type: ignore[type-var]
         facts=info.facts, scaled_signs=info.scaled_signs))
+
+
+def similar_shape(problem: Problem) -> Problem | None:
+    """Return a problem that is equal for problems that differ only in which of their weights are
+    zero; None for a problem that does not say which."""
+    info: WeightsInfo | None = getattr(problem, "weights_info", None)
+    return None if info is None or not info.mask_hash else without_zeros(problem)

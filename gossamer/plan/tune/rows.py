@@ -85,6 +85,9 @@ class Group:
     problem: the problem under which the times are stored.
     layer: the layer with whose constants the rows are measured.
     layers: the layers for which the times hold.
+    similar: the group of an earlier layer that differs only in its weights. What is known of its
+    rows is expected of the rows of this group as long as none of these is tried. None without such
+    a layer.
     rows: the rows by their keys.
     """
 
@@ -92,6 +95,7 @@ class Group:
     layer: Layer
     device: Device
     layers: list[LayerTimes] = field(default_factory=list)
+    similar: Group | None = None
     rows: dict[CandidateKey, Row] = field(default_factory=dict)
 
     def join(self, times: LayerTimes) -> None:
@@ -105,18 +109,27 @@ class Group:
         for times in self.layers:
             times.update()
 
-    def best_us(self, algorithm: Algorithm) -> float:
-        """Return the best time of an algorithm; infinite where none of its rows has a time."""
-        return min((row.time_us for row in self.rows.values()
-                    if row.algorithm is algorithm and row.time_us is not None), default=math.inf)
+    def tried(self, algorithm: Algorithm) -> list[Row]:
+        """Return the rows of an algorithm that were measured, with a time or a failure; those of
+        the similar group where there are none."""
+        found = [row for row in self.rows.values() if row.algorithm is algorithm
+                 and row.measured is not None and not row.measured.not_tried]
+        return found or ([] if self.similar is None else self.similar.tried(algorithm))
 
     def ratio(self, algorithm: Algorithm) -> float | None:
         """Return the least ratio of a time of an algorithm to its model's time; infinite where all
         rows that were tried failed, None where none was tried."""
-        tried = [row for row in self.rows.values() if row.algorithm is algorithm
-                 and row.measured is not None and not row.measured.not_tried]
+        tried = self.tried(algorithm)
         return min((row.time_us / row.model_us for row in tried if row.time_us is not None),
                    default=math.inf) if tried else None
+
+    def expected_us(self, row: Row) -> float:
+        """Return the time that is expected of a row without one: the model's, times the ratio of
+        the same row of the similar group, else of the algorithm."""
+        alike = None if self.similar is None else self.similar.rows.get(row.key)
+        ratio = (self.ratio(row.algorithm) if alike is None or alike.time_us is None
+                 else alike.time_us / alike.model_us)
+        return UNTIMED * row.model_us * (1.0 if ratio is None else ratio)
 
     def limit_us(self, row: Row) -> float:
         """Return the time from which on a row is of no use for any layer."""

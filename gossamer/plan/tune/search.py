@@ -2,8 +2,7 @@
 
 The first round measures, for each problem and algorithm, the configs that are expected to be the
 fastest. Each further round measures the candidates that a plan would take if they took the time
-that is expected of them, among the algorithms that are near the best of their problem; a round
-comes nearer to the best than the one before. A candidate is left out by its bound, by a round, or
+that is expected of them. A candidate is left out by its bound, by what is expected of it, or
 because measuring has ended.
 """
 
@@ -24,10 +23,10 @@ from gossamer.plan.program import Layer, responsive
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.cost import LEAST_SHARE, model_us
-from gossamer.plan.tune.measures import MeasurementRequest, timed_problem
+from gossamer.plan.tune.measures import MeasurementRequest, similar_shape, timed_problem
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import LISTING, STORING, TuningProfile
-from gossamer.plan.tune.rows import NEAR, NOT_TRIED, UNTIMED, Group, LayerTimes, Row
+from gossamer.plan.tune.rows import NEAR, NOT_TRIED, Group, LayerTimes, Row
 from gossamer.plan.tune.sampling import Sampler
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.workers import WorkerPools
@@ -111,6 +110,8 @@ class Search:
         self._written: dict[Row, Measurement] = {}
         """The measurements that this search has stored."""
         self._joined: set[Group] = set()
+        self._similar: dict[Problem, Group] = {}
+        """The group of the first layer of each shape whose candidates depend on zeros."""
         self._begun_count = self._done = 0
         self._start = self._stored = time.monotonic()
 
@@ -137,10 +138,9 @@ class Search:
                     with self._profile.stage(LISTING):
                         rows = self._first(self._listed(requests))
                     self._measure(rows)
-                for factor in self._limits.factors:
+                for _ in range(self._limits.rounds):
                     if self._is_over():
                         break
-                    self._leave_out_slow(factor)
                     if not (rows := list(self._rows_of((promising or self._cheapest)()))):
                         break
                     self._measure(rows)
@@ -215,53 +215,31 @@ class Search:
         row.may_differ = not is_final
         self._done += 1
 
-    def _leave_out_slow(self, factor: float) -> None:
-        """Leave out all further rows of the algorithms whose best time is more than `factor` times
-        the best for each of their layers."""
-        for group, algorithm, rows in self._open():
-            best_us = group.best_us(algorithm)
-            limit_us = max(min(times.best_us, sum(part.best_us for part in times.parts)
-                               or times.best_us) for times in group.layers)
-            if group.ratio(algorithm) is None:
-                for row in rows:
-                    self._is_useless(row)
-            elif best_us > factor * limit_us:
-                reason = ("no first config works" if best_us == math.inf else
-                          f"the first configs take {duration_text(best_us)} against "
-                          f"{duration_text(limit_us)}")
-                for row in rows:
-                    self._leave_out(row, reason)
-
     def _leave_out_rest(self) -> None:
-        for _, _, rows in self._open():
-            for row in rows:
-                if self._is_over():
-                    self._leave_out(row, ENDED, is_final=False)
-                else:
-                    self._leave_out(row, "the plan would gain nothing by the time that is "
-                                         "expected of it")
-
-    def _open(self) -> Iterator[tuple[Group, Algorithm, list[Row]]]:
-        """Yield the rows that are neither measured nor left out, by group and algorithm."""
-        found: dict[tuple[Group, Algorithm], list[Row]] = {}
-        for row in self._own:
-            if row.is_open:
-                found.setdefault((row.group, row.algorithm), []).append(row)
-        for (group, algorithm), rows in found.items():
-            yield group, algorithm, rows
+        """Leave out the rows that no round has measured."""
+        for row in [row for row in self._own if row.is_open]:
+            expected_us, limit_us = row.group.expected_us(row), row.group.limit_us(row)
+            if self._is_over():
+                self._leave_out(row, ENDED, is_final=False)
+            elif expected_us == math.inf:
+                self._leave_out(row, "no first config works")
+            elif expected_us < limit_us:
+                self._leave_out(row, "the plan would gain nothing by the time that is expected of "
+                                     "it")
+            else:
+                self._leave_out(row, f"about {duration_text(expected_us)} expected against "
+                                     f"{duration_text(limit_us)}")
 
     def _cheapest(self) -> Iterator[tuple[Layer, Candidate]]:
         """Yield, for each group, the row without a time that is expected to be the fastest of all
         rows."""
-        best: dict[Group, tuple[float, Row]] = {}
-        for group, algorithm, rows in self._open():
-            ratio = group.ratio(algorithm)
-            best_row = min(rows, key=lambda row: row.model_us)
-            best_us = UNTIMED * best_row.model_us * (1.0 if ratio is None else ratio)
-            if best_us < min(best.get(group, (math.inf,))[0],
-                             max(times.best_us for times in group.layers)):
-                best[group] = best_us, best_row
-        for group, (_, row) in best.items():
+        best: dict[Group, Row] = {}
+        for row in self._own:
+            if row.is_open and row.group.expected_us(row) < (
+                    row.group.expected_us(best[row.group]) if row.group in best
+                    else max(times.best_us for times in row.group.layers)):
+                best[row.group] = row
+        for group, row in best.items():
             yield group.layer, Candidate(row.algorithm, row.variant, row.unmeasured)
 
     def _rows_of(self, candidates: Iterable[tuple[Layer, Candidate]]) -> dict[Row, None]:
@@ -298,6 +276,9 @@ class Search:
                     # the layers of earlier searches have nothing to do with this one
                     self._joined.add(group)
                     group.layers.clear()
+                    if (shape := similar_shape(timed)) is not None:
+                        first_such = self._similar.setdefault(shape, group)
+                        group.similar = None if first_such is group else first_such
                 group.join(times)
                 for variant in self._space.buildable(algorithm, problem, self._device):
                     key = candidate_key(algorithm, variant)
@@ -346,16 +327,18 @@ class Search:
 
     def _first(self, new: Iterable[Row]) -> list[Row]:
         """Return the rows of the first round: of each algorithm the configs with the least times
-        by its model, each in the formats with the least time; the required rows come first where
-        they must."""
+        by its model, each in the formats with the least time, and one config where builds take
+        long. Layers that differ only in their weights leave the round to the first such layer. The
+        required rows come first where they must."""
         count: dict[tuple[Group, Algorithm, str], set[object]] = {}
         first: list[Row] = []
         for row in sorted(new, key=lambda row: row.model_us):
             precision = row.variant.precision if self._space.keeps_precisions else ""
             configs = count.setdefault((row.group, row.algorithm, precision), set())
-            most = self._limits.configs_of(row.algorithm)
+            most = 1 if row.variant.build_seconds else self._limits.configs_of(row.algorithm)
             is_first = self._limits.everything or (
-                row.variant.config not in configs and (most is None or len(configs) < most))
+                row.group.similar is None and row.variant.config not in configs
+                and (most is None or len(configs) < most))
             if is_first:
                 configs.add(row.variant.config)
             if row.is_open and (is_first or (row.is_required and self._required_first)):

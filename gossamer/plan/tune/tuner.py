@@ -24,7 +24,7 @@ from gossamer.plan.tune.measures import Chosen, MeasurementRequest, timed_proble
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rates import know_rates
-from gossamer.plan.tune.rows import UNTIMED, Group, Row
+from gossamer.plan.tune.rows import Group, Row
 from gossamer.plan.tune.search import Progress, Promising, Search
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.verification import Verification
@@ -64,8 +64,7 @@ class Tuner:
         self.effort = effort
         self.limits = EFFORTS[effort]
         if all_vendor_configs:
-            self.limits = replace(self.limits, vendor_configs=None, factors=(),
-                                  everything=True)
+            self.limits = replace(self.limits, vendor_configs=None, everything=True)
         self.precision = precision
         self.precisions = PRECISIONS[:PRECISIONS.index(precision) + 1]
         self.cache = TuningCache(device) if cache is None else cache
@@ -213,8 +212,6 @@ class Tuner:
         candidates = []
         for algorithm in request.algorithms:
             group = self._groups_of(device).get(timed_problem(problem, algorithm))
-            ratio = None if group is None else group.ratio(algorithm)
-            share = UNTIMED * (1.0 if ratio is None else ratio)
             for variant in self.space.within_effort(algorithm, problem, device):
                 if variant.build_seconds > most_s:
                     reason = reason_build_too_long(variant, most_s, self.space.why)
@@ -224,7 +221,7 @@ class Tuner:
                 assert group is not None
                 row = group.rows[candidate_key(algorithm, variant)]
                 candidates.append(
-                    Candidate(algorithm, variant, row.unmeasured, expected_us=share * row.model_us)
+                    Candidate(algorithm, variant, row.unmeasured, None, group.expected_us(row))
                     if row.measured is None else Candidate(algorithm, variant, row.measured))
         return candidates
 
