@@ -34,6 +34,7 @@ _OOM_SCORE = "500"
 """Linux's oom_score_adj of the processes, of at most 1000. Where memory runs out, Linux kills them
 before most others."""
 
+
 class NoProcessError(GossamerError):
     """No process of the pool can do a task. The process that submitted the task may do it itself.
     """
