@@ -159,7 +159,7 @@ def test_parts_for_a_library(golden: Golden, tmp_path: Path,
                              monkeypatch: pytest.MonkeyPatch) -> None:
     """A library for whole networks is simulated on the device, too."""
     monkeypatch.setattr("gossamer.plan.fusion.has_library", lambda device: True)
-    for module in ("choose.network_candidates", "run.prepared_steps"):
+    for module in ("choose.table", "run.prepared_steps"):
         monkeypatch.setattr(f"gossamer.plan.{module}.problem_times", lambda problem, *_: [
             0.5 + 3.0 * (index % 2) for index in range(len(problem.parts))])
     golden.table("simulated_costs.txt", "parts for a library", {

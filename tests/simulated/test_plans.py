@@ -21,8 +21,8 @@ from gossamer.model.graph import Graph
 from gossamer.model.input_format import InputFormat
 from gossamer.model.load import load
 from gossamer.ops.fused.problem import FusionProblem
-from gossamer.plan.choose.conversion_costs import ConversionCosts
 from gossamer.plan.choose.network import Network, ProgramBuilder
+from gossamer.plan.choose.table import Table
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
@@ -213,8 +213,8 @@ def test_a_fusion_that_covers_one_layer_too_many_is_found(planted: pytest.Monkey
 
 
 def test_a_wrong_price_is_found(planted: pytest.MonkeyPatch) -> None:
-    price = ConversionCosts.__call__
-    planted.setattr(ConversionCosts, "__call__", lambda self, *conversion: (
+    price = Table.conversion_us
+    planted.setattr(Table, "conversion_us", lambda self, *conversion: (
         0.5 * price(self, *conversion)))
     assert found()
 

@@ -13,15 +13,14 @@ from gossamer.facts import REAL
 from gossamer.ops.exactness import in_float16
 from gossamer.ops.packed import formats_for
 from gossamer.plan.candidate import Candidate, compared, why_not_others
-from gossamer.plan.choose.conversion_costs import ConversionCosts
 from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder, is_packed_alike
-from gossamer.plan.choose.network_candidates import NetworkCandidates
 from gossamer.plan.choose.plan_assignment import (
     Conversion,
     NoAssignmentError,
     Option,
     minimise,
 )
+from gossamer.plan.choose.table import Table
 from gossamer.plan.fusion import WHOLE
 from gossamer.plan.policy import Policy, eligibility
 from gossamer.plan.program import Layer, MeasuredLayer, Program
@@ -82,27 +81,21 @@ class Assigner:
         self._device = device
         self._tuner = tuner
         self._policy = policy
-        self._conversion_cost = ConversionCosts(network, device, tuner)
         self._layers = {layer.name: layer for layer in network.layers}
-        self._candidates = NetworkCandidates(network, device, tuner, policy, less_precise)
-        tuner.measure_network(self._candidates.lists(), self._candidates.scope, self._promising)
-        self._candidates.finish()
-
-    @property
-    def _nodes(self) -> list[MeasuredLayer]:
-        """The layers and reshapes, and then the fusions and parts."""
-        return [*self._candidates.of_layers, *self._candidates.of_fusions]
+        self._table = Table(network, device, tuner, policy, less_precise)
+        tuner.measure_network(self._table.lists(), self._table.scope, self._promising)
+        self._table.finish()
 
     @property
     def measured(self) -> list[MeasuredLayer]:
         """All layers and fusions with the candidates that were measured for them."""
-        return [node for node in self._nodes if not node.layer.is_reshape]
+        return [node for node in self._table.nodes if not node.layer.is_reshape]
 
     def _promising(self) -> list[tuple[Layer, Candidate]]:
         """Return the candidates without a time, each with its layer, that the cheapest assignment
         takes by the times that are expected of them; none where it would improve little on the
         cheapest assignment of measured candidates."""
-        self._candidates.refresh()
+        self._table.refresh()
         try:
             promised = self.assigned(self._asked_for, lambda candidate: candidate.likely_cost)
         except GossamerError:
@@ -168,7 +161,7 @@ class Assigner:
             assigned = self.assigned(restriction or self._asked_for, apart=apart)
             # an estimate is a lower bound: once the cheapest assignment has no estimated
             # conversions, no measurement can make another assignment cheaper
-            if not (self._conversion_cost.measure_estimated(assigned.conversions)
+            if not (self._table.measure_estimated(assigned.conversions)
                     or self._excluded(assigned)):
                 return assigned
 
@@ -198,8 +191,9 @@ class Assigner:
                  for name in (*network.inputs, *network.constants)}
         required = {name: memory_format(spec) for name, spec in network.outputs.items()}
         try:
-            assignment = minimise([option for option, _, _ in taken], fixed, self._conversion_cost,
-                                  required=required, apart=[each.choices for each in apart])
+            assignment = minimise([option for option, _, _ in taken], fixed,
+                                  self._table.conversion_us, required=required,
+                                  apart=[each.choices for each in apart])
         except NoAssignmentError as error:
             forced = "" if self._policy.only is None else f"; leave only={self._policy.only!r} out"
             raise UnsupportedError(f"{self._device.name}: {error}{forced}") from None
@@ -217,7 +211,7 @@ class Assigner:
         GossamerError with the reasons where all candidates of a layer are excluded and no fusion
         has an option for it."""
         options: list[tuple[Option, MeasuredLayer, Candidate | None]] = []
-        for node in self._nodes:
+        for node in self._table.nodes:
             if node.layer.is_reshape:
                 options += [(self._option(node.layer, 0.0, (needs,), (gives,)), node, None)
                             for needs, gives in self._reshapes(node.layer)]
@@ -228,7 +222,7 @@ class Assigner:
                               candidate.algorithm.name),
                  node, candidate) for candidate in allowed(restriction, node, cost)]
         computed = {name for option, _, _ in options for name in option.nodes}
-        for node in self._candidates.of_layers:
+        for node in self._table.of_layers:
             if node.layer.name not in computed:
                 usable(node.layer, node.candidates, node.device)
         return options

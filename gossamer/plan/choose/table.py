@@ -1,23 +1,27 @@
-"""The candidates of a network's layers and fusions, which are measured together."""
+"""The table that planning fills: the candidates of a network's layers and fusions, which are
+measured together, and the costs of conversions between their formats."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import wait
+from itertools import starmap
 
 import numpy as np
 
 from gossamer.device.base import Device
+from gossamer.facts import REAL, ValueFacts
 from gossamer.measure import SLACK
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.ops.fused.problem import PartProblem
+from gossamer.ops.packed import can_hold
 from gossamer.ops.part.host import problem_times
 from gossamer.ops.zero_weights import ZeroWeights
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.choose.network import Network
-from gossamer.plan.choose.plan_assignment import load_solver
+from gossamer.plan.choose.network import Network, conversion_layer
+from gossamer.plan.choose.plan_assignment import Conversion, load_solver
 from gossamer.plan.fusion import find_fusions, find_parts, may_have_parts, recognising
 from gossamer.plan.in_place import in_place_candidates, layers_in_place
 from gossamer.plan.policy import (
@@ -33,12 +37,15 @@ from gossamer.plan.store.keys import problem_key
 from gossamer.plan.tune.discontinuity import has_discontinuities, uncheckable
 from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.tuner import Tuner
-from gossamer.tensor import pack
+from gossamer.tensor import Format, TensorSpec, pack
+
+_Change = tuple[TensorSpec, TensorSpec, ValueFacts]
+"""A conversion, for all values of a shape with the same facts."""
 
 
-class NetworkCandidates:
+class Table:
     """The candidates of a network's layers, and of the fusions that one algorithm may compute in
-    one step.
+    one step; the costs of the conversions between them.
 
     For the arguments see Assigner.
     of_layers: the layers in order, each with its candidates; a reshape has none.
@@ -56,6 +63,15 @@ class NetworkCandidates:
         self._in_place = layers_in_place(network.layers)
         self._found = [] if policy.unfused else find_fusions(network.layers, network.outputs)
         self._requests: dict[str, MeasurementRequest] = {}
+        self._facts = {name: facts for layer in network.layers
+                       for name, facts in layer.facts.items()}
+        self._conversions: dict[_Change, float] = {}
+        self._estimated: dict[_Change, Layer] = {}
+
+    @property
+    def nodes(self) -> list[MeasuredLayer]:
+        """The layers and reshapes, and then the fusions and parts."""
+        return [*self.of_layers, *self.of_fusions]
 
     @property
     def scope(self) -> str:
@@ -105,7 +121,7 @@ class NetworkCandidates:
 
     def refresh(self) -> None:
         """Set the candidates as far as they are measured."""
-        for node in (*self.of_layers, *self.of_fusions):
+        for node in self.nodes:
             request = self._requests.get(node.layer.name)
             if request is not None:
                 found = (self._tuner.candidates(request) if node.device is self._device
@@ -162,6 +178,59 @@ class NetworkCandidates:
         if faster:
             parts += measured(left_out | faster)
         return parts
+
+    def conversion_us(self, value: str, source: Format, target: Format) -> float:
+        """Return the cost of copying a value from one format to another, in microseconds: the
+        measured time, else the least time that can be expected; infinite where no algorithm makes
+        this copy."""
+        change = self._change(value, source, target)
+        if change not in self._conversions:
+            self._conversions[change] = (0.0 if change[0].same_memory(change[1])
+                                         else self._first_cost(value, change))
+        return self._conversions[change]
+
+    def _change(self, value: str, source: Format, target: Format) -> _Change:
+        shape = self._network.specs[value].shape
+        return (TensorSpec(shape, source), TensorSpec(shape, target),
+                self._facts.get(value, REAL))
+
+    def _first_cost(self, value: str, change: _Change) -> float:
+        source, target, facts = change
+        is_float = self._network.specs[value].dtype in ("float32", "float16")
+        if not can_hold(target.format, facts) or (not is_float and (
+                source.format.is_packed or target.format.is_packed)):
+            return math.inf
+        layer = conversion_layer(value, f"{value} as {target.format}", source, target, facts)
+        least = self._tuner.conversion_us(layer.problem, self._device)
+        if least is not None:
+            self._estimated[change] = layer
+            return least
+        return self._measured_us(self._conversion(layer))
+
+    def _conversion(self, layer: Layer) -> MeasurementRequest:
+        """Return the request to measure the algorithms that may convert a value; packed values are
+        not converted on the host."""
+        specs, refusal = (*layer.problem.inputs, *layer.problem.outputs), (
+            self._tuner.space.refusal_reason)
+        if any(spec.format.is_packed for spec in specs):
+            return MeasurementRequest(layer, able_on(layer.problem, self._device, refusal)[0],
+                                      self._device)
+        return MeasurementRequest(layer, *eligibility(layer, self._device,
+                                                      refusal_reason=refusal)[:2])
+
+    def _measured_us(self, request: MeasurementRequest) -> float:
+        return min((candidate.cost for candidate in self._tuner.measure(
+            request.layer, request.algorithms, request.device)), default=math.inf)
+
+    def measure_estimated(self, conversions: Iterable[Conversion]) -> bool:
+        """Measure the conversions whose cost is an estimate. Return whether any was measured."""
+        changes = [change for change in dict.fromkeys(starmap(self._change, conversions))
+                   if change in self._estimated]
+        requests = {change: self._conversion(self._estimated.pop(change)) for change in changes}
+        self._tuner.measure_all(list(requests.values()))
+        for change, request in requests.items():
+            self._conversions[change] = self._measured_us(request)
+        return bool(requests)
 
     def _refusal_of_own(self, algorithm: Algorithm, problem: Problem,
                         device: Device) -> str | None:
