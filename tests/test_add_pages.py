@@ -183,7 +183,7 @@ def test_add_a_layout_to_a_plan(formats, monkeypatch, tmp_path):
         lambda self: math.inf if self.measured.failure
         else 1.0 if self.algorithm.name == "by_pixel" else 10.0))
     # the plan is that of the layers' times, whatever it takes as a whole
-    monkeypatch.setattr("gossamer.plan.choose.refine._restrictions",
+    monkeypatch.setattr("gossamer.plan.choose.refine._assignments",
                         lambda *arguments: [])
     build = GraphBuilder("pixels")
     x = build.input("x", (None, 4, 3, 3))

@@ -34,9 +34,6 @@ _OOM_SCORE = "500"
 """Linux's oom_score_adj of the processes, of at most 1000. Where memory runs out, Linux kills them
 before most others."""
 
-Call = Callable[..., Any]
-"""A function that takes another function and its arguments, and calls it in another process."""
-
 
 class NoProcessError(GossamerError):
     """No process of the pool can do a task. The process that submitted the task may do it itself.
@@ -92,14 +89,7 @@ class ProcessPool:
 
         what: words for the work, such as "compiled a kernel", for the error of an ended process.
         """
-        return self.submit_job(lambda call: call(function, *arguments), what=what)
-
-    def submit_job(self, job: Callable[[Call], Any], *, what: str) -> Future[Any]:
-        """Return the future of a job: a function that makes several calls in one other process.
-
-        The job runs in a thread of this process. Its argument is a Call. See submit().
-        """
-        return self._submit(self._do, job, what)
+        return self._submit(self._do, what, function, *arguments)
 
     def end(self) -> None:
         """Cancel the tasks that wait, and kill the processes without waiting for their end. Calls
@@ -140,19 +130,15 @@ class ProcessPool:
         with self._lock:
             self._unfinished -= 1
 
-    def _do(self, job: Callable[[Call], Any], what: str) -> Any:
+    def _do(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         process = self._process()
-
-        def call(function: Callable[..., Any], *arguments: Any) -> Any:
-            try:
-                task = pickle.dumps((function, arguments), protocol=5)
-            except Exception as error:
-                raise NoProcessError(
-                    f"a task cannot be sent to a {self._kind}: {first_line(error)}") from None
-            return process.call(task)
-
         try:
-            return job(call)
+            task = pickle.dumps((function, arguments), protocol=5)
+        except Exception as error:
+            raise NoProcessError(
+                f"a task cannot be sent to a {self._kind}: {first_line(error)}") from None
+        try:
+            return process.call(task)
         except ProcessEndedError as ended:
             if self._is_closed:
                 raise NoProcessError(self._problem) from None

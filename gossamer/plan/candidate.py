@@ -143,12 +143,19 @@ class Candidate:
     measured: Measurement
     copying: Measurement | None = None
     """The measurement that in_no_time() has replaced; None for other candidates."""
+    expected_us: float | None = None
+    """The time that is expected of a candidate that may still be measured; None for others."""
 
     @property
     def cost(self) -> float:
         """The time in microseconds; infinite where the candidate is excluded."""
         time = self.measured.median_us
         return math.inf if self.measured.failure or time is None else time
+
+    @property
+    def likely_cost(self) -> float:
+        """The time in microseconds, or the time that is expected of a candidate without one."""
+        return self.cost if self.expected_us is None else self.expected_us
 
     @property
     def is_usable(self) -> bool:
@@ -164,11 +171,14 @@ class Candidate:
     def with_exclusion(self, reason: str) -> Candidate:
         """Return the same candidate, excluded for a reason."""
         candidate = self.in_its_time()
-        return replace(candidate, measured=replace(candidate.measured, failure=reason))
+        return replace(candidate, expected_us=None,
+                       measured=replace(candidate.measured, failure=reason))
 
     def in_no_time(self) -> Candidate:
         """Return the same candidate with times of zero, for a layer that copies nothing. A
         candidate that is excluded is returned as it is."""
+        if self.expected_us is not None:
+            return replace(self, expected_us=0.0)
         if self.measured.failure or self.copying is not None:
             return self
         return replace(self, copying=self.measured, measured=replace(

@@ -33,37 +33,28 @@ variants that are expected to take longer are left out."""
 class Effort:
     """How much is measured.
 
-    configs: number of configs that are measured for each algorithm of gossamer's own; None for all.
+    configs: number of configs that the first round measures for each algorithm of gossamer's own;
+    None for all.
+    most_configs: number of configs that are listed for each dense algorithm of gossamer's own; None
+    for all. A config of an algorithm that skips zeros would be compiled for one layer only, so that
+    no more than `configs` are listed for such an algorithm.
     vendor_configs: number of configs that are measured for each algorithm of a vendor's library;
     None for all. The number is larger, because libraries compile little and order their configs
     poorly.
     samples: number of samples of each time.
     build_seconds: processor seconds; a candidate whose build is expected to take longer is left
     out.
-    doubt: share of candidates that may turn out faster than the least time expected of them. With a
-    larger share, more candidates are left out without a measurement.
-    worth: share of the network's time that a second of measuring must be expected to save.
-    replacements: number of candidates that are tried in the whole plan, each in place of another
-    candidate.
-    replacement_gain: share of the network's time that a candidate of `replacements` must be able to
-    save.
-    everything: whether all candidates are measured, also candidates that are expected to be slow.
-    more_configs: number of configs that are measured for an algorithm where configs beyond the
-    first configs are expected to save enough time.
-    more_gain: share of the network's time that the further configs must be expected to save.
+    rounds: the most rounds that follow the first one.
+    everything: whether the first round measures all candidates.
     """
 
     configs: int | None
+    most_configs: int | None
     vendor_configs: int | None
     samples: int
     build_seconds: float
-    doubt: float = 0.0
-    worth: float = 0.0
-    replacements: int = 0
-    replacement_gain: float = math.inf
+    rounds: int = 0
     everything: bool = False
-    more_configs: int | None = None
-    more_gain: float = math.inf
 
     def configs_of(self, algorithm: Algorithm) -> int | None:
         """Return the number of configs of an algorithm that are measured at first; None for all.
@@ -71,20 +62,15 @@ class Effort:
         return self.vendor_configs if algorithm.vendor else self.configs
 
     def most_configs_of(self, algorithm: Algorithm) -> int | None:
-        """Return the number of configs of an algorithm that are measured at most; None for all.
-        The number is larger than the result of configs_of() only for dense algorithms of gossamer's
-        own: a config of an algorithm that skips zeros would be compiled for one layer only."""
-        is_more = self.more_configs is not None and algorithm.dense and not algorithm.vendor
-        return self.more_configs if is_more else self.configs_of(algorithm)
+        """Return the number of configs of an algorithm that are listed; None for all."""
+        is_more = algorithm.dense and not algorithm.vendor
+        return self.most_configs if is_more else self.configs_of(algorithm)
 
 
 EFFORTS = {
-    "quick": Effort(2, 4, 5, 15.0, doubt=0.1, worth=0.01, more_configs=6,
-                    more_gain=0.002, replacements=48, replacement_gain=0.001),
-    "normal": Effort(6, 10, 10, 60.0, doubt=0.03, worth=0.003, more_configs=16,
-                     more_gain=0.0003, replacements=48, replacement_gain=0.001),
-    "max": Effort(None, None, 20, 240.0, everything=True, replacements=96,
-                  replacement_gain=0.0003),
+    "quick": Effort(2, 6, 4, 5, 15.0, 3),
+    "normal": Effort(4, 16, 10, 10, 60.0, 8),
+    "max": Effort(None, None, None, 20, 240.0, everything=True),
 }
 """The efforts by the names that users give."""
 

@@ -15,7 +15,7 @@ from gossamer.plan.policy import Policy
 from gossamer.plan.program import Step
 from gossamer.plan.report.bits import form_of
 from gossamer.plan.report.zeros import FEW_ZEROS
-from gossamer.plan.tune.cost import Estimates
+from gossamer.plan.tune.cost import model_us
 from gossamer.torch.captured import captured, plan_device
 
 _LONGEST = 40
@@ -106,19 +106,18 @@ def explain(module: Any, example_inputs: Any, device: str | Device | None) -> Ex
     plan = Plan(found.network.graph(), where, Policy(vendors=False))
     batch = next((len(tensor) for tensor in found.tensors if tensor.dim()), 1)
     steps = [step for step in plan.program(batch).steps if not step.layer.inserted]
-    estimates = Estimates(where)
     return Explanation(
-        where.name, batch, [_explained(step, estimates) for step in steps],
+        where.name, batch, [_explained(step) for step in steps],
         found.network.fixed,
         {step.layer.name: next(iter(step.rejected.values()), "no kernel computes it there")
          for step in steps if step.device is not where})
 
 
-def _explained(step: Step, estimates: Estimates) -> ExplainedLayer:
+def _explained(step: Step) -> ExplainedLayer:
     layer = step.layer
     return ExplainedLayer(layer.name, layer.op, step.problem.describe(), step.device.name,
                           step.algorithm.name, layer.density, _thin(step),
-                          estimates.model_us(step.algorithm, step.problem, step.variant))
+                          model_us(step.algorithm, step.problem, step.variant, step.device))
 
 
 def _thin(step: Step) -> str:

@@ -19,7 +19,6 @@ from gossamer.errors import GossamerError
 from gossamer.io import process_pool
 from gossamer.io.process_pool import (
     MOST_DEATHS,
-    Call,
     NoProcessError,
     ProcessEndedError,
     ProcessPool,
@@ -58,16 +57,6 @@ def test_processes_begin_with_the_initializer_and_variables() -> None:
     with (ProcessPool(2, KIND, pool_tasks.fail) as pool,
           pytest.raises(NoProcessError, match=f"a {KIND} does not start: no such kernel")):
         asked(pool, os.getpid).result(SECONDS)
-
-
-def test_the_calls_of_a_job_are_made_by_one_process() -> None:
-    def job(call: Call) -> tuple[int, int]:
-        return call(os.getpid), call(os.getpid)
-
-    with ProcessPool(2, KIND) as pool:
-        until(lambda: pool._unfinished == 0)
-        pids = [pool.submit_job(job, what="was asked").result(SECONDS) for _ in "ab"]
-    assert all(first == second != os.getpid() for first, second in pids)
 
 
 def test_errors_come_back(shared_pool: ProcessPool) -> None:

@@ -22,7 +22,7 @@ from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.plan.candidate import candidate_key
 from gossamer.plan.store.keys import problem_key
-from gossamer.plan.tune.cost import Estimates
+from gossamer.plan.tune.cost import model_us
 from gossamer.tensor import TensorSpec, default_format, logical_view, pack, unpack
 from tests.simulated.device import SimulatedDevice
 
@@ -52,7 +52,7 @@ def estimated_times(seed: int) -> Times:
     drawn = drawn_times(seed, 1.2)
 
     def time_of(algorithm: Algorithm, problem: Problem, variant: Variant, device: Device) -> float:
-        model = Estimates(device).model_us(algorithm, problem, variant)
+        model = model_us(algorithm, problem, variant, device)
         return round(model * drawn(algorithm, problem, variant, device), 3)
 
     return time_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -21,13 +21,14 @@ from gossamer.model.graph import Graph
 from gossamer.model.input_format import InputFormat
 from gossamer.model.load import load
 from gossamer.ops.fused.problem import FusionProblem
-from gossamer.plan.choose.conversion_costs import ConversionCosts
 from gossamer.plan.choose.network import Network, ProgramBuilder
+from gossamer.plan.choose.table import Table
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.measures import MeasurementRequest
+from gossamer.plan.tune.search import Promising
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
 from tests.model.onnx_models import model
@@ -122,13 +123,13 @@ def test_layers_of_zeros_are_measured_with_the_algorithm_for_zeros_only(
     asked: dict[str, set[str]] = {}
     measure_network = Tuner.measure_network
 
-    def measured(tuner: Tuner, requests: Iterable[Sequence[MeasurementRequest]],
-                 others: Callable[[], Sequence[MeasurementRequest]], key: str) -> None:
-        lists = [*requests, others()]
+    def measured(tuner: Tuner, requests: Iterable[Sequence[MeasurementRequest]], key: str,
+                 promising: Promising) -> None:
+        lists = [*requests]
         for request in chain.from_iterable(lists):
             asked.setdefault(request.layer.op, set()).update(
                 algorithm.name for algorithm in request.algorithms)
-        measure_network(tuner, lists[:-1], lambda: lists[-1], key)
+        measure_network(tuner, lists, key, promising)
 
     monkeypatch.setattr(Tuner, "measure_network", measured)
     build = GraphBuilder("layers of zeros")
@@ -212,8 +213,8 @@ def test_a_fusion_that_covers_one_layer_too_many_is_found(planted: pytest.Monkey
 
 
 def test_a_wrong_price_is_found(planted: pytest.MonkeyPatch) -> None:
-    price = ConversionCosts.__call__
-    planted.setattr(ConversionCosts, "__call__", lambda self, *conversion: (
+    price = Table.conversion_us
+    planted.setattr(Table, "conversion_us", lambda self, *conversion: (
         0.5 * price(self, *conversion)))
     assert found()
 

@@ -4,25 +4,25 @@ candidates with which the whole network takes the least time."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gossamer.device.base import Device
-from gossamer.errors import UnsupportedError
+from gossamer.errors import GossamerError, UnsupportedError
 from gossamer.facts import REAL
 from gossamer.ops.exactness import in_float16
 from gossamer.ops.packed import formats_for
 from gossamer.plan.candidate import Candidate, compared, why_not_others
-from gossamer.plan.choose.conversion_costs import ConversionCosts
 from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder, is_packed_alike
-from gossamer.plan.choose.network_candidates import NetworkCandidates
 from gossamer.plan.choose.plan_assignment import (
     Conversion,
     NoAssignmentError,
     Option,
     minimise,
 )
-from gossamer.plan.policy import Effort, Policy, eligibility
+from gossamer.plan.choose.table import Table
+from gossamer.plan.fusion import WHOLE
+from gossamer.plan.policy import Policy, eligibility
 from gossamer.plan.program import Layer, MeasuredLayer, Program
 from gossamer.plan.tune.measures import usable
 from gossamer.plan.tune.tuner import Tuner
@@ -34,6 +34,8 @@ names of algorithms."""
 Restriction = Callable[[MeasuredLayer, Candidate], bool]
 """A function that returns whether a candidate of a layer or fusion is admitted. As few layers as
 possible are computed by other candidates than those that are admitted."""
+_LEAST_GAIN = 0.01
+"""Share of the network's time that a further round of measuring must promise to save."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,18 @@ class Assigned:
     cost_us: the cost of all candidates and conversions; the cost of some conversions may be an
     estimate.
     conversions: the conversions of values between the candidates, in the order of the network.
+    choices: the choices of the options that are taken.
     """
 
     taken: list[tuple[MeasuredLayer, Candidate]]
     reshapes: dict[str, Format]
     cost_us: float
     conversions: tuple[Conversion, ...]
+    choices: frozenset[Hashable] = frozenset()
+
+
+def _time_of(candidate: Candidate) -> float:
+    return candidate.cost
 
 
 class Assigner:
@@ -73,16 +81,33 @@ class Assigner:
         self._device = device
         self._tuner = tuner
         self._policy = policy
-        self._conversion_cost = ConversionCosts(network, device, tuner)
         self._layers = {layer.name: layer for layer in network.layers}
-        candidates = NetworkCandidates(network, device, tuner, policy, less_precise)
-        self._nodes = candidates.of_layers
-        self._fusions = candidates.of_fusions
+        self._table = Table(network, device, tuner, policy, less_precise)
+        tuner.measure_network(self._table.lists(), self._table.scope, self._promising)
+        self._table.finish()
 
     @property
     def measured(self) -> list[MeasuredLayer]:
         """All layers and fusions with the candidates that were measured for them."""
-        return [node for node in (*self._nodes, *self._fusions) if not node.layer.is_reshape]
+        return [node for node in self._table.nodes if not node.layer.is_reshape]
+
+    def _promising(self) -> list[tuple[Layer, Candidate]]:
+        """Return the candidates without a time, each with its layer, that the cheapest assignment
+        takes by the times that are expected of them; none where it would improve little on the
+        cheapest assignment of measured candidates."""
+        self._table.refresh()
+        try:
+            promised = self.assigned(self._asked_for, lambda candidate: candidate.likely_cost)
+        except GossamerError:
+            return []  # a layer has no candidate that may work
+        try:
+            known_us = self.assigned(self._asked_for).cost_us
+        except GossamerError:
+            known_us = math.inf
+        if promised.cost_us > (1 - _LEAST_GAIN) * known_us:
+            return []
+        return [(node.layer, candidate) for node, candidate in promised.taken
+                if candidate.expected_us is not None]
 
     def program(self, assigned: Assigned, why: str = "") -> Program:
         """Return the program of an assignment. why: the reason, for reports, why layers take
@@ -116,24 +141,27 @@ class Assigner:
                       key=lambda candidate: candidate.cost)
         return _choice(fastest, candidates, layer_device, reasons)
 
+    @property
+    def _asked_for(self) -> Restriction:
+        """The restriction to the policy's `only` wherever it can be used."""
+        only = self._policy.only
+        return free if only is None else lambda node, candidate: candidate.algorithm.name == only
+
     def checked(self, restriction: Restriction | None = None,
-                first: Assigned | None = None) -> Assigned:
+                apart: Sequence[Assigned] = ()) -> Assigned:
         """Return the cheapest assignment whose conversions are measured, and whose candidates are
         right with the constants of their layers. A layer that no algorithm of the device supports
         runs on the host.
 
         restriction: by default all candidates are admitted, or those of the policy's `only`
-        wherever it can be used.
-        first: the assignment that assigned() has returned for the restriction.
+        wherever it can be used. apart: other assignments, which are not returned.
         Raises UnsupportedError where the host cannot compute a layer either.
         """
-        if restriction is None:
-            restriction = free if self._policy.only is None else wherever(self._policy.only)
         while True:
-            assigned, first = first or self.assigned(restriction), None
+            assigned = self.assigned(restriction or self._asked_for, apart=apart)
             # an estimate is a lower bound: once the cheapest assignment has no estimated
             # conversions, no measurement can make another assignment cheaper
-            if not (self._conversion_cost.measure_estimated(assigned.conversions)
+            if not (self._table.measure_estimated(assigned.conversions)
                     or self._excluded(assigned)):
                 return assigned
 
@@ -149,18 +177,23 @@ class Assigner:
                 wrong = wrong or math.isinf(verified.cost)
         return wrong
 
-    def assigned(self, restriction: Restriction) -> Assigned:
+    def assigned(self, restriction: Restriction, cost: Callable[[Candidate], float] = _time_of,
+                 apart: Sequence[Assigned] = ()) -> Assigned:
         """Return the cheapest assignment of layers and fusions. Conversions that were not measured
         count with the least time that they can take. Raises UnsupportedError where no formats fit
-        together."""
-        taken = self._options(restriction)
+        together.
+
+        cost: the cost of a candidate, by default its time. restriction, apart: as in checked().
+        """
+        taken = self._options(restriction, cost)
         network = self._network
         fixed = {name: memory_format(network.specs[name])
                  for name in (*network.inputs, *network.constants)}
         required = {name: memory_format(spec) for name, spec in network.outputs.items()}
         try:
-            assignment = minimise([option for option, _, _ in taken], fixed, self._conversion_cost,
-                                  required=required)
+            assignment = minimise([option for option, _, _ in taken], fixed,
+                                  self._table.conversion_us, required=required,
+                                  apart=[each.choices for each in apart])
         except NoAssignmentError as error:
             forced = "" if self._policy.only is None else f"; leave only={self._policy.only!r} out"
             raise UnsupportedError(f"{self._device.name}: {error}{forced}") from None
@@ -168,32 +201,34 @@ class Assigner:
         return Assigned([(node, candidate) for _, node, candidate in taken if candidate],
                         {node.layer.name: option.reads[0][2]
                          for option, node, candidate in taken if candidate is None},
-                        assignment.cost, assignment.conversions)
+                        assignment.cost, assignment.conversions,
+                        frozenset(option.choice for option, _, _ in taken))
 
-    def _options(self, restriction: Restriction
+    def _options(self, restriction: Restriction, cost: Callable[[Candidate], float]
                  ) -> list[tuple[Option, MeasuredLayer, Candidate | None]]:
         """Return the options of all nodes and fusions, each with the layer or fusion and the
         candidate that the option stands for; the candidate is None for a reshape. Raises
         GossamerError with the reasons where all candidates of a layer are excluded and no fusion
         has an option for it."""
         options: list[tuple[Option, MeasuredLayer, Candidate | None]] = []
-        for node in (*self._nodes, *self._fusions):
+        for node in self._table.nodes:
             if node.layer.is_reshape:
                 options += [(self._option(node.layer, 0.0, (needs,), (gives,)), node, None)
                             for needs, gives in self._reshapes(node.layer)]
             unwanted = sum(not self._layers[name].is_reshape for name in node.layer.computes)
             options += [
-                (self._option(node.layer, candidate.cost, *candidate.formats,
-                              0 if restriction(node, candidate) else unwanted),
-                 node, candidate) for candidate in allowed(restriction, node)]
+                (self._option(node.layer, cost(candidate), *candidate.formats,
+                              0 if restriction(node, candidate) else unwanted,
+                              candidate.algorithm.name),
+                 node, candidate) for candidate in allowed(restriction, node, cost)]
         computed = {name for option, _, _ in options for name in option.nodes}
-        for node in self._nodes:
+        for node in self._table.of_layers:
             if node.layer.name not in computed:
                 usable(node.layer, node.candidates, node.device)
         return options
 
     def _option(self, layer: Layer, cost: float, inputs: Sequence[Format],
-                outputs: Sequence[Format], unwanted: int = 0) -> Option:
+                outputs: Sequence[Format], unwanted: int = 0, kind: str = "") -> Option:
         """Return an option of a layer or fusion, which reads and writes these formats."""
         reads = [((layer.name, port), value, format_) for port, (value, format_)
                  in enumerate(zip(layer.inputs, inputs, strict=True))]
@@ -203,7 +238,7 @@ class Assigner:
                      for port, value in enumerate(self._layers[name].inputs) if value in formats]
         return Option(cost, layer.computes, tuple(reads),
                       tuple(zip(layer.outputs, outputs, strict=True)), bool(layer.covers),
-                      unwanted)
+                      unwanted, kind)
 
     def _reshapes(self, layer: Layer) -> list[tuple[Format, Format]]:
         """Return the formats in which a reshape, which leaves memory as it is, may read its value,
@@ -233,10 +268,11 @@ def _choice(taken: Candidate, candidates: Sequence[Candidate], layer_device: Dev
     return LayerChoice(taken.algorithm, taken.variant, layer_device, rejected, candidates)
 
 
-def allowed(restriction: Restriction, node: MeasuredLayer) -> list[Candidate]:
+def allowed(restriction: Restriction, node: MeasuredLayer,
+            cost: Callable[[Candidate], float] = _time_of) -> list[Candidate]:
     """Return the candidates that a layer or fusion may take: those that are admitted, or all where
     none is."""
-    usable = [candidate for candidate in node.candidates if candidate.is_usable]
+    usable = [candidate for candidate in node.candidates if math.isfinite(cost(candidate))]
     return [candidate for candidate in usable if restriction(node, candidate)] or usable
 
 
@@ -250,31 +286,9 @@ def dense(node: MeasuredLayer, candidate: Candidate) -> bool:
     return candidate.algorithm.dense
 
 
-def floats(node: MeasuredLayer, candidate: Candidate) -> bool:
-    """Admit no algorithm on bits."""
-    return not candidate.algorithm.exact
-
-
-def wherever(algorithm: str) -> Restriction:
-    """Return the restriction that takes one algorithm wherever it can be used."""
-    return lambda node, candidate: candidate.algorithm.name == algorithm
-
-
-def first_configs(measured: Sequence[MeasuredLayer], effort: Effort) -> Restriction:
-    """Return the restriction to the first configs of each algorithm, among the configs that work.
-    effort: says how many first configs an algorithm has."""
-    admitted: set[tuple[str, str, str]] = set()
-    for node in measured:
-        first: dict[str, set[str]] = {}
-        for candidate in (each for each in node.candidates if each.is_usable):
-            configs = first.setdefault(candidate.algorithm.name, set())
-            most = effort.configs_of(candidate.algorithm)
-            if most is None or len(configs) < most:
-                configs.add(candidate.variant.config_text)
-        admitted.update((node.layer.name, name, config)
-                        for name, configs in first.items() for config in configs)
-    return lambda node, candidate: (
-        node.layer.name, candidate.algorithm.name, candidate.variant.config_text) in admitted
+def whole(node: MeasuredLayer, candidate: Candidate) -> bool:
+    """Admit only the part that is the whole network."""
+    return node.layer.name == WHOLE
 
 
 def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candidate], *,

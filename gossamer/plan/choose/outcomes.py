@@ -14,14 +14,11 @@ from gossamer.plan.candidate import counted
 from gossamer.plan.program import Program
 
 if TYPE_CHECKING:
-    from gossamer.plan.choose.assigner import Assigner
+    from gossamer.plan.choose.assigner import Assigned, Assigner
 
 MEASURED = "measured choice"
 DENSE_ONLY = "dense algorithms only"
 """The name of the plan without algorithms that skip zeros."""
-WHEREVER = " wherever it can"
-"""The end of the name of a plan that takes one algorithm wherever it can; the algorithm's name
-comes before it."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +68,7 @@ class Planned:
     """A program for one batch size, and how it was chosen.
 
     assigner: the maker of the program; None where nothing was measured.
+    assigned: the assignment that the assigner has made; None where nothing was measured.
     accuracy: the error on the calibration inputs; None without such inputs.
     notes: sentences for the user about the choice.
     end_to_end: the time of one execution; None where it was not measured.
@@ -84,6 +82,7 @@ class Planned:
 
     program: Program
     assigner: Assigner | None = None
+    assigned: Assigned | None = None
     accuracy: Accuracy | None = None
     notes: tuple[str, ...] = ()
     end_to_end: EndToEnd | None = None

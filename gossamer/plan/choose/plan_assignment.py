@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -77,6 +77,7 @@ class Option:
     nodes reads the value, the value, and the format in which the option reads it.
     writes: the values that the option writes for other options, each with its format.
     of_fusion: whether the option belongs to an algorithm that may compute several nodes.
+    kind: the name by which assignments that are to differ are told apart.
     unwanted: how many of its nodes another option should compute. The sum of these numbers is as
     low as it can be, whatever the costs are.
     """
@@ -87,6 +88,12 @@ class Option:
     writes: tuple[tuple[str, Any], ...]
     of_fusion: bool = False
     unwanted: int = 0
+    kind: str = ""
+
+    @property
+    def choice(self) -> Hashable:
+        """What assignments that are to differ must not all have in common."""
+        return self.effect, self.kind
 
     @cached_property
     def effect(self) -> Hashable:
@@ -110,7 +117,8 @@ class PlanAssignment:
 
 def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
              conversion: Callable[[str, Any, Any], float], *,
-             required: Mapping[str, Any], slack: float = SLACK) -> PlanAssignment:
+             required: Mapping[str, Any], slack: float = SLACK,
+             apart: Sequence[Collection[Hashable]] = ()) -> PlanAssignment:
     """Return the cheapest plan assignment, where costs that differ by little count as equal. Of
     options of a node that count as equal, the first is taken.
 
@@ -133,6 +141,7 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
     conversion: a function of a value and two unequal formats. It returns the cost of copying the
     value from the first format to the second: 0 or more, and infinity where no copy is possible.
     Formats are compared by equality.
+    apart: assignments that are not returned, each as the choices of its options.
 
     Options are compared only with options that are wanted for as many nodes.
     Raises NoAssignmentError when every plan assignment costs infinity.
@@ -147,10 +156,13 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
     needed: defaultdict[str, defaultdict[Port, _ByFormat]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list)))
     index_of: dict[int, int] = {}
-    for index, place, cost in _states(everything, slack):
+    variable_of: dict[Hashable, int] = {}
+    key_of = (lambda option: option.choice) if apart else (lambda option: option.effect)
+    for index, place, cost in _states(everything, slack, key_of):
         option = everything[index]
         variable = program.state(cost, place, option.unwanted)
         index_of[variable] = index
+        variable_of[key_of(option)] = variable
         for node in option.nodes:
             computing[node][variable] = option
         for value, format_ in option.writes:
@@ -169,6 +181,10 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
         conversion_of.update(
             _add_conversions(program, value, given[value], readers.values(), conversion))
 
+    for choices in apart:
+        program.limit([variable_of[choice] for choice in choices if choice in variable_of],
+                      -math.inf, len(choices) - 1.0)
+
     values = program.solution(_TOTAL / (least or 1.0))
     taken = [index for variable, index in index_of.items()
              if values[variable] > 0.5 and index < len(options)]
@@ -184,19 +200,21 @@ def load_solver() -> None:
     from scipy import optimize, sparse  # noqa: F401
 
 
-def _states(options: Sequence[Option], slack: float) -> Iterator[tuple[int, int, float]]:
-    """Yield the states: for each effect the index of the option that is taken, its place among the
-    options of its nodes, and the cost with which the option counts."""
+def _states(options: Sequence[Option], slack: float, key_of: Callable[[Option], Hashable]
+            ) -> Iterator[tuple[int, int, float]]:
+    """Yield the states: for each effect, or what key_of() returns, the index of the option that is
+    taken, its place among the options of its nodes, and the cost with which the option counts."""
     least: defaultdict[Hashable, float] = defaultdict(lambda: math.inf)
     for option in options:
-        least[option.effect] = min(option.cost, least[option.effect])
+        key = key_of(option)
+        least[key] = min(option.cost, least[key])
         if not option.of_fusion:
             alone = option.nodes, option.unwanted
             least[alone] = min(option.cost, least[alone])
     found: dict[Hashable, tuple[int, int, float]] = {}
     places: Counter[tuple[str, ...]] = Counter()
     for index, option in enumerate(options):
-        place, key = places[option.nodes], option.effect
+        place, key = places[option.nodes], key_of(option)
         places[option.nodes] += 1
         if option.cost == math.inf or option.cost > least[key] * (1 + slack):
             continue

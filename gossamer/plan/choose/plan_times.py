@@ -21,10 +21,8 @@ from gossamer.plan.tune.tuner import Tuner
 
 _BUDGET_US = 5e5
 """The most time in microseconds that the samples of one program may take."""
-_BRIEF_SAMPLES = 3
-"""Number of samples of a program where a few samples are enough."""
-_SAMPLE_US, _BRIEF_SAMPLE_US = 1e4, 5e3
-"""Microseconds of one sample: in general, and where a few samples are enough."""
+_SAMPLE_US = 1e4
+"""Microseconds of one sample."""
 
 
 def is_clearly_faster(time: EndToEnd, other: EndToEnd) -> bool:
@@ -35,22 +33,15 @@ def is_clearly_faster(time: EndToEnd, other: EndToEnd) -> bool:
 
 
 def end_to_end(graph: Graph, programs: Sequence[Program], device: Device, tuner: Tuner,
-               note: Callable[[str], None] = lambda line: None, *,
-               brief: bool = False) -> list[EndToEnd]:
+               note: Callable[[str], None] = lambda line: None) -> list[EndToEnd]:
     """Return the time of each of a network's programs; equal programs are timed once.
 
     The times are read from the cache where the cache has all of them. Otherwise all programs are
     timed together, with their samples interleaved, and the times are stored. If every program
     without a stored time fails to run, the other programs keep their stored times. Programs that do
     not fit the memory together with the others are timed after the others.
-
-    brief: whether a few samples of each program are enough. Times of a few samples are stored under
-    keys of their own.
     """
-    keys = [_brief_key(program, device) if brief else program_key(program, device)
-            for program in programs]
-    repeats, sample_us = (_BRIEF_SAMPLES, _BRIEF_SAMPLE_US) if brief else (
-        tuner.limits.samples, _SAMPLE_US)
+    keys = [program_key(program, device) for program in programs]
     distinct = dict(zip(keys, programs, strict=True))
     stored = {key: timing for key in distinct if (timing := tuner.cache.get_plan(key)) is not None}
     known = {key: EndToEnd(timing, cached=True) for key, timing in stored.items()}
@@ -59,7 +50,7 @@ def end_to_end(graph: Graph, programs: Sequence[Program], device: Device, tuner:
     while not missing.keys().isdisjoint(waiting):
         note(f"{graph.name} as a whole: {len(waiting)} plans")
         with tuner.profile.stage(COMPARING):
-            fresh = _timed_together(graph, waiting, missing, device, repeats, sample_us)
+            fresh = _timed_together(graph, waiting, missing, device, tuner.limits.samples)
         tuner.cache.put_plans({key: (f"{graph.name}, batch {waiting[key].batch}", timed.timing)
                                for key, timed in fresh.items() if timed.timing is not None})
         known.update(fresh)
@@ -88,13 +79,8 @@ def program_key(program: Program, device: Device) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _brief_key(program: Program, device: Device) -> str:
-    """Return the key under which the time of a few samples of a program is stored."""
-    return hashlib.sha256(f"{program_key(program, device)} brief".encode()).hexdigest()[:32]
-
-
 def _timed_together(graph: Graph, programs: Mapping[str, Program], missing: Collection[str],
-                    device: Device, repeats: int, sample_us: float) -> dict[str, EndToEnd]:
+                    device: Device, repeats: int) -> dict[str, EndToEnd]:
     """Return the times of the programs that fit the memory together, and the reasons why other
     programs do not run. A program that finds too little memory next to the others is left out.
     Programs whose times are missing come first; if all of these programs fail to run, no other
@@ -115,7 +101,7 @@ def _timed_together(graph: Graph, programs: Mapping[str, Program], missing: Coll
                 results[key] = EndToEnd(failure=f"does not run: {first_line(error)}")
     if not tasks:
         return results
-    timings = interleave(list(tasks.values()), repeats=repeats, sample_us=sample_us,
+    timings = interleave(list(tasks.values()), repeats=repeats, sample_us=_SAMPLE_US,
                          budget_us=_BUDGET_US * len(tasks), apart=True)
     results.update({key: EndToEnd(rounded(timing))
                     for key, timing in zip(tasks, timings, strict=True)})

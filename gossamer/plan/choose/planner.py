@@ -133,7 +133,8 @@ class Planner:
 
         try:
             assigner = Assigner(network, self._device, self._tuner, self._policy, less_precise)
-            return Planned(assigner.program(assigner.checked()), assigner)
+            assigned = assigner.checked()
+            return Planned(assigner.program(assigned), assigner, assigned)
         finally:
             # the programs that are timed next may need all memory of the device
             self._tuner.release()
@@ -189,8 +190,10 @@ def _at_boundary(spec: TensorSpec, policy: Policy) -> TensorSpec:
 
 class FirstChoices:
     """The choices for a network without measurements: each layer takes the first algorithm that
-    supports the problem, in its first config, with the formats that move the fewest bytes. A layer
-    that no algorithm of the device supports runs on the host.
+    supports the problem, in its first config, with the formats that move the fewest bytes. On
+    devices that compile, algorithms on bits come first: they take a small share of the time of the
+    others, where a whole network is packed. A layer that no algorithm of the device supports runs
+    on the host.
 
     fusions: the fusions that the policy's `only` forces, or else the parts that a library for whole
     networks computes; all other layers are computed alone.
@@ -261,6 +264,8 @@ class FirstChoices:
         if is_part(layer):
             return list(recognising(layer)), self._device, {}
         able, layer_device, reasons = eligibility(layer, self._device, self._policy)
+        if layer_device.compiles:
+            able.sort(key=lambda algorithm: not algorithm.exact)
         return able, layer_device, dict(reasons)
 
     def _as_they_are(self, builder: ProgramBuilder, layer: Layer, packed: Collection[str]

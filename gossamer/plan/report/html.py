@@ -11,9 +11,8 @@ from typing import Any
 from gossamer.errors import one_line
 from gossamer.io.text import bytes_text, duration_text, human, range_text, share_text
 from gossamer.model.passes.dead_channels import less_work
-from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import counted
-from gossamer.plan.choose.outcomes import DENSE_ONLY, WHEREVER
+from gossamer.plan.choose.outcomes import DENSE_ONLY
 from gossamer.plan.report.report import Report, row_time_text
 from gossamer.plan.report.zeros import break_even_line, break_even_text
 
@@ -317,17 +316,6 @@ def headline(report: Report) -> list[Tile]:
                           f"{duration_text(times[DENSE_ONLY])})"))
     tiles += [Tile("not timed", f"the best dense plan ({plan['outcome']})") for plan in report.plans
               if plan["plan"] == DENSE_ONLY and not plan["median_us"]]
-    single = {name.removesuffix(WHEREVER): median for name, median in times.items()
-              if name.endswith(WHEREVER)}
-    libraries = {algorithm.name: algorithm.vendor for op in OPS.values()
-                 for algorithm in op.algorithms if algorithm.vendor}
-    for kind, names in (("library", single.keys() & libraries),
-                        ("algorithm", single.keys() - libraries)):
-        if names:
-            best = min(names, key=single.__getitem__)
-            tiles.append(Tile(
-                f"{single[best] / time:.2f} x", f"as fast as the best plan of one {kind} wherever "
-                f"it can ({libraries.get(best, best)}, {duration_text(single[best])})"))
     return tiles
 
 

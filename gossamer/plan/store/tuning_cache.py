@@ -28,8 +28,6 @@ from gossamer.plan.store.tuning_file import (
 )
 from gossamer.version import PACKAGE_VERSION
 
-_ByCandidate = dict[CandidateKey, Measurement]
-
 
 def tuning_folder() -> Path:
     """Return the folder of the files of measurements."""
@@ -180,47 +178,22 @@ def _source(op: str, name: str, device: Device) -> str | None:
                  if algorithm.name == name), None)
 
 
-class Results:
-    """Measurements by the problem under which they are stored, and by device.
+class Caches:
+    """The tuning caches of several devices.
 
     cache: the stored measurements of `device`. The measurements of each other device are in another
     file in the same folder.
     """
 
     def __init__(self, cache: TuningCache, device: Device) -> None:
-        self._cache = cache
+        self._folder = cache.path.parent
         self._caches = {device.name: cache}
-        self._known: dict[tuple[Problem, str], _ByCandidate] = {}
 
-    def start(self) -> None:
-        """Start a plan: forgets failed candidates, and candidates that were left out for the
-        previous plan."""
-        for known in self._known.values():
-            for key in [key for key, measured in known.items() if measured.failure]:
-                del known[key]
-
-    def cache_of(self, device: Device) -> TuningCache:
+    def of(self, device: Device) -> TuningCache:
         """Return the cache of a device."""
         if device.name not in self._caches:
-            self._caches[device.name] = TuningCache(device, self._cache.path.parent)
+            self._caches[device.name] = TuningCache(device, self._folder)
         return self._caches[device.name]
-
-    def of(self, problem: Problem, device: Device) -> _ByCandidate:
-        """Return the measurements that this process uses."""
-        return self._known.get((problem, device.name), {})
-
-    def stored(self, problem: Problem, device: Device) -> _ByCandidate:
-        """Return the measurements in the cache. Measurements that this process uses replace
-        measurements of the same candidates."""
-        on_disk = self.cache_of(device).get(problem) or ()
-        return {**{measured.candidate_key: measured for measured in on_disk},
-                **self.of(problem, device)}
-
-    def keep(self, problem: Problem, device: Device, measured: Sequence[Measurement]) -> None:
-        """Make this process use these measurements of a problem's candidates."""
-        if measured:
-            self._known.setdefault((problem, device.name), {}).update(
-                {each.candidate_key: each for each in measured})
 
     def flush(self) -> None:
         """Write the measurements whose writing an interrupt ended."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
 
 from gossamer.device import blas
 from gossamer.device.base import Device
@@ -17,9 +16,9 @@ from gossamer.ops.algorithm import Problem, State
 from gossamer.plan.candidate import BuildCost
 from gossamer.plan.program import Layer, build
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
-from gossamer.plan.tune.layer_times import Attempt
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import BUILDING, REFERENCE, WAITING, TuningProfile
+from gossamer.plan.tune.rows import Row
 from gossamer.plan.tune.workers import BuildWorkers
 
 _AT_ONCE, _AHEAD = 1.5, 3.0
@@ -30,8 +29,6 @@ _REFERENCES = 2
 """The most references that are computed at the same time. Each reference takes many short steps in
 Python's interpreter, so that with more threads all references together take longer, and the thread
 that times candidates has to wait for the interpreter."""
-
-_Result = TypeVar("_Result")
 
 BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
 """A candidate that is ready to run, the cost of building it, and its check."""
@@ -54,7 +51,7 @@ class CandidateBuilds:
         self._workers = {} if workers is None else workers
         self._sets: dict[tuple[str, Problem | None], Future[CandidateSet]] = {}
         self._references = threading.Semaphore(_REFERENCES)
-        self._building: dict[Future[BuiltCandidate], Attempt] = {}
+        self._building: dict[Future[BuiltCandidate], Row] = {}
         self._pool: ThreadPoolExecutor | None = None
 
     @contextmanager
@@ -63,8 +60,7 @@ class CandidateBuilds:
         if not self._device.builds_side_by_side:
             yield
             return
-        # one thread more than candidates are built at once: call() need not wait for a build
-        self._pool = ThreadPoolExecutor(math.ceil(_AT_ONCE * processors()) + 1)
+        self._pool = ThreadPoolExecutor(math.ceil(_AT_ONCE * processors()))
         try:
             # references are computed side by side, each by one thread of BLAS
             with blas.limited(1):
@@ -75,8 +71,8 @@ class CandidateBuilds:
             self._pool = None
 
     @property
-    def attempts(self) -> Collection[Attempt]:
-        """The attempts whose candidates are being built, or wait to be measured."""
+    def rows(self) -> Collection[Row]:
+        """The rows whose candidates are being built, or wait to be measured."""
         return self._building.values()
 
     @property
@@ -87,41 +83,34 @@ class CandidateBuilds:
         return (len(self._building) < _AHEAD * processors() and sum(
             not future.done() for future in self._building) < _AT_ONCE * processors())
 
-    def begin(self, attempt: Attempt) -> None:
+    def begin(self, row: Row) -> None:
         """Begin to build a candidate, or build it now where the device does not build side by
         side."""
-        self._building[self.call(self.build, attempt)] = attempt
-
-    def call(self, function: Callable[..., _Result], *arguments: Any) -> Future[_Result]:
-        """Return the future of a call by another thread; the call is made now where the device
-        does not build side by side."""
         if self._pool is not None:
-            return self._pool.submit(function, *arguments)
-        future: Future[_Result] = Future()
+            self._building[self._pool.submit(self.build, row)] = row
+            return
+        future: Future[BuiltCandidate] = Future()
         try:
-            future.set_result(function(*arguments))
+            future.set_result(self.build(row))
         except Exception as error:  # as in a pool, the caller of result() gets any error
             future.set_exception(error)
-        return future
+        self._building[future] = row
 
-    def give_up_optional(self) -> list[Attempt]:
-        """Give up the builds that a plan can do without, and return their attempts."""
-        optional = [future for future, attempt in self._building.items()
-                    if not attempt.is_required]
+    def give_up_optional(self) -> list[Row]:
+        """Give up the builds that a plan can do without, and return their rows."""
+        optional = [future for future, row in self._building.items()
+                    if not row.is_required]
         for future in optional:
             future.cancel()
         return [self._building.pop(future) for future in optional]
 
-    def next_built(self, other: Future[Any] | None = None
-                   ) -> tuple[Attempt, Future[BuiltCandidate]] | None:
-        """Wait until a build has ended, or until another future is done. Return the attempt whose
-        build has ended, with the future of its candidate; None where no build has ended."""
-        futures = [*self._building, *([] if other is None else [other])]
-        if not any(future.done() for future in futures):
+    def next_built(self) -> tuple[Row, Future[BuiltCandidate]]:
+        """Wait until a build has ended, and return its row with the future of the candidate."""
+        if not any(future.done() for future in self._building):
             with self._profile.stage(WAITING):
-                wait(futures, return_when=FIRST_COMPLETED)
-        built = next((future for future in self._building if future.done()), None)
-        return None if built is None else (self._building.pop(built), built)
+                wait(self._building, return_when=FIRST_COMPLETED)
+        built = next(future for future in self._building if future.done())
+        return self._building.pop(built), built
 
     def set_of(self, layer: Layer) -> CandidateSet:
         """Return the inputs and expected outputs of a layer, which the first caller makes. The
@@ -137,25 +126,25 @@ class CandidateBuilds:
                 made.set_exception(error)
         return known.result()
 
-    def build(self, attempt: Attempt) -> BuiltCandidate:
-        """Return an attempt's candidate ready to run, the cost of building it, and its check."""
+    def build(self, row: Row) -> BuiltCandidate:
+        """Return a row's candidate ready to run, the cost of building it, and its check."""
         built = None
-        layer, is_vendor = attempt.group.layer, bool(attempt.algorithm.vendor)
+        layer, is_vendor = row.group.layer, bool(row.algorithm.vendor)
         # builds share packed forms of the weights as long as one of them holds the weights
         weights = layer.weights_on(self._device)
         workers = self._workers.get(is_vendor)
-        if workers is not None and (is_vendor or not attempt.algorithm.dense):
+        if workers is not None and (is_vendor or not row.algorithm.dense):
             with suppress(NoProcessError):
-                built = workers.build(attempt.algorithm, attempt.group.problem, attempt.variant,
+                built = workers.build(row.algorithm, row.group.problem, row.variant,
                                       weights).result()
         try:
             # a build mostly waits for compilers, while another thread may compute the reference
             # that set_of() returns below
             with self._profile.stage(BUILDING):
-                prepared = build(attempt.algorithm, weights, layer.problem, attempt.variant,
+                prepared = build(row.algorithm, weights, layer.problem, row.variant,
                                  self._device, built)
         finally:
             # the thread that times candidates needs the set even where the build failed
             candidates = self.set_of(layer)
         with self._profile.stage(BUILDING):
-            return *prepared, candidates.build_check(attempt.algorithm, attempt.variant)
+            return *prepared, candidates.build_check(row.algorithm, row.variant)

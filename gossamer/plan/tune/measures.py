@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
@@ -15,9 +15,6 @@ from gossamer.plan.program import Layer
 
 Chosen = tuple[Layer, Candidate, Device]
 """A layer, the candidate that is to compute it, and the device of the candidate."""
-_DENSITIES = 10
-"""Number of equal steps from density 0 to 1; layers whose densities round to the same step are
-alike."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +60,8 @@ def without_zeros(problem: Problem) -> Problem:
         facts=info.facts, scaled_signs=info.scaled_signs))
 
 
-def similar_shape(problem: Problem) -> Hashable | None:
-    """Return a value that is equal for the problems of layers of similar shape: with the same
-    shapes and the same density, rounded to a tenth. Return None where no weight is zero."""
+def similar_shape(problem: Problem) -> Problem | None:
+    """Return a problem that is equal for problems that differ only in which of their weights are
+    zero; None for a problem that does not say which."""
     info: WeightsInfo | None = getattr(problem, "weights_info", None)
-    if info is None or not info.mask_hash:
-        return None
-    return without_zeros(problem), round(info.density * _DENSITIES)
+    return None if info is None or not info.mask_hash else without_zeros(problem)

@@ -143,19 +143,10 @@ class Examples:
         if array.shape[1:] != spec.shape[1:]:
             return self._uploaded(pack(np.resize(array, spec.shape), spec))
         few = pack(array, spec.first(len(array)))
-        if not spec.format.images_are_apart:
-            images = np.arange(spec.shape[0]) % len(array)
-            return self._uploaded(np.take(few, images, AXES[spec.layout].index(0)))
-        if few.nbytes % self._device.alignment:
+        if spec.format.images_are_apart:
             return self._uploaded(np.resize(few, (spec.shape[0], *few.shape[1:])))
-        target = self.with_room(lambda: self._device.empty(spec.nbytes, "a candidate's input"))
-        self._device.write(target.view(0, few.nbytes), few)
-        written = few.nbytes
-        while written < spec.nbytes:
-            more = min(written, spec.nbytes - written)
-            self._device.copy(target.view(written, more), target.view(0, more), more)
-            written += more
-        return target
+        images = np.arange(spec.shape[0]) % len(array)
+        return self._uploaded(np.take(few, images, AXES[spec.layout].index(0)))
 
     def forget(self) -> None:
         """Free the inputs on the device, which may have been overwritten."""

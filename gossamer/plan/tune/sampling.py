@@ -19,10 +19,9 @@ from gossamer.ops.algorithm import State
 from gossamer.plan.candidate import BuildCost, Measurement
 from gossamer.plan.tune.build import BuiltCandidate, CandidateBuilds
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
-from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import CHECKING, TIMING, TuningProfile
-from gossamer.plan.tune.ranking import Ranking
+from gossamer.plan.tune.rows import NEAR, Group, Row
 
 _SAMPLE_US, _BUDGET_US = 200.0, 2.5e5
 """Microseconds of one sample, and the most microseconds of all samples of a group's candidates."""
@@ -52,7 +51,7 @@ class _Ready:
     first_us: the time of the first sample in microseconds.
     """
 
-    attempt: Attempt
+    row: Row
     work: Work
     task: PreparedTask
     error: float
@@ -68,54 +67,52 @@ class Sampler:
     timings: a list to which the samples of each candidate that is near the best are added.
     """
 
-    def __init__(self, device: Device, memory: CandidateMemory, ranking: Ranking,
-                 builds: CandidateBuilds, samples: int, profile: TuningProfile,
-                 timings: list[Timing]) -> None:
+    def __init__(self, device: Device, memory: CandidateMemory, builds: CandidateBuilds,
+                 samples: int, profile: TuningProfile, timings: list[Timing]) -> None:
         self._device = device
         self._memory = memory
-        self._ranking = ranking
         self._builds = builds
         self._samples = samples
         self._profile = profile
         self._timings = timings
-        self._ready: dict[CandidateGroup, list[_Ready]] = {}
+        self._ready: dict[Group, list[_Ready]] = {}
 
     def sample_left(self) -> None:
         """Take all samples of the candidates that are near the best."""
         for group in list(self._ready):
             self._sample(group)
 
-    def try_(self, attempt: Attempt, built: Future[BuiltCandidate]) -> None:
+    def try_(self, row: Row, built: Future[BuiltCandidate]) -> None:
         """Check a candidate and take the first sample of its time."""
-        candidates = self._builds.set_of(attempt.group.layer)
+        candidates = self._builds.set_of(row.group.layer)
         try:
             try:
-                ready = self._timed_once(attempt, candidates, *built.result())
+                ready = self._timed_once(row, candidates, *built.result())
             except (OutOfMemoryError, MemoryError):
                 # candidates that wait to be timed again are timed now, and their memory is freed
                 self._sample_all()
-                ready = self._timed_once(attempt, candidates, *self._builds.build(attempt))
+                ready = self._timed_once(row, candidates, *self._builds.build(row))
         except Exception as failure:  # a candidate may fail in any way; its failure is reported
-            self._fail(attempt, candidates, failure)
+            self._fail(row, candidates, failure)
             return
         once = Timing(ready.first_us, ready.first_us, ready.first_us, 1)
-        is_near = ready.first_us <= NEAR * self._ranking.bound(attempt)
+        is_near = ready.first_us <= NEAR * row.group.limit_us(row)
         # a candidate near the best counts as sampled once: an interrupt may come before its other
         # samples
-        attempt.measured = _measured(ready, once, candidates, 1 if is_near else self._samples)
-        self._ranking.learn(attempt)
+        row.measured = _measured(ready, once, candidates, 1 if is_near else self._samples)
+        row.group.update()
         if is_near:
-            self._ready.setdefault(attempt.group, []).append(ready)
+            self._ready.setdefault(row.group, []).append(ready)
 
-    def _timed_once(self, attempt: Attempt, candidates: CandidateSet, state: State,
+    def _timed_once(self, row: Row, candidates: CandidateSet, state: State,
                     cost: BuildCost, check: BuiltCheck) -> _Ready:
         with self._profile.stage(CHECKING):
-            work, error = candidates.checked(attempt.algorithm, attempt.variant, state, check)
+            work, error = candidates.checked(row.algorithm, row.variant, state, check)
         with self._profile.stage(TIMING):
-            task, first_us = self._first_sample(attempt, work)
-        return _Ready(attempt, work, task, error, cost, first_us)
+            task, first_us = self._first_sample(row, work)
+        return _Ready(row, work, task, error, cost, first_us)
 
-    def _first_sample(self, attempt: Attempt, work: Work) -> tuple[PreparedTask, float]:
+    def _first_sample(self, row: Row, work: Work) -> tuple[PreparedTask, float]:
         """Return a candidate as a task, with the microseconds of its first sample. A candidate
         that takes long has one execution as its sample, or the shorter of two executions where
         other processes may have disturbed the first execution."""
@@ -124,7 +121,7 @@ class Sampler:
                    else partial(device.time, work))
         once = execute()
         launch_us = _GRAPH_US if device.limits.graph else _LAUNCH_US
-        most_us = min(_HOPELESS * (self._ranking.bound(attempt) + launch_us), _LONG_US)
+        most_us = min(_HOPELESS * (row.group.limit_us(row) + launch_us), _LONG_US)
         if most_us < once <= _REPEATED_US:
             # the work of another process may have delayed the first execution
             once = min(once, execute())
@@ -136,15 +133,15 @@ class Sampler:
             raise timing
         return task, timing.median_us
 
-    def _fail(self, attempt: Attempt, candidates: CandidateSet, failure: Exception) -> None:
-        attempt.measured = candidates.failed(attempt.algorithm, attempt.variant, failure)
-        attempt.may_differ = isinstance(
+    def _fail(self, row: Row, candidates: CandidateSet, failure: Exception) -> None:
+        row.measured = candidates.failed(row.algorithm, row.variant, failure)
+        row.may_differ = isinstance(
             failure, (OutOfMemoryError, MemoryError, ProcessEndedError, CompilerEndedError))
-        attempt.group.update()
+        row.group.update()
         if isinstance(failure, DeviceLostError):
             # the failure is stored, so that the next process does not try the candidate
-            raise DeviceLostError(f"{failure}; {attempt.algorithm.name} was tried for layer "
-                                  f"{attempt.group.layer.name!r}") from failure
+            raise DeviceLostError(f"{failure}; {row.algorithm.name} was tried for layer "
+                                  f"{row.group.layer.name!r}") from failure
 
     def _sample_all(self) -> None:
         """Take all samples of the candidates that are kept, and free their memory."""
@@ -152,15 +149,15 @@ class Sampler:
         self._memory.release()
         gc.collect()
 
-    def _sample(self, group: CandidateGroup) -> None:
+    def _sample(self, group: Group) -> None:
         """Take the samples of a group's candidates that are near the best known times."""
         candidates = self._builds.set_of(group.layer)
         near = []
         for ready in self._ready.pop(group):
-            if ready.first_us <= NEAR * self._ranking.bound(ready.attempt):
+            if ready.first_us <= NEAR * ready.row.group.limit_us(ready.row):
                 near.append(ready)
-            elif ready.attempt.measured is not None:
-                ready.attempt.measured = replace(ready.attempt.measured, samples=self._samples)
+            elif ready.row.measured is not None:
+                ready.row.measured = replace(ready.row.measured, samples=self._samples)
         with self._profile.stage(TIMING):
             timings = sampled([ready.task for ready in near], self._samples, _BUDGET_US)
             for ready, timing in zip(near, timings, strict=True):
@@ -177,30 +174,30 @@ class Sampler:
         sampling ended.
         """
         if isinstance(timing, Exception):
-            self._fail(ready.attempt, candidates, timing)
+            self._fail(ready.row, candidates, timing)
             return
         self._timings.append(timing)
-        ready.attempt.measured = _measured(ready, timing, candidates, self._samples)
+        ready.row.measured = _measured(ready, timing, candidates, self._samples)
 
     def _measure_cold(self, candidates: CandidateSet, ready: _Ready) -> None:
         """Add the time with cold caches to the measurement of a candidate that is about as fast as
         the best candidate, if memory to fill the caches is free."""
-        attempt = ready.attempt
-        if (attempt.measured is None or attempt.time_us is None
-                or attempt.time_us > _BEST * self._ranking.bound(attempt)):
+        row = ready.row
+        if (row.measured is None or row.time_us is None
+                or row.time_us > _BEST * row.group.limit_us(row)):
             return
         try:
             cold_us = candidates.cold(ready.work)
         except OutOfMemoryError:
             return
         except Exception as failure:
-            self._fail(attempt, candidates, failure)
+            self._fail(row, candidates, failure)
             return
-        attempt.measured = replace(attempt.measured, cold_us=cold_us)
+        row.measured = replace(row.measured, cold_us=cold_us)
 
 
 def _measured(ready: _Ready, timing: Timing, candidates: CandidateSet,
               samples: int) -> Measurement:
     # samples is the number that was asked for, though a slow candidate has fewer
-    return Measurement.of(ready.attempt.algorithm, ready.attempt.variant, timing, ready.build,
+    return Measurement.of(ready.row.algorithm, ready.row.variant, timing, ready.build,
                           error=ready.error, weights=candidates.digest, samples=samples)

@@ -1,43 +1,51 @@
-"""The search for the fastest candidates of layers on one device.
+"""The search for the fastest candidates of layers on one device, in rounds.
 
-The candidates are ranked by the time that each candidate is expected to save, built ahead, checked
-and sampled once. Candidates within 15% of the best time are sampled again. Some candidates wait
-until other candidates are measured, since the results may show that the waiting candidates are of
-no use.
+The first round measures, for each problem and algorithm, the configs that are expected to be the
+fastest. Each further round measures the candidates that a plan would take if they took the time
+that is expected of them. A candidate is left out by its bound, by what is expected of it, or
+because measuring has ended.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 from gossamer.device.base import Device
+from gossamer.io.text import duration_text
 from gossamer.measure import Timing
-from gossamer.ops.algorithm import PRECISIONS, Problem
-from gossamer.plan.candidate import Measurement, candidate_key
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem
+from gossamer.plan.candidate import Candidate, Measurement, candidate_key
 from gossamer.plan.program import Layer, responsive
-from gossamer.plan.store.tuning_cache import Results
-from gossamer.plan.tune.build import BuiltCandidate, CandidateBuilds
-from gossamer.plan.tune.cost import Estimates
-from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
+from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.tune.build import CandidateBuilds
+from gossamer.plan.tune.cost import LEAST_SHARE, model_us
 from gossamer.plan.tune.measures import MeasurementRequest, similar_shape, timed_problem
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import LISTING, STORING, TuningProfile
-from gossamer.plan.tune.ranking import ENDED, Ranking, Skip
+from gossamer.plan.tune.rows import NEAR, NOT_TRIED, Group, LayerTimes, Row
 from gossamer.plan.tune.sampling import Sampler
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.workers import WorkerPools
 
-_NOT_TRIED = "not tried: "
-"""The beginning of the reason that reports state for a candidate that was left out."""
+ENDED = "measuring was ended before"
+"""The reason for candidates that a spent budget or an interrupt leaves out."""
+_LEAST_SHARE_OF_CONFIGS, _LEAST_SHARE_OF_PROBLEMS = 0.5, 0.75
+"""A row is expected to take at least these shares of the time that follows from the model and from
+the times of its algorithm: for the same problem with other configs, and for other problems. The
+last config of a library may take half the time of its first one."""
+_FEW = 3
+"""From this number of problems on, the times of an algorithm say something about other problems."""
 _STORE_SECONDS = 5.0
 """Seconds after which a search stores its measurements so far: a process that is killed loses only
 the measurements of these seconds."""
+
+Promising = Callable[[], Iterable[tuple[Layer, Candidate]]]
+"""A function that returns the candidates without a time that a plan would take by the times that
+are known and expected, each with its layer."""
 
 
 @dataclass(frozen=True)
@@ -65,252 +73,251 @@ class Search:
 
     key: identifies the candidates and the effort of the search. Candidates that one search left out
     are left out by later searches with the same key, too.
+    groups: the rows that this process knows, by their problem; the search adds to them.
     required_first: whether to begin with the candidates that a plan without measurements takes.
     is_over: returns whether measuring is to end as soon as each layer has a time.
-    begun: called with attempts before they join the ranking.
-    progress: called after each attempt.
+    begun: called with the rows of a round before they are measured.
+    progress: called after each candidate.
     timings: a list to which the samples of candidates near the best are added.
     """
 
-    def __init__(self, device: Device, space: Space, key: str, results: Results,
-                 estimates: Estimates, memory: CandidateMemory, workers: WorkerPools | None,
-                 profile: TuningProfile, timings: list[Timing], *, required_first: bool,
-                 is_over: Callable[[], bool] = lambda: False,
-                 begun: Callable[[Sequence[Attempt]], None] = lambda attempts: None,
+    def __init__(self, device: Device, space: Space, key: str, cache: TuningCache,
+                 groups: dict[Problem, Group], memory: CandidateMemory,
+                 workers: WorkerPools | None, profile: TuningProfile, timings: list[Timing], *,
+                 required_first: bool, is_over: Callable[[], bool] = lambda: False,
+                 begun: Callable[[Sequence[Row]], None] = lambda rows: None,
                  progress: Callable[[Progress], None] = lambda progress: None) -> None:
         self.measured = 0
         """Number of candidates that were measured."""
         self.reused = 0
         """Number of candidates whose measurements came from the cache."""
-        self._device, self._space, self._key = device, space, key
-        self._limits = space.limits
-        self._results, self._estimates, self._profile = results, estimates, profile
-        self._is_over, self._begun, self._progress = is_over, begun, progress
-        self._ranking = Ranking(estimates, space.limits, required_first=required_first)
+        self._device, self._space, self._key, self._cache = device, space, key, cache
+        self._limits, self._groups, self._profile = space.limits, groups, profile
+        self._required_first, self._is_over = required_first, is_over
+        self._begun, self._progress = begun, progress
         self._builds = CandidateBuilds(
             device, memory, profile, None if workers is None else workers.pools)
-        self._sampler = Sampler(device, memory, self._ranking, self._builds, space.limits.samples,
-                                profile, timings)
-        self._requests: list[MeasurementRequest] = []
-        self._groups: dict[Problem, CandidateGroup] = {}
+        self._sampler = Sampler(device, memory, self._builds, space.limits.samples, profile,
+                                timings)
         self._times: dict[tuple[str, Problem], LayerTimes] = {}
         """The times by a layer's name and problem: conversions of one value to the same format have
         the same name, whatever format they convert from."""
-        self._attempts: list[Attempt] = []
-        """The attempts for candidates without a stored measurement that suffices."""
-        self._alike: dict[object, CandidateGroup] = {}
-        """For layers that are alike, the group of the first such layer, by the result of
-        similar_shape()."""
-        self._later: list[Attempt] = []
-        """The attempts that wait until the other attempts are measured."""
+        self._own: dict[Row, None] = {}
+        """The rows that were requested of this search."""
+        self._ratios: dict[tuple[Algorithm, str], dict[Group, float]] = {}
+        """For each algorithm and precision the least ratio of a time to the model's time, by
+        group."""
+        self._written: dict[Row, Measurement] = {}
+        """The measurements that this search has stored."""
+        self._joined: set[Group] = set()
+        self._similar: dict[Problem, Group] = {}
+        """The group of the first layer of each shape whose candidates depend on zeros."""
+        self._begun_count = self._done = 0
         self._start = self._stored = time.monotonic()
 
     @property
     def not_tried(self) -> int:
         """Number of candidates that were left out."""
-        return sum(attempt.measured is not None and attempt.measured.not_tried
-                   for group in self._groups.values() for attempt in group.attempts.values())
+        return sum(row.measured is not None and row.measured.not_tried for row in self._own)
 
-    def run(self, requests: Iterable[Sequence[MeasurementRequest]],
-            others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:
+    def run(self, lists: Iterable[Sequence[MeasurementRequest]],
+            promising: Promising | None = None) -> None:
         """Measure the requested candidates. The results are stored, also where an interrupt ends
         the search.
 
-        requests: lists of requests, which may be empty. Where the device builds side by side,
-        candidates are built while the next list is made.
-        others: called for further requests while candidates are measured, by another thread where
-        the device builds side by side.
+        lists: lists of requests; the first round of one list is measured before the next list is
+        made.
+        promising: chooses the candidates of the further rounds; by default each layer takes the
+        candidate that is expected to be the fastest.
         """
         # within current(), no call needs to ask the driver which context is current
         current = (self._device.current() if self._device.runs_cuda_libraries else nullcontext())
         try:
             with responsive(), current, self._builds.started():
-                for known in requests:
-                    if known:
-                        self._add(known)
-                    if self._device.builds_side_by_side:
-                        self._begin()
-                listed = self._builds.call(others)
-                self._measure(listed)
-                self._add(listed.result())
-                self._measure()
-                self._rank(self._later)
-                self._measure()
+                for requests in lists:
+                    with self._profile.stage(LISTING):
+                        rows = self._first(self._listed(requests))
+                    self._measure(rows)
+                for _ in range(self._limits.rounds):
+                    if self._is_over():
+                        break
+                    if not (rows := list(self._rows_of((promising or self._cheapest)()))):
+                        break
+                    self._measure(rows)
                 self._sampler.sample_left()
                 while instead := self._required_instead():
-                    self._ranking.extend(instead)
-                    self._measure()
+                    self._measure(instead)
                     self._sampler.sample_left()
+                self._leave_out_rest()
         finally:
             self._store()
 
-    def _measure(self, listed: Future[Any] | None = None) -> None:
-        """Measure candidates until a future is done; without a future, until no candidate is
-        left in the ranking."""
-        while listed is None or not listed.done():
+    def _measure(self, rows: Sequence[Row]) -> None:
+        """Measure rows, but for those that turn out to be of no use meanwhile."""
+        rows = [*rows, *self._to_compare(rows)]
+        self._begun_count += len(rows)
+        self._begun(rows)
+        waiting = iter(rows)
+        while True:
             if self._is_over():
                 # builds that the plan can do without are given up
-                for attempt in self._builds.give_up_optional():
-                    self._leave_out(attempt, ENDED)
-            self._begin()
-            if listed is None and not self._builds.attempts:
+                for row in self._builds.give_up_optional():
+                    self._leave_out(row, ENDED, is_final=False)
+            while self._builds.has_room and (following := next(waiting, None)) is not None:
+                if not self._is_useless(following):
+                    self._builds.begin(following)
+            if not self._builds.rows:
                 return
-            if (built := self._builds.next_built(listed)) is not None:
-                self._try(*built)
+            ready, built = self._builds.next_built()
+            if not self._is_useless(ready):
+                self._sampler.try_(ready, built)
+                self._learn(ready)
+                self.measured += 1
+                self._done += 1
+            if time.monotonic() - self._stored > _STORE_SECONDS:
+                self._store()
+            self._report()
 
-    def _begin(self) -> None:
-        """Begin to build as many candidates as is of use."""
-        while self._builds.has_room and (
-                taken := self._ranking.pop(self._is_over())):
-            attempt, skip = taken
-            if skip is None:
-                self._builds.begin(attempt)
+    def _is_useless(self, row: Row) -> bool:
+        """Leave out a row, and return True, where measuring has ended or by its bound."""
+        if row.is_required and (self._required_first or self._is_over()):
+            return False
+        if self._is_over():
+            self._leave_out(row, ENDED, is_final=False)
+            return True
+        least_us, limit_us = self._least_us(row), row.group.limit_us(row)
+        if self._limits.everything or least_us < limit_us:
+            return False
+        self._leave_out(row, f"at least {duration_text(least_us)} expected against "
+                             f"{duration_text(limit_us)}")
+        return True
+
+    def _least_us(self, row: Row) -> float:
+        """Return the least time that a row can be expected to take, by the times of its algorithm
+        for the same problem, else for other problems, else by the model alone."""
+        ratio = row.group.ratio(row.algorithm)
+        if ratio is not None:
+            return _LEAST_SHARE_OF_CONFIGS * ratio * row.model_us if ratio < math.inf else 0.0
+        others = self._ratios.get((row.algorithm, row.variant.precision), {})
+        if len(others) >= _FEW:
+            return _LEAST_SHARE_OF_PROBLEMS * min(others.values()) * row.model_us
+        return LEAST_SHARE * row.model_us
+
+    def _learn(self, row: Row) -> None:
+        if row.time_us is not None:
+            known = self._ratios.setdefault((row.algorithm, row.variant.precision), {})
+            ratio = max(row.time_us, 1e-3) / row.model_us
+            known[row.group] = min(ratio, known.get(row.group, math.inf))
+
+    def _leave_out(self, row: Row, reason: str, *, is_final: bool = True) -> None:
+        row.measured = Measurement.of(row.algorithm, row.variant, not_tried=True,
+                                      failure=f"{NOT_TRIED}: {reason}", search=self._key)
+        row.may_differ = not is_final
+        self._done += 1
+
+    def _leave_out_rest(self) -> None:
+        """Leave out the rows that no round has measured."""
+        for row in [row for row in self._own if row.is_open]:
+            expected_us, limit_us = row.group.expected_us(row), row.group.limit_us(row)
+            if self._is_over():
+                self._leave_out(row, ENDED, is_final=False)
+            elif expected_us == math.inf:
+                self._leave_out(row, "no first config works")
+            elif expected_us < limit_us:
+                self._leave_out(row, "the plan would gain nothing by the time that is expected of "
+                                     "it")
             else:
-                self._leave_out(attempt, skip)
+                self._leave_out(row, f"about {duration_text(expected_us)} expected against "
+                                     f"{duration_text(limit_us)}")
 
-    def _leave_out(self, attempt: Attempt, skip: Skip) -> None:
-        attempt.measured = Measurement.of(attempt.algorithm, attempt.variant, not_tried=True,
-                                          failure=_NOT_TRIED + skip.reason, search=self._key)
-        attempt.may_differ = not skip.is_final
+    def _cheapest(self) -> Iterator[tuple[Layer, Candidate]]:
+        """Yield, for each group, the row without a time that is expected to be the fastest of all
+        rows."""
+        best: dict[Group, Row] = {}
+        for row in self._own:
+            if row.is_open and row.group.expected_us(row) < (
+                    row.group.expected_us(best[row.group]) if row.group in best
+                    else max(times.best_us for times in row.group.layers)):
+                best[row.group] = row
+        for group, row in best.items():
+            yield group.layer, Candidate(row.algorithm, row.variant, row.unmeasured)
 
-    def _try(self, attempt: Attempt, built: Future[BuiltCandidate]) -> None:
-        """Measure a candidate that is built, unless times measured meanwhile show that it is
-        useless."""
-        if (skip := self._ranking.skip(attempt)) is not None:
-            self._leave_out(attempt, skip)
-        else:
-            self._sampler.try_(attempt, built)
-            self.measured += 1
-        if time.monotonic() - self._stored > _STORE_SECONDS:
-            self._store()
-        self._report()
+    def _rows_of(self, candidates: Iterable[tuple[Layer, Candidate]]) -> dict[Row, None]:
+        found: dict[Row, None] = {}
+        for layer, candidate in candidates:
+            group = self._groups[timed_problem(layer.problem, candidate.algorithm)]
+            row = group.rows[candidate.measured.candidate_key]
+            if row.is_open:
+                found[row] = None
+        return found
 
     def _report(self) -> None:
         # fusions are not counted, because their layers are counted
         layers = [times for times in self._times.values() if not times.parts]
         known = [times.best_us for times in layers if times.best]
-        most, left = len(self._attempts), len(self._ranking)
+        most, done = self._begun_count, min(self._done, self._begun_count)
         spent = time.monotonic() - self._start
-        self._progress(Progress(len(layers), len(known), sum(known), most, most - left,
-                                spent * left / max(1, most - left)))
+        self._progress(Progress(len(layers), len(known), sum(known), most, done,
+                                spent * (most - done) / max(1, done)))
 
-    def _add(self, requests: Sequence[MeasurementRequest]) -> None:
-        """Add requests to the ranking. Three kinds of candidates wait until all other candidates
-        are measured: candidates with configs beyond the effort's first configs, candidates of
-        layers that are like an earlier layer, and candidates of fusions within larger fusions."""
-        with self._profile.stage(LISTING):
-            new = self._listed(requests)
-            self._relate()
-        attempts = [attempt for group, of_group in new.items()
-                    for attempt in self._missing(group, of_group)]
-        first: list[Attempt] = []
-        for attempt in attempts:
-            waits = attempt.is_more or attempt.group.alike is not None or all(
-                times.parts and times.covered_by for times in attempt.group.layers)
-            (self._later if waits else first).append(attempt)
-        self._rank(first)
-
-    def _rank(self, attempts: Sequence[Attempt]) -> None:
-        """Add attempts to the ranking."""
-        self._attempts += attempts
-        self._begun(attempts)
-        self._ranking.extend(attempts)
-
-    def _listed(self, requests: Iterable[MeasurementRequest]
-                ) -> dict[CandidateGroup, list[Attempt]]:
-        """Return an attempt for each candidate that was not requested before, by the group of
-        candidates that share measurements."""
-        new: dict[CandidateGroup, list[Attempt]] = {}
+    def _listed(self, requests: Iterable[MeasurementRequest]) -> dict[Row, None]:
+        """Return the rows that were not requested before. Rows with a stored measurement that
+        suffices get it."""
+        new: dict[Row, None] = {}
         for request in requests:
-            self._requests.append(request)
-            problem, is_first = request.problem, not request.layer.covers
-            times = self._times.setdefault((request.layer.name, problem), LayerTimes(
-                request.layer.name, keeps_precisions=self._space.keeps_precisions))
+            problem, layer = request.problem, request.layer
+            times = self._times.setdefault((layer.name, problem), LayerTimes(
+                layer.name, keeps_precisions=self._space.keeps_precisions))
+            is_first = not layer.covers
             for algorithm in request.algorithms:
                 timed = timed_problem(problem, algorithm)
-                first_configs = self._space.limits.configs_of(algorithm)
-                configs: set[object] = set()
+                group = self._groups.setdefault(timed, Group(timed, layer, self._device))
+                if group not in self._joined:
+                    # the layers of earlier searches have nothing to do with this one
+                    self._joined.add(group)
+                    group.layers.clear()
+                    if (shape := similar_shape(timed)) is not None:
+                        first_such = self._similar.setdefault(shape, group)
+                        group.similar = None if first_such is group else first_such
+                group.join(times)
                 for variant in self._space.buildable(algorithm, problem, self._device):
-                    configs.add(variant.config)
-                    group = self._groups.setdefault(
-                        timed, CandidateGroup(timed, request.layer))
-                    group.join(times)
                     key = candidate_key(algorithm, variant)
-                    if key not in group.attempts:
-                        attempt = Attempt(
-                            group, algorithm, variant,
-                            self._estimates.model_us(algorithm, timed, variant),
-                            is_more=first_configs is not None and len(configs) > first_configs,
-                            kernels=algorithm.kernel_sources(timed, variant, self._device))
-                        group.add(attempt)
-                        new.setdefault(group, []).append(attempt)
-                    if is_first and (variant.precision == "fp32" or request.layer.inserted):
+                    if key not in group.rows:
+                        group.rows[key] = Row(group, algorithm, variant, model_us(
+                            algorithm, timed, variant, self._device))
+                    row = group.rows[key]
+                    if is_first and (variant.precision == "fp32" or layer.inserted):
                         # the plan without measurements takes this candidate
-                        group.attempts[key].is_required = True
-                        is_first = False
+                        row.is_required, is_first = True, False
+                    if row not in self._own:
+                        self._own[row] = new[row] = None
+            if layer.covers:
+                own = {times.name: times for times in self._times.values()}
+                if all(name in own for name in layer.covers):
+                    times.parts = [own[name] for name in layer.covers]
+        for group in {row.group: None for row in new}:
+            self._reuse(group)
         return new
 
-    def _relate(self) -> None:
-        """Set the fields of LayerTimes that depend on other layers: is_inner, parts,
-        covered_by."""
-        inner = self._space.inner(self._requests, self._device)
-        layers = {request.layer.name: request.layer for request in self._requests}
-        times_of = {name: times for (name, _), times in self._times.items()}
-        covering: dict[str, list[Layer]] = {}
-        for name, layer in layers.items():
-            if layer.covers and all(part in times_of for part in layer.covers):
-                times_of[name].parts = [times_of[part] for part in layer.covers]
-                for part in layer.covers:
-                    covering.setdefault(part, []).append(layer)
-        for (name, _), times in self._times.items():
-            times.is_inner = name in inner
-            own = set(layers[name].computes)
-            times.covered_by = [times_of[fusion.name]
-                                for fusion in covering.get(layers[name].computes[0], ())
-                                if own < set(fusion.covers)]
-            times.bounds.clear()
-
-    def _missing(self, group: CandidateGroup, attempts: Sequence[Attempt]) -> list[Attempt]:
-        """Return the attempts of a group that have to be measured. The other attempts get the
-        measurements that are stored for them."""
-        known = self._results.stored(group.problem, self._device)
-        of_process = self._results.of(group.problem, self._device)
-        missing = []
-        for attempt in attempts:
-            if self._suffices(stored := known.get(attempt.key), group):
-                attempt.measured = stored
-            else:
-                missing.append(attempt)
-        best_us = min((attempt.time_us for attempt in group.attempts.values()
-                       if attempt.time_us is not None), default=math.inf)
-        for attempt in attempts:
-            is_near = attempt.time_us is not None and attempt.time_us <= NEAR * best_us
-            if missing and is_near and attempt.key not in of_process:
-                # times near the best can be compared only if one process measured them
-                attempt.measured = None
-                missing.append(attempt)
-            elif attempt.measured is not None:
-                if not attempt.measured.not_tried and attempt.key not in of_process:
-                    self.reused += 1
-                self._results.keep(group.problem, self._device, [attempt.measured])
-        group.update()
-        if all(spec.size == 0 for spec in group.problem.outputs):
-            for attempt in missing:
-                attempt.measured = Measurement.of(
-                    attempt.algorithm, attempt.variant, Timing(0.0, 0.0, 0.0, self._limits.samples),
+    def _reuse(self, group: Group) -> None:
+        """Give rows their stored measurements. Candidates without outputs take no time."""
+        stored = {each.candidate_key: each for each in self._cache.get(group.problem) or ()}
+        for key, row in group.rows.items():
+            if not row.is_open:
+                continue
+            row.from_disk = False
+            if all(spec.size == 0 for spec in group.problem.outputs):
+                row.measured = Measurement.of(
+                    row.algorithm, row.variant, Timing(0.0, 0.0, 0.0, self._limits.samples),
                     error=0.0, weights=group.layer.digest)
-            return []
-        kind = None if self._limits.everything else similar_shape(group.problem)
-        if kind is not None and missing:
-            first = self._alike.setdefault(kind, group)
-            group.alike = None if first is group else first
-        return missing
+            elif key in stored and self._suffices(stored[key], group):
+                row.measured, row.from_disk = stored[key], True
+                self.reused += not stored[key].not_tried
+        group.update()
 
-    def _suffices(self, stored: Measurement | None, group: CandidateGroup) -> bool:
+    def _suffices(self, stored: Measurement, group: Group) -> bool:
         """Return whether a stored measurement is enough, so that its candidate is not measured
         again."""
-        if stored is None:
-            return False
         if stored.not_tried:
             return stored.search == self._key
         if stored.failure:
@@ -318,41 +325,71 @@ class Search:
             return not (stored.wrong_numbers and stored.weights != group.layer.digest)
         return stored.samples >= self._limits.samples
 
-    def _required_instead(self) -> list[Attempt]:
-        """Return an attempt for each layer without a measured candidate that works: the most
-        precise attempt that is left. This attempt is measured even where measuring was ended, or
-        where the attempt was left out as slow. Fusions need no such attempt, since their layers can
-        be computed alone."""
-        instead: dict[Attempt, None] = {}
+    def _first(self, new: Iterable[Row]) -> list[Row]:
+        """Return the rows of the first round: of each algorithm the configs with the least times
+        by its model, each in the formats with the least time, and one config where builds take
+        long. Layers that differ only in their weights leave the round to the first such layer. The
+        required rows come first where they must."""
+        count: dict[tuple[Group, Algorithm, str], set[object]] = {}
+        first: list[Row] = []
+        for row in sorted(new, key=lambda row: row.model_us):
+            precision = row.variant.precision if self._space.keeps_precisions else ""
+            configs = count.setdefault((row.group, row.algorithm, precision), set())
+            most = 1 if row.variant.build_seconds else self._limits.configs_of(row.algorithm)
+            is_first = self._limits.everything or (
+                row.group.similar is None and row.variant.config not in configs
+                and (most is None or len(configs) < most))
+            if is_first:
+                configs.add(row.variant.config)
+            if row.is_open and (is_first or (row.is_required and self._required_first)):
+                first.append(row)
+        if self._required_first:
+            first.sort(key=lambda row: not row.is_required)
+        return first
+
+    def _to_compare(self, rows: Iterable[Row]) -> list[Row]:
+        """Return the rows near the best, beside which new rows are measured, that another process
+        has measured: only times that one process measured can be compared."""
+        again = []
+        for group in {row.group: None for row in rows}:
+            best_us = min((row.time_us for row in group.rows.values()
+                           if row.time_us is not None), default=0.0)
+            again += [row for row in group.rows.values() if row.from_disk
+                      and row.time_us is not None and row.time_us <= NEAR * best_us]
+        for row in again:
+            row.measured, row.from_disk = None, False
+            self.reused -= 1
+        for group in {row.group: None for row in again}:
+            group.update()
+        return again
+
+    def _required_instead(self) -> list[Row]:
+        """Return a row for each layer without a measured candidate that works: the most precise
+        row that is left. This row is measured even where measuring was ended, or where the row was
+        left out as slow. Fusions need no such row, since their layers can be computed alone."""
+        instead: dict[Row, None] = {}
         for times in self._times.values():
-            if times.best or times.parts:
-                continue
-            own = [attempt for group in times.groups for attempt in group.attempts.values()]
-            left = [attempt for attempt in own
-                    if attempt.measured is None or attempt.measured.not_tried]
-            if left and not any(attempt in instead for attempt in own):
-                instead[min(left, key=lambda attempt: PRECISIONS.index(
-                    attempt.variant.precision))] = None
-        for attempt in instead:
-            attempt.is_required = attempt.is_last = True
-            attempt.measured, attempt.may_differ = None, False
+            left = [row for row in times.rows
+                    if row.measured is None or row.measured.not_tried]
+            if left and not times.best and not times.parts and not any(
+                    row in instead for row in times.rows):
+                instead[min(left, key=lambda row: PRECISIONS.index(
+                    row.variant.precision))] = None
+        for row in instead:
+            row.is_required = True
+            row.measured, row.may_differ = None, False
         return list(instead)
 
     def _store(self) -> None:
         """Store the measurements, and which candidates were left out."""
         self._stored = time.monotonic()
-        fresh: dict[Problem, list[Measurement]] = {}
+        fresh = {row: row.measured for row in self._own
+                 if row.measured is not None and not row.may_differ and not row.from_disk
+                 and row.measured is not self._written.get(row)}
         final: dict[Problem, list[Measurement]] = {}
+        for row, measured in fresh.items():
+            final.setdefault(row.group.problem, []).append(measured)
         with self._profile.stage(STORING):
-            for group in self._groups.values():
-                known = self._results.of(group.problem, self._device)
-                for key, attempt in group.attempts.items():
-                    result = attempt.measured
-                    if result is not None and result != known.get(key):
-                        fresh.setdefault(group.problem, []).append(result)
-                        if not attempt.may_differ:
-                            final.setdefault(group.problem, []).append(result)
-            # written first: what an interrupt of the writing leaves out is fresh for the next call
-            self._results.cache_of(self._device).put(final)
-            for problem, measured in fresh.items():
-                self._results.keep(problem, self._device, measured)
+            # written first: what an interrupt of the writing leaves out is written by the next call
+            self._cache.put(final)
+        self._written.update(fresh)

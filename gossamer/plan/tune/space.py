@@ -12,7 +12,6 @@ from gossamer.ops.host_threads import ALL, Threads, of_threads
 from gossamer.ops.registry import OPS
 from gossamer.plan.policy import Effort, is_change_of_precision, reason_not_allowed
 from gossamer.plan.program import BuiltElsewhere, Layer
-from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.profile import LISTING, TuningProfile
 from gossamer.plan.tune.workers import WorkerPools
 
@@ -42,7 +41,6 @@ class Space:
         self._threads = threads
         self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
-        self._narrow: set[tuple[Problem, str]] = set()
         self.answers: list[Future[BuiltElsewhere]] = []
         """Futures of the answers of vendors' libraries that were asked in other processes. A future
         is done when the library has answered or failed."""
@@ -60,8 +58,6 @@ class Space:
         if not device.builds_side_by_side or not asked:
             return
         with self._profile.stage(LISTING):
-            if not self.limits.everything:
-                self._note_narrow(layers, device)
             if len(asked) < _FEW_LISTED:
                 return
             workers.start(device, {algorithm for algorithm, _ in asked})
@@ -70,45 +66,10 @@ class Space:
                 return
             for algorithm, problem in asked:
                 work = algorithm.listing_ahead(problem, device,
-                                               self._asked_precisions(algorithm, problem, device))
+                                               self._asked_precisions(problem))
                 if work is not None:
                     self.answers.append(processes.do(
                         work, f"the list of {algorithm.name} for {problem.describe()}"))
-
-    def _note_narrow(self, layers: Sequence[Layer], device: Device) -> None:
-        """Note the problems for which the libraries of vendors are asked for float16 candidates
-        only. The layers of these problems stand between layers that compute in float16, where a
-        more precise candidate would be slower and save no conversion."""
-        requests = [MeasurementRequest(layer, [
-            algorithm for algorithm in OPS[layer.op].algorithms
-            if not algorithm.vendor and algorithm.dense
-            and self.refusal_reason(algorithm, layer.problem, device) is None], device)
-            for layer in layers]
-        inner = self.inner(requests, device)
-        wide = {layer.problem for layer in layers if layer.name not in inner}
-        self._narrow.update((layer.problem, device.name) for layer in layers
-                            if layer.problem not in wide)
-
-    def inner(self, requests: Sequence[MeasurementRequest], device: Device) -> set[str]:
-        """Return the names of the layers that can compute in float16 and have only neighbours that
-        can compute in float16, too. The neighbours of a layer are all layers that write its inputs
-        and all layers that read its outputs. Also return the names of all fusions that can compute
-        in float16, whatever their neighbours are."""
-        able = {request.layer.name for request in requests if not self.keeps_precisions and any(
-            variant.precision == "fp16" for algorithm in request.algorithms
-            for variant in self.within_effort(algorithm, request.problem, device))}
-        writers = {name: request.layer.name for request in requests if not request.layer.covers
-                   for name in request.layer.outputs}
-        readers: dict[str, list[str]] = {}
-        for request in requests:
-            for name in () if request.layer.covers else request.layer.inputs:
-                readers.setdefault(name, []).append(request.layer.name)
-        return {request.layer.name for request in requests
-                if request.layer.name in able and (
-                    request.layer.covers
-                    or (all(writers.get(name) in able for name in request.layer.inputs)
-                    and all(able.issuperset(readers.get(name, ("",)))
-                            for name in request.layer.outputs)))}
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         """Return why an algorithm does not support a problem on a device, or has no variant whose
@@ -152,7 +113,7 @@ class Space:
         if is_change_of_precision(problem):
             listed = iter(algorithm.variants(problem, device))
         else:
-            asked = self._asked_precisions(algorithm, problem, device)
+            asked = self._asked_precisions(problem)
             listed = (variant for variant in algorithm.variants_in(problem, device, asked)
                       if variant.precision in self._precisions
                       or variant.is_as_precise_as_float32(problem))
@@ -160,12 +121,8 @@ class Space:
             listed = (variant for variant in listed if variant.precision != "fp16")
         return of_threads(listed, self._threads, device)
 
-    def _asked_precisions(self, algorithm: Algorithm, problem: Problem,
-                          device: Device) -> Sequence[str]:
+    def _asked_precisions(self, problem: Problem) -> Sequence[str]:
         """Return the precisions in which an algorithm is asked for variants."""
-        is_narrow = algorithm.vendor and (problem, device.name) in self._narrow
-        if is_narrow:
-            return ("fp16",)
         # a precision that changes no result is always allowed
         count = max(len(self._precisions), PRECISIONS.index(problem.exact_precision) + 1)
         return PRECISIONS[:count]

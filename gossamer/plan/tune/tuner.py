@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from gossamer.device.base import Device
 from gossamer.measure import Timing, scatter_notice
@@ -17,14 +18,14 @@ from gossamer.plan.candidate import Candidate, Measurement, candidate_key, count
 from gossamer.plan.policy import EFFORTS, reason_build_too_long
 from gossamer.plan.program import Layer
 from gossamer.plan.store.keys import problem_key
-from gossamer.plan.store.tuning_cache import Results, TuningCache
-from gossamer.plan.tune.cost import Estimates
-from gossamer.plan.tune.layer_times import Attempt
+from gossamer.plan.store.tuning_cache import Caches, TuningCache
+from gossamer.plan.tune.cost import LEAST_SHARE, conversion_us
 from gossamer.plan.tune.measures import Chosen, MeasurementRequest, timed_problem
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rates import know_rates
-from gossamer.plan.tune.search import Progress, Search
+from gossamer.plan.tune.rows import Group, Row
+from gossamer.plan.tune.search import Progress, Promising, Search
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.verification import Verification
 from gossamer.plan.tune.workers import WorkerPools
@@ -63,8 +64,7 @@ class Tuner:
         self.effort = effort
         self.limits = EFFORTS[effort]
         if all_vendor_configs:
-            self.limits = replace(self.limits, vendor_configs=None, more_configs=None,
-                                  everything=True)
+            self.limits = replace(self.limits, vendor_configs=None, everything=True)
         self.precision = precision
         self.precisions = PRECISIONS[:PRECISIONS.index(precision) + 1]
         self.cache = TuningCache(device) if cache is None else cache
@@ -84,17 +84,22 @@ class Tuner:
                            keeps_precisions=keeps_precisions, threads=threads)
         """The candidates that layers have."""
         self._memories: dict[str, CandidateMemory] = {}
-        self._estimates: dict[str, Estimates] = {}
+        self._groups: dict[str, dict[Problem, Group]] = {}
+        """The rows that this process knows, by the device's name and by their problem."""
         self._workers = WorkerPools()
         self._knows_rates = False
         self._note = note
-        self._results = Results(self.cache, device)
-        self._verification = Verification(self._results, self.profile, self._memory_of)
+        self._caches = Caches(self.cache, device)
+        self._verification = Verification(self._caches, self.profile, self._memory_of)
 
     def start(self) -> None:
         """Start a plan, and the time of its budget. Forgets which candidates were left out for the
         previous plan: candidates that the fusions of that plan made useless may be of use now."""
-        self._results.start()
+        for groups in self._groups.values():
+            for group in groups.values():
+                for row in group.rows.values():
+                    if row.measured is not None and row.measured.failure:
+                        row.measured = None
         if self._budget_s is not None:
             self._deadline = time.monotonic() + self._budget_s - min(
                 _RESERVED * self._budget_s, _RESERVED_S)
@@ -113,7 +118,7 @@ class Tuner:
     def notices(self) -> list[str]:
         """Sentences for the user about the files of measurements, and about the conditions under
         which new measurements were made."""
-        notices = self._results.notices
+        notices = self._caches.notices
         if len(self._timings) >= _FEW_TIMINGS and (
                 scattered := scatter_notice(self._timings, self.device)):
             notices.append(scattered)
@@ -121,12 +126,11 @@ class Tuner:
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 device: Device) -> list[Candidate]:
-        """Return the algorithms' candidates within the effort, in order of preference. Candidates
-        that would take too long to build, or were not tried, are returned as excluded
-        candidates."""
+        """Measure the algorithms' candidates within the effort, and return them as candidates()
+        does."""
         request = MeasurementRequest(layer, algorithms, device)
         self.measure_all([request])
-        return self._candidates(request)
+        return self.candidates(request)
 
     def ask(self, layers: Sequence[Layer], device: Device) -> None:
         """Begin to ask vendors' libraries, in other processes, which variants they have for
@@ -147,82 +151,86 @@ class Tuner:
                      for request in of_device]
             self._search(of_device[0].device, [of_device], json.dumps(scope))
 
-    def measure_network(self, requests: Iterable[Sequence[MeasurementRequest]],
-                        others: Callable[[], Sequence[MeasurementRequest]], scope: str) -> None:
+    def measure_network(self, lists: Iterable[Sequence[MeasurementRequest]], scope: str,
+                        promising: Promising) -> None:
         """Measure the candidates of a network's layers and fusions on the device together.
 
-        requests: the first requests, as in Search.run().
-        others: called for further requests while candidates are measured.
-        scope: text that identifies the requests.
+        lists, promising: as in Search.run(). scope: text that identifies the requests.
         """
-        self._search(self.device, requests, scope, others)
+        self._search(self.device, lists, scope, promising)
         # the processes take some time to end, in which the plan is assigned
         self._workers.end()
 
-    def _search(self, device: Device, requests: Iterable[Sequence[MeasurementRequest]], scope: str,
-                others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:
+    def _search(self, device: Device, lists: Iterable[Sequence[MeasurementRequest]], scope: str,
+                promising: Promising | None = None) -> None:
         """Search on one device. The arguments are as in measure_network()."""
         self._know_rates(device)
         key = _digest(scope, self.effort, self.precision, self.space.keeps_precisions,
                       self.limits.everything)
-        # The candidates that a plan cannot do without come first where a budget may end the search,
-        # or where one candidate is built at a time. Otherwise, candidates come first if their times
-        # may show that other candidates are useless.
+        # the candidates that a plan cannot do without come first where a budget may end the search,
+        # or where one candidate is built at a time
         required_first = self._budget_s is not None or not device.builds_side_by_side
-        search = Search(device, self.space, key, self._results,
-                        self._estimates_of(device), self._memory_of(device),
-                        self._workers if device is self.device else None, self.profile,
-                        self._timings, required_first=required_first,
+        search = Search(device, self.space, key, self._caches.of(device), self._groups_of(device),
+                        self._memory_of(device), self._workers if device is self.device else None,
+                        self.profile, self._timings, required_first=required_first,
                         is_over=lambda: self.is_over,
-                        begun=lambda attempts: self._announce(device, attempts),
+                        begun=lambda rows: self._announce(device, rows),
                         progress=self._progress)
         try:
-            search.run(requests, others)
+            search.run([list(chain(*lists))] if required_first else lists, promising)
         finally:
             self.measured += search.measured
             self.reused += search.reused
             self.not_tried += search.not_tried
 
-    def _announce(self, device: Device, attempts: Sequence[Attempt]) -> None:
-        """Tell the user which attempts are to be measured, and start the processes that build
+    def _announce(self, device: Device, rows: Sequence[Row]) -> None:
+        """Tell the user which candidates are to be measured, and start the processes that build
         them."""
-        if attempts:
-            layers = {times.name for attempt in attempts for times in attempt.group.layers}
-            self._note(f"{counted(len(layers), 'layer')}: {counted(len(attempts), 'candidate')}")
-            self._workers.start(device, {attempt.algorithm for attempt in attempts
-                                         if not attempt.algorithm.vendor})
+        if rows:
+            layers = {times.name for row in rows for times in row.group.layers}
+            self._note(f"{counted(len(layers), 'layer')}: {counted(len(rows), 'candidate')}")
+            self._workers.start(device, {row.algorithm for row in rows
+                                         if not row.algorithm.vendor})
 
     def _is_measured(self, request: MeasurementRequest) -> bool:
         """Return whether this plan has a result of each candidate of a layer."""
+        groups = self._groups_of(request.device)
         for algorithm in request.algorithms:
-            known = self._results.of(timed_problem(request.problem, algorithm), request.device)
-            if not all(candidate_key(algorithm, variant) in known for variant in
-                       self.space.buildable(algorithm, request.problem, request.device)):
+            group = groups.get(timed_problem(request.problem, algorithm))
+            if group is None or any(
+                    (row := group.rows.get(candidate_key(algorithm, variant))) is None
+                    or row.is_open for variant in self.space.buildable(
+                        algorithm, request.problem, request.device)):
                 return False
         return True
 
-    def _candidates(self, request: MeasurementRequest) -> list[Candidate]:
-        """Return the measured candidates of a layer."""
+    def candidates(self, request: MeasurementRequest) -> list[Candidate]:
+        """Return the candidates of a layer whose measuring has begun, in order of preference.
+        Candidates that would take too long to build, or were left out, are excluded candidates; a
+        candidate that may still be measured has the time that is expected of it, too."""
         problem, device, most_s = request.problem, request.device, self.limits.build_seconds
         candidates = []
         for algorithm in request.algorithms:
-            results = self._results.of(timed_problem(problem, algorithm), device)
+            group = self._groups_of(device).get(timed_problem(problem, algorithm))
             for variant in self.space.within_effort(algorithm, problem, device):
                 if variant.build_seconds > most_s:
                     reason = reason_build_too_long(variant, most_s, self.space.why)
-                    measured = Measurement.of(algorithm, variant, failure=reason)
-                else:
-                    measured = results[candidate_key(algorithm, variant)]
-                candidates.append(Candidate(algorithm, variant, measured))
+                    candidates.append(Candidate(algorithm, variant, Measurement.of(
+                        algorithm, variant, failure=reason)))
+                    continue
+                assert group is not None
+                row = group.rows[candidate_key(algorithm, variant)]
+                candidates.append(
+                    Candidate(algorithm, variant, row.unmeasured, None, group.expected_us(row))
+                    if row.measured is None else Candidate(algorithm, variant, row.measured))
         return candidates
 
     def conversion_us(self, problem: Problem, device: Device) -> float | None:
         """Return the least time that a conversion can take, by an estimate; None where the
         conversion was measured or is to be measured."""
-        if self.limits.everything or self._results.of(problem, device):
+        if self.limits.everything or problem in self._groups_of(device):
             return None
-        return self._estimates_of(device).least_conversion_us(problem.inputs[0],
-                                                              problem.outputs[0])
+        return LEAST_SHARE * conversion_us(problem.inputs[0], problem.outputs[0], device)
 
     def verified(self, chosen: Iterable[Chosen]) -> list[Candidate]:
         """Return the candidates. A candidate that computes wrong numbers with the constants of its
@@ -231,7 +239,7 @@ class Tuner:
 
     def flush(self) -> None:
         """Write the measurements whose writing an interrupt ended."""
-        self._results.flush()
+        self._caches.flush()
 
     def release(self) -> None:
         """Free the memory that holds inputs and outputs of the layers to be measured, and end the
@@ -251,10 +259,8 @@ class Tuner:
             know_rates(device, self.cache)
             self._knows_rates = True
 
-    def _estimates_of(self, device: Device) -> Estimates:
-        if device.name not in self._estimates:
-            self._estimates[device.name] = Estimates(device, self.limits.doubt)
-        return self._estimates[device.name]
+    def _groups_of(self, device: Device) -> dict[Problem, Group]:
+        return self._groups.setdefault(device.name, {})
 
 
 def _digest(*parts: object) -> str:

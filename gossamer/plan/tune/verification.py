@@ -12,7 +12,7 @@ from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryErro
 from gossamer.ops.algorithm import Problem, State
 from gossamer.plan.candidate import Candidate, CandidateKey, Measurement
 from gossamer.plan.program import Layer, build, responsive, side_by_side
-from gossamer.plan.store.tuning_cache import Results
+from gossamer.plan.store.tuning_cache import Caches
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet, reason_of
 from gossamer.plan.tune.measures import Chosen
 from gossamer.plan.tune.memory import CandidateMemory
@@ -31,9 +31,9 @@ class Verification:
     memory_of: returns the memory that candidates on a device share.
     """
 
-    def __init__(self, results: Results, profile: TuningProfile,
+    def __init__(self, caches: Caches, profile: TuningProfile,
                  memory_of: Callable[[Device], CandidateMemory]) -> None:
-        self._results = results
+        self._caches = caches
         self._profile = profile
         self._memory_of = memory_of
         self._failures: dict[_Key, Exception | None] = {}
@@ -65,12 +65,12 @@ class Verification:
         passed a check with them."""
         measured = candidate.measured
         return (not layer.weights or measured.weights == layer.digest
-                or self._results.cache_of(device).has_check(layer.problem, measured, layer.digest))
+                or self._caches.of(device).has_check(layer.problem, measured, layer.digest))
 
     def _checked(self, chosen: Collection[Chosen], device: Device) -> list[Exception | None]:
         """Return for each candidate on a device how it failed; None for a candidate that is
         right."""
-        memory, cache = self._memory_of(device), self._results.cache_of(device)
+        memory, cache = self._memory_of(device), self._caches.of(device)
 
         def built(layer: Layer, candidate: Candidate) -> tuple[CandidateSet, State, BuiltCheck]:
             algorithm, variant = candidate.algorithm, candidate.variant

@@ -19,10 +19,9 @@ from gossamer.device import kernel_cache
 from gossamer.device.base import Buffer, Device, NeedsDeviceError
 from gossamer.device.host import processors
 from gossamer.device.registry import find
-from gossamer.errors import GossamerError, first_line
-from gossamer.io.process_pool import Call, NoProcessError, ProcessPool
+from gossamer.errors import first_line
+from gossamer.io.process_pool import NoProcessError, ProcessPool
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
-from gossamer.ops.lru_cache import LruCache
 from gossamer.ops.weights import Pack, Weights
 from gossamer.plan import program
 from gossamer.plan.program import BuiltElsewhere
@@ -41,16 +40,9 @@ few threads of one process seldom wait for one another in NVRTC."""
 _NICE = 5
 """The number that is added to the niceness of processes that build without the device, so that they
 do not delay this process, which times candidates at the same time."""
-MOST_BYTES = 2**28
-"""The most bytes of constants and packed forms that a process keeps. The constants and packed forms
-of the layer whose candidates were built longest ago are dropped first."""
 _devices: list[Device] = []
 """A list with the device for which this process builds. The list is empty in a process that does
 not build for another process."""
-
-
-class ConstantsMissingError(GossamerError):
-    """This process does not keep the constants of a layer: they have to be sent."""
 
 
 class BuildWorkers(ProcessPool):
@@ -102,14 +94,8 @@ class BuildWorkers(ProcessPool):
         if kernel_cache.has_unwritten():
             raise NoProcessError("the kernel cache cannot be written")
 
-        def build(call: Call) -> BuiltElsewhere:
-            task = build_candidate, algorithm, problem, variant, weights.layer, weights.digest
-            try:
-                return call(*task)
-            except ConstantsMissingError:
-                return call(*task, weights.arrays)
-
-        return self.submit_job(build, what=f"built {candidate}")
+        return self.submit(build_candidate, algorithm, problem, variant, weights.layer,
+                           weights.arrays, what=f"built {candidate}")
 
     def do(self, work: Callable[[Device], object], what: str) -> Future[BuiltElsewhere]:
         """Return the future of work that a process with the device open does, such as the work
@@ -170,10 +156,8 @@ class KeptWeights(Weights):
     on the device.
     """
 
-    def __init__(self, arrays: Mapping[str, np.ndarray], device: Device, layer: str,
-                 digest: str) -> None:
+    def __init__(self, arrays: Mapping[str, np.ndarray], device: Device, layer: str) -> None:
         super().__init__(arrays, device, layer)
-        self.digest = digest
         self.kept: dict[str, tuple[Buffer, np.ndarray | None]] = {}
 
     def packed(self, key: str, pack: Pack) -> Buffer:
@@ -186,15 +170,6 @@ class KeptWeights(Weights):
                 self.kept[key] = self._device.upload(array, f"weights of {self.layer}"), array
         return self.kept[key][0]
 
-    @property
-    def host_bytes(self) -> int:
-        """Bytes of the constants and of their packed forms in this process."""
-        forms = [array for _, array in self.kept.values() if array is not None]
-        return sum(array.nbytes for array in (*self.arrays.values(), *forms))
-
-
-_weights: LruCache[KeptWeights] = LruCache(MOST_BYTES, lambda weights: weights.host_bytes)
-
 
 def start_building(make_device: Callable[[], Device], nice: int) -> None:
     """Make the device for which this process builds from now on. nice: the number that is added to
@@ -206,23 +181,11 @@ def start_building(make_device: Callable[[], Device], nice: int) -> None:
 
 
 def build_candidate(algorithm: Algorithm, problem: Problem, variant: Variant, layer: str,
-                    digest: str, constants: Mapping[str, np.ndarray] | None = None
-                    ) -> BuiltElsewhere:
-    """Build a candidate.
-
-    digest: hash of the constants of its layer.
-    constants: the constants; None to use those that this process keeps.
-    Raises ConstantsMissingError where this process does not keep the constants, and NoProcessError
-    where only the process that uses the device can build the candidate.
-    """
+                    constants: Mapping[str, np.ndarray]) -> BuiltElsewhere:
+    """Build a candidate of a layer with these constants. Raises NoProcessError where only the
+    process that uses the device can build the candidate."""
     (device,) = _devices
-
-    def weights_here() -> KeptWeights:
-        if constants is None:
-            raise ConstantsMissingError(layer)
-        return KeptWeights(constants, device, layer, digest)
-
-    weights = _weights.of(digest, weights_here)
+    weights = KeptWeights(constants, device, layer)
     try:
         _, cost = program.build(algorithm, weights, problem, variant, device)
     except NeedsDeviceError as error:

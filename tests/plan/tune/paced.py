@@ -14,15 +14,13 @@ from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import WeightsInfo
-from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer, build, responsive
 from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.candidates import CandidateSet, WrongNumbersError
-from gossamer.plan.tune.cost import Estimates
-from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
+from gossamer.plan.tune.cost import model_us
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import TuningProfile
-from gossamer.plan.tune.ranking import Ranking
+from gossamer.plan.tune.rows import Group, LayerTimes, Row
 from gossamer.plan.tune.sampling import Sampler
 
 
@@ -90,27 +88,24 @@ def layer(name: str = "conv", *, mask: str = "", density: float = 1.0, seed: int
 
 
 def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm, Variant]],
-                   samples: int, memory: CandidateMemory | None = None) -> list[Attempt]:
-    """Measures candidates of one layer, all of them, and returns their attempts in order."""
+                   samples: int, memory: CandidateMemory | None = None) -> list[Row]:
+    """Measures candidates of one layer, all of them, and returns their rows in order."""
     memory = CandidateMemory(device) if memory is None else memory
     profile = TuningProfile()
-    estimates = Estimates(device)
-    ranking = Ranking(estimates, EFFORTS["max"])
     builds = CandidateBuilds(device, memory, profile)
-    sampler = Sampler(device, memory, ranking, builds, samples, profile, [])
-    group = CandidateGroup(layer.problem, layer)
+    sampler = Sampler(device, memory, builds, samples, profile, [])
+    group = Group(layer.problem, layer, device)
     group.join(LayerTimes(layer.name))
-    attempts = [Attempt(group, algorithm, variant,
-                        estimates.model_us(algorithm, layer.problem, variant))
-                for algorithm, variant in pairs]
+    rows = [Row(group, algorithm, variant, model_us(algorithm, layer.problem, variant, device))
+            for algorithm, variant in pairs]
     with responsive(), builds.started():
-        for attempt in attempts:
-            group.add(attempt)
-            builds.begin(attempt)
-        while (built := builds.next_built()) is not None:
-            sampler.try_(*built)
+        for row in rows:
+            group.rows[row.key] = row
+            builds.begin(row)
+        while builds.rows:
+            sampler.try_(*builds.next_built())
         sampler.sample_left()
-    return attempts
+    return rows
 
 
 def why_wrong(candidates: CandidateSet, algorithm: Algorithm, variant: Variant) -> str | None:

@@ -78,7 +78,7 @@ def layer(scale: float = 1.0, batch: int = 8, seed: int = 0) -> Layer:
 
 def results(of: Layer, pairs: Sequence[tuple[Algorithm, Variant]],
             memory: CandidateMemory | None = None) -> list[Measurement]:
-    measured = [attempt.measured for attempt in measured_alone(of, HOST, pairs, 3, memory)]
+    measured = [row.measured for row in measured_alone(of, HOST, pairs, 3, memory)]
     return [measurement for measurement in measured if measurement is not None]
 
 
@@ -236,12 +236,12 @@ def test_candidates_share_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(type(HOST), "empty", bounded)
     stub = Stub(variants=three)
-    attempts = measured_alone(layer(), HOST, [
+    rows = measured_alone(layer(), HOST, [
         (stub, variant) for variant in stub.variants(layer().problem, HOST)], 3)  # type: ignore[arg-type]
-    assert [attempt.time_us is None for attempt in attempts] == [False, False, True]
-    assert attempts[2].measured is not None
-    assert "host has no room" in str(attempts[2].measured.failure)
-    assert [attempt.may_differ for attempt in attempts] == [False, False, True]
+    assert [row.time_us is None for row in rows] == [False, False, True]
+    assert rows[2].measured is not None
+    assert "host has no room" in str(rows[2].measured.failure)
+    assert [row.may_differ for row in rows] == [False, False, True]
     assert len({id(workspace) for workspace in stub.workspaces}) == 1
 
 
@@ -330,11 +330,10 @@ def test_a_vendors_library_has_more_configs_tried(
         tuner: Callable[[str], Tuner], monkeypatch: pytest.MonkeyPatch) -> None:
     many = Stub(variants=lambda variant: [
         replace(variant, config=(("rank", rank),)) for rank in range(20)])
-    own_count = sum(not candidate.measured.not_tried
-                    for candidate in tuner("quick").measure(layer(), [many], HOST))
+    own_count = EFFORTS["quick"].configs_of(many)
     monkeypatch.setattr(many, "vendor", "a vendor")
     counts = [len(tuner(effort).measure(layer(), [many], HOST)) for effort in EFFORTS]
-    assert own_count < counts[0] < counts[1] < counts[2] == 20
+    assert own_count is not None and own_count < counts[0] < counts[1] < counts[2] == 20
 
 
 def test_a_new_candidate_is_timed_beside_the_others(tuner: Callable[[str], Tuner]) -> None:
@@ -384,7 +383,7 @@ def _slow_to_build(*seconds: float) -> Stub:
 
 
 @pytest.mark.parametrize(("effort", "tried"), [
-    ("quick", [False, True, False, True, False]), ("normal", [False, True, True, True, True]),
+    ("quick", [False, True, False, True, True]), ("normal", [False, True, True, True, True]),
     ("max", [True] * 5)])
 def test_what_takes_longer_to_build_than_the_effort_allows_is_named(
         tuner: Callable[[str], Tuner], effort: str, tried: list[bool],
@@ -392,7 +391,6 @@ def test_what_takes_longer_to_build_than_the_effort_allows_is_named(
     monkeypatch.setattr(type(HOST), "time",
                         lambda self, work, stream=None: work(stream) or 500.0)
     # what a build of seconds saves is little beside a network of one layer
-    monkeypatch.setitem(EFFORTS, effort, replace(EFFORTS[effort], worth=0.0))
     stub, effort_tuner = _slow_to_build(200.0, 1.0, 59.6, 15.0, 2.0), tuner(effort)
     candidates = effort_tuner.measure(layer(), [stub], HOST)
     assert [candidate.measured.failure is None for candidate in candidates] == tried

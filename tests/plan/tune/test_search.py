@@ -1,27 +1,23 @@
-"""The search: what is measured, stored and left out, and layers of similar shape."""
+"""The search: what is measured, stored and left out."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gossamer.device.base import Buffer
+from gossamer.device.base import Device
 from gossamer.errors import DeviceError
-from gossamer.ops.algorithm import State
+from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.candidates import CandidateSet
-from gossamer.plan.tune.cost import Estimates
-from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
-from gossamer.plan.tune.measures import MeasurementRequest, similar_shape, timed_problem
-from gossamer.plan.tune.ranking import Ranking
+from gossamer.plan.tune.measures import MeasurementRequest, timed_problem
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 
@@ -54,75 +50,21 @@ def test_what_is_taken_is_the_best_of_what_was_measured_and_no_worse_than_the_fi
         len(tuner.measure(each, algorithms, paced_device)) for each in layers)
 
 
-def test_all_is_requested_before_more_is_measured(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None]) -> None:
-    algorithm, built = Paced("paced", 100.0, 90.0), []
-    known(algorithm)
-
-    def others() -> list[MeasurementRequest]:
-        built.append(len(algorithm.built))
-        return [request(8), request(16)]
-
-    def request(channels: int) -> MeasurementRequest:
-        return MeasurementRequest(layer(f"layer{channels}", channels=channels), [algorithm],
-                                  paced_device)
-
-    tuner = paced_tuner()
-    tuner.measure_network([[request(4)]], others, "a network")
-    assert built == [0] and tuner.measured == 6
-    tuner.release()
-
-
-class Telling(Paced):
-    """A paced algorithm that tells when its first candidate is built, and when it is measured."""
-
-    def __init__(self, name: str, *times_us: float) -> None:
-        super().__init__(name, *times_us)
-        self.is_built, self.is_measured = threading.Event(), threading.Event()
-
-    def prepare(self, *arguments: Any) -> State:
-        self.is_built.set()
-        return super().prepare(*arguments)
-
-    def launch(self, *arguments: Any, **options: Any) -> None:
-        self.is_measured.set()
-        super().launch(*arguments, **options)
-
-
-def test_candidates_are_built_while_the_next_requests_are_made(
+def test_candidates_of_a_list_are_measured_before_the_next_list_is_made(
         paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], known: Callable[..., None],
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PacedDevice, "builds_side_by_side", True)
-    first, second = Telling("first", 100.0), Paced("second", 90.0)
+    first, second = Paced("first", 100.0), Paced("second", 90.0)
     known(first, second)
 
-    def requests() -> Iterator[list[MeasurementRequest]]:
+    def lists() -> Iterator[list[MeasurementRequest]]:
         yield [MeasurementRequest(layer(), [first], paced_device)]
-        assert first.is_built.wait(20.0)
+        assert len(first.built) == 1
         yield []
         yield [MeasurementRequest(layer(), [second], paced_device)]
 
     tuner = paced_tuner()
-    tuner.measure_network(requests(), list, "a network")
-    assert tuner.measured == 2
-    tuner.release()
-
-
-def test_candidates_are_measured_while_further_requests_are_made(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], known: Callable[..., None],
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PacedDevice, "builds_side_by_side", True)
-    first, second = Telling("first", 100.0), Paced("second", 90.0)
-    known(first, second)
-
-    def others() -> list[MeasurementRequest]:
-        assert first.is_measured.wait(20.0)
-        return [MeasurementRequest(layer(), [second], paced_device)]
-
-    tuner = paced_tuner()
-    tuner.measure_network(
-        [[MeasurementRequest(layer(), [first], paced_device)]], others, "a network")
+    tuner.measure_network(lists(), "a network", list)
     assert tuner.measured == 2
     tuner.release()
 
@@ -130,73 +72,124 @@ def test_candidates_are_measured_while_further_requests_are_made(
 def test_an_error_of_further_requests_ends_the_search(
         paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
         known: Callable[..., None]) -> None:
-    def others() -> list[MeasurementRequest]:
+    def lists() -> Iterator[list[MeasurementRequest]]:
+        yield [MeasurementRequest(layer(), [algorithm], paced_device)]
         raise DeviceError("the library has failed")
 
     algorithm = Paced("paced", 100.0)
     known(algorithm)
     with pytest.raises(DeviceError, match="the library has failed"):
-        paced_tuner().measure_network(
-            [[MeasurementRequest(layer(), [algorithm], paced_device)]], others, "a network")
+        paced_tuner().measure_network(lists(), "a network", list)
 
 
-def test_a_layer_without_a_time_is_tried_by_what_is_expected(paced_device: PacedDevice) -> None:
-    conv = layer()
-    assert isinstance(conv.problem, Conv2dProblem)
-    group = CandidateGroup(conv.problem, conv)
-    group.join(LayerTimes("conv"))
-    attempts = []
-    for name, model_us in (("slowest", 300.0), ("slower", 200.0), ("fastest", 100.0)):
-        algorithm = Paced(name, 100.0, model_us=model_us)
-        (variant,) = algorithm.variants(conv.problem, paced_device)
-        attempts.append(Attempt(group, algorithm, variant, model_us))
-        group.add(attempts[-1])
-    ranking = Ranking(Estimates(paced_device), EFFORTS["quick"], required_first=False)
-    ranking.extend(attempts)
-    taken = [ranking.pop() for _ in attempts]
-    assert [each and each[0].algorithm.name for each in taken] == ["fastest", "slower", "slowest"]
+def measured_configs(algorithm: Paced, tuner: Tuner, device: PacedDevice) -> list[int]:
+    """Returns the configs that are measured of an algorithm, in order."""
+    tuner.measure(layer(), [algorithm], device)
+    return [n for _, n in algorithm.built]
 
 
-class Mixed(Paced):
-    """A convolution whose second config takes a share of the time of the first for layers with an
-    even number of channels, and the same time for others; its further ones take 50 us."""
+def test_the_first_round_takes_the_configs_that_the_model_expects_to_be_fastest(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+        known: Callable[..., None]) -> None:
+    class Modelled(Paced):
+        def expected_us(self, problem: Any, variant: Variant, device: Device) -> float:
+            return {3: 10.0, 1: 20.0}.get(int(str(variant["n"])), 500.0)
 
-    def __init__(self, share: float) -> None:
-        super().__init__("mixed", 100.0, 100.0, 50.0, 50.0, 50.0)
-        self._share = share
+    algorithm = Modelled("modelled", 30.0, 20.0, 30.0, 10.0)
+    known(algorithm)
+    tuner = paced_tuner("quick")
+    # the first config is what a plan without measurements takes; the others are left to the rounds
+    assert sorted(measured_configs(algorithm, tuner, paced_device)) == [0, 1, 3]
 
-    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-               workspace: Buffer | None, stream: Any = None) -> None:
-        super().launch(state, inputs, outputs, workspace, stream)
-        if state.variant["n"] == 1 and state.problem.inputs[0].shape[1] % 2 == 0:
-            state.device.elapsed_us -= 100.0 * (1.0 - self._share)
+
+def test_a_round_goes_on_with_the_algorithms_near_the_best(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+        known: Callable[..., None]) -> None:
+    near, far = (Paced(name, *(us,) * 6, model_us=20.0)
+                 for name, us in (("near", 10.0), ("far", 18.0)))
+    known(near, far)
+    candidates = paced_tuner("quick").measure(layer(), [near, far], paced_device)
+    # two configs in the first round, and one in each of the three others
+    assert (len(near.built), len(far.built)) == (5, 2)
+    assert {candidate.measured.failure for candidate in candidates[8:]} == {
+        "not tried: about 17.1 us expected against 10.0 us"}
+
+
+def test_layers_that_differ_in_their_zeros_take_the_best_config_of_the_first(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+        known: Callable[..., None]) -> None:
+    """Each candidate would be built for the zeros of one layer."""
+    sparse = Paced("sparse", 20.0, 10.0, dense=False, model_us=20.0)
+    dense = Paced("dense", 50.0, model_us=40.0)
+    known(sparse, dense)
+    layers = [layer(f"conv{n}", mask=f"mask {n}", density=0.1 + n / 100, seed=n)
+              for n in range(4)]
+    tuner = paced_tuner("quick")
+    tuner.measure_all([MeasurementRequest(each, [dense, sparse], paced_device) for each in layers])
+    firsts = [float(each.weights["weight"].flat[0]) for each in layers]
+    assert sparse.built == [(firsts[0], 0), (firsts[0], 1), *((first, 1) for first in firsts[1:])]
+
+
+def test_an_algorithm_that_builds_long_has_one_config_in_the_first_round(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+        known: Callable[..., None]) -> None:
+    class Long(Paced):
+        def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+            return (replace(each, build_seconds=5.0) for each in super().variants(problem, device))
+
+    fast, long = Paced("fast", 10.0, model_us=10.0), Long("long", 20.0, 15.0, model_us=20.0)
+    known(fast, long)
+    assert measured_configs(long, paced_tuner("quick"), paced_device)[:1] == [0]
+    long.built.clear()
+    paced_tuner("quick").measure(layer(channels=8), [fast, long], paced_device)
+    assert [n for _, n in long.built] == [0]
+
+
+def test_the_rounds_measure_what_a_plan_would_take(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+        known: Callable[..., None]) -> None:
+    algorithm = Paced("paced", *(10.0,) * 6)
+    known(algorithm)
+    conv, rounds = layer(), []
+
+    def promising() -> list[tuple[Layer, Candidate]]:
+        candidates = tuner.candidates(request)
+        rounds.append([candidate.expected_us is not None for candidate in candidates])
+        return [(conv, candidates[5])] if len(rounds) == 1 else []
+
+    tuner = paced_tuner("quick")
+    request = MeasurementRequest(conv, [algorithm], paced_device)
+    tuner.measure_network([[request]], "a network", promising)
+    assert [n for _, n in algorithm.built] == [0, 1, 5]
+    assert rounds == [[False] * 2 + [True] * 4, [False] * 2 + [True] * 3 + [False]]
+    assert {candidate.measured.failure for candidate in tuner.candidates(request)[2:5]} == {
+        "not tried: the plan would gain nothing by the time that is expected of it"}
+
+
+def test_an_algorithm_that_is_slow_for_other_problems_is_left_out(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+        known: Callable[..., None]) -> None:
+    fast, slow = Paced("fast", 10.0, model_us=9.0), Paced("slow", 1000.0, model_us=10.0)
+    known(fast, slow)
+    tuner = paced_tuner("quick")
+    tuner.measure_all([MeasurementRequest(each, [fast, slow], paced_device) for each in LAYERS])
+    assert (len(fast.built), len(slow.built)) == (16, 3)
+    assert tuner.measure(LAYERS[-1], [slow], paced_device)[0].measured.failure == (
+        "not tried: at least 750.0 us expected against 10.0 us")
 
 
 LAYERS = [layer(f"layer{channels}", channels=channels) for channels in range(4, 20)]
 
 
-@pytest.mark.parametrize(("share", "best_us"), [(0.6, 50.0), (1.0, 100.0)])
-def test_more_configs_are_tried_where_the_first_ones_promise_something(
-        share: float, best_us: float, paced_device: PacedDevice,
-        paced_tuner: Callable[..., Tuner], known: Callable[..., None]) -> None:
-    algorithm = Mixed(share)
-    known(algorithm)
-    tuner = paced_tuner("quick")
-    tuner.measure_all([MeasurementRequest(each, [algorithm], paced_device) for each in LAYERS])
-    for each in LAYERS[1::2]:
-        assert min(candidate.cost for candidate in tuner.measure(
-            each, [algorithm], paced_device)) == pytest.approx(best_us)
-
-
 def test_the_next_search_leaves_out_the_same(
         paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
         known: Callable[..., None]) -> None:
-    algorithm = Mixed(1.0)
+    algorithm = Paced("paced", 100.0, 100.0, 50.0, 50.0, 50.0, 50.0)
     known(algorithm)
     requests = [MeasurementRequest(each, [algorithm], paced_device) for each in LAYERS]
     tuner = paced_tuner("quick")
     tuner.measure_all(requests)
-    assert 16 <= tuner.measured < 80 and tuner.measured + tuner.not_tried == 80
+    assert 16 <= tuner.measured < 96 and tuner.measured + tuner.not_tried == 96
     again = paced_tuner("quick")
     again.measure_all(requests)
     assert (again.measured, again.reused, again.not_tried) == (
@@ -216,9 +209,6 @@ def test_only_layers_without_numbers_take_no_time(
     assert candidate.cost == 100.0 * batch and tuner.measured == batch
 
 
-TIMES = (100.0, 90.0, 60.0, 95.0, 70.0, 97.0)
-
-
 def problem(density: float, mask: str, channels: int = 4) -> Conv2dProblem:
     return Conv2dProblem(2, channels, 6, 6, 8, (3, 3), weights_info=WeightsInfo(density, mask))
 
@@ -234,13 +224,6 @@ def test_a_dense_algorithm_takes_no_notice_of_zeros() -> None:
     one, other = problem(0.1, "one"), problem(0.2, "other")
     assert timed_problem(one, dense) == timed_problem(other, dense)
     assert timed_problem(one, sparse) == one
-
-
-def test_layers_are_alike_by_shape_and_by_density_to_a_tenth() -> None:
-    assert similar_shape(problem(0.11, "one")) == similar_shape(problem(0.09, "other"))
-    assert similar_shape(problem(0.11, "one")) != similar_shape(problem(0.21, "one"))
-    assert similar_shape(problem(0.1, "one")) != similar_shape(problem(0.1, "one", channels=5))
-    assert similar_shape(problem(1.0, "")) is None
 
 
 def test_dense_candidates_are_measured_once_for_all_layers_of_a_shape(
@@ -266,40 +249,6 @@ def test_dense_candidates_are_measured_once_for_all_layers_of_a_shape(
     later = paced_tuner("max")
     measure(later, paced_device, [layer("four", mask="four", density=0.3)], dense)
     assert (later.measured, later.reused) == (0, 2)
-
-
-def test_the_second_of_two_layers_that_are_alike_gets_the_best_configs_of_the_first(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None]) -> None:
-    sparse = Paced("paced sparse", *TIMES, dense=False)
-    known(sparse)
-    layers = [layer("one", mask="one", density=0.11),
-              layer("two", mask="two", density=0.09, seed=1)]
-    tuner = paced_tuner()
-    first, second = measure(tuner, paced_device, layers, sparse)
-    assert [candidate.cost for candidate in first] == list(TIMES)
-    # the first config is what a plan without measurements takes, so that it is known of each layer
-    assert [n for n, candidate in enumerate(second) if not candidate.measured.failure] == [0, 2, 4]
-    assert {candidate.measured.failure for candidate in second if candidate.measured.failure} == {
-        "not tried: not among the best for one, which is alike"}
-    assert tuner.measured == len(sparse.built) == 6 + 3 and tuner.not_tried == 3
-    again = paced_tuner()
-    measure(again, paced_device, layers, sparse)
-    assert (again.measured, again.reused, again.not_tried) == (0, 9, 3)
-
-
-@pytest.mark.parametrize("effort", ["normal", "max"])
-def test_layers_that_are_not_alike_get_all(paced_device: PacedDevice, effort: str,
-                                           paced_tuner: Callable[..., Tuner],
-                                           known: Callable[..., None]) -> None:
-    sparse = Paced("paced sparse", *TIMES, dense=False)
-    known(sparse)
-    other = 0.5 if effort == "normal" else 0.1
-    layers = [layer("one", mask="one", density=0.1),
-              layer("two", mask="two", density=other, seed=1)]
-    tuner = paced_tuner(effort)
-    measure(tuner, paced_device, layers, sparse)
-    assert tuner.measured == 12 and tuner.not_tried == 0
 
 
 def test_a_check_with_other_constants_is_stored(

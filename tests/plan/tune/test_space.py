@@ -26,7 +26,6 @@ from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
 from gossamer.plan.tune import space
-from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.space import Space
 from gossamer.tensor import default_spec
@@ -185,32 +184,3 @@ def test_floats_that_are_rounded_to_integers_stay_in_float32(
     exact = {variant.precision for variant in variants
              if variant.is_as_precise_as_float32(problem)}
     assert exact == ({"fp32", "fp16"} if facts else {"fp32"})
-
-
-class Rounded(Library):
-    """A library that computes in float16 all but what has 4 output channels."""
-
-    def __init__(self) -> None:
-        super().__init__("rounded", [], is_slow=False)
-
-    def variants_in(self, problem: Any, device: Device,
-                    precisions: Sequence[str]) -> Iterator[Variant]:
-        yield from (Variant((), problem.inputs, problem.outputs, precision)
-                    for precision in precisions if precision == "fp32" or problem != PROBLEM)
-
-
-@pytest.mark.parametrize(("problems", "precision", "keeps_precisions", "expected"), [
-    ([OTHER] * 3, "fp16", False, {"layer1"}), ([OTHER] * 4, "fp16", False, {"layer1", "layer2"}),
-    ([OTHER] * 2, "fp16", False, set()), ([OTHER, OTHER, PROBLEM, OTHER], "fp16", False, set()),
-    ([OTHER] * 4, "fp32", False, set()), ([OTHER] * 4, "fp16", True, set())])
-def test_inner_layers_stand_between_layers_in_float16(
-        problems: list[Conv2dProblem], precision: str, keeps_precisions: bool,
-        expected: set[str]) -> None:
-    precisions = PRECISIONS[:PRECISIONS.index(precision) + 1]
-    listed = Space("quick", EFFORTS["quick"], precisions, TuningProfile(),
-                   keeps_precisions=keeps_precisions)
-    requests = [MeasurementRequest(
-        Layer(f"layer{index}", [f"value{index}"], [f"value{index + 1}"],
-              problem), [Rounded()], find("host"))
-        for index, problem in enumerate(problems)]
-    assert listed.inner(requests, find("host")) == expected

@@ -20,7 +20,6 @@ from gossamer.errors import CompileError, GossamerError
 from gossamer.io.process_pool import NoProcessError, ProcessEndedError
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.lru_cache import LruCache
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.plan.program import BuiltElsewhere, build
@@ -71,41 +70,6 @@ def test_forms_come_back_and_are_used(shared_workers: BuildWorkers, host: Device
     # in this process the form would hold another number
     assert sorted(buffer.nbytes for buffer in state.packed) == [16, 24]
     assert cost.seconds >= built.seconds
-
-
-class Counted(np.ndarray):
-    """An array that counts how often it is sent."""
-
-    sent = 0
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        Counted.sent += 1
-        return np.asarray(self).__reduce_ex__(protocol)
-
-
-def test_constants_travel_once(shared_workers: BuildWorkers, host: Device) -> None:
-    for scale in (10, 10, 20, 10):
-        weights = Weights({"weight": (scale * WEIGHT).view(Counted)}, host, "layer1")
-        built = shared_workers.build(Scripted(), PROBLEM, variant(), weights).result(SECONDS)
-        np.testing.assert_array_equal(built.forms["twice"], 2 * scale * WEIGHT)
-    assert Counted.sent == 2
-
-
-def test_constants_that_were_not_used_lately_are_dropped(
-        host: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune_workers, "_devices", [host])
-    monkeypatch.setattr(tune_workers, "_weights", LruCache(150, lambda kept: kept.host_bytes))
-    asked: list[str] = []
-    # the constants and forms of one layer take 64 bytes
-    for now in "abacab":
-        task = Scripted(), PROBLEM, variant(), "layer1", now
-        try:
-            built = tune_workers.build_candidate(*task)
-        except tune_workers.ConstantsMissingError:
-            asked.append(now)
-            built = tune_workers.build_candidate(*task, {"weight": WEIGHT})
-        assert built.forms["environment"] is not None
-    assert asked == ["a", "b", "c", "b"]
 
 
 @pytest.mark.parametrize("do, kind, message", [
@@ -245,7 +209,7 @@ def test_kernels_and_forms_are_those_of_this_process(
     monkeypatch.setattr(build_only.nvrtc, "compile_cubin", nothing)
     monkeypatch.setattr(build_only.nvjitlink, "build", nothing)
     for (algorithm, chosen), built in zip(pairs, results, strict=True):
-        here = tune_workers.KeptWeights(weights.arrays, device, "layer1", weights.digest)
+        here = tune_workers.KeptWeights(weights.arrays, device, "layer1")
         algorithm.prepare(here, CONVOLUTION, chosen, device)
         packed = {key: form for key, (_, form) in here.kept.items() if form is not None}
         assert packed.keys() == built.forms.keys(), algorithm.name

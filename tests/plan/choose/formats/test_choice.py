@@ -20,9 +20,10 @@ from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import State
 from gossamer.ops.copy import NumpyCopy
 from gossamer.ops.copy.problem import CopyProblem
-from gossamer.plan.choose.conversion_costs import ConversionCosts
 from gossamer.plan.choose.network import Network
+from gossamer.plan.choose.table import Table
 from gossamer.plan.plan import Plan
+from gossamer.plan.policy import Policy
 from gossamer.plan.tune import candidates, check
 from gossamer.plan.tune.reference import reference
 from gossamer.plan.tune.tuner import Tuner
@@ -45,7 +46,7 @@ PADDED = Format("NCHW", "float32", 8, (1, 1, 1, 1))
 
 @pytest.fixture(autouse=True)
 def only_the_measured_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossamer.plan.choose.refine._restrictions",
+    monkeypatch.setattr("gossamer.plan.choose.refine._assignments",
                         lambda *arguments: [])
 
 
@@ -137,9 +138,9 @@ def test_paddings_that_are_not_zero_are_refused(kind: str, written: Format, smal
 
 
 def test_formats_of_the_same_memory_cost_no_conversion() -> None:
-    cost = ConversionCosts(Network([], 2, {"x": default_spec((2, 8, 3, 3))}, {}, {}), find("host"),
-                           Tuner(find("host")))
-    assert cost("x", Format("NHWC"), Format("NHWC", channel_multiple=8)) == 0.0
+    table = Table(Network([], 2, {"x": default_spec((2, 8, 3, 3))}, {}, {}), find("host"),
+                  Tuner(find("host")), Policy(), None)
+    assert table.conversion_us("x", Format("NHWC"), Format("NHWC", channel_multiple=8)) == 0.0
 
 
 def test_a_conversion_that_does_not_exist_rules_an_option_out(monkeypatch: pytest.MonkeyPatch,

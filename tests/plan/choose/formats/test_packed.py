@@ -73,6 +73,21 @@ def test_pools_stay_packed_where_they_are_forced(quick_device: Device, kind: str
     np.testing.assert_array_equal(Plan.load(tmp_path / "packed.plan")(x), second)
 
 
+def test_layers_of_signs_are_computed_on_bits_without_measurements(
+        compiled_device: Device) -> None:
+    rng = np.random.default_rng(0)
+    build = GraphBuilder("signs")
+    y = build.input("x", (None, 64, 7, 7))
+    for _ in range(3):
+        weight = rng.choice(np.array([-1, 1], np.float32), (64, 64, 3, 3))
+        y = build.conv2d(build.apply("sign", y), build.constant("w", weight))
+    build.output(y, (None, 64, 1, 1))
+    graph = build.finish()
+    steps = [step for step in gossamer.compile(graph, compiled_device).program(1).steps
+             if step.layer.op == "conv2d"]
+    assert len(steps) == 3 and all(step.algorithm.exact for step in steps)
+
+
 def test_values_of_which_nothing_is_known_are_pooled_as_floats(tmp_path: Path) -> None:
     build = GraphBuilder("pool of reals")
     x = build.input("x", (None, *SIGNS))

@@ -34,7 +34,6 @@ from tests.plan.choose.refine.separable import (
     DENSE,
     DEPTHWISE,
     OTHER,
-    SAME,
     algorithm,
     outcomes,
     reset,
@@ -82,11 +81,11 @@ def test_a_measured_choice_that_does_not_run_is_left(
     reset(monkeypatch, **{DENSE: 100.0})
     plan = make()
     assert algorithm(plan.program(2)) == DENSE
-    assert outcomes(plan) == {CHOICE: "does not run: no such thing", OTHER: "taken: the fastest",
-                              SAME: "does not run: no such thing"}
+    assert outcomes(plan) == {CHOICE: "does not run: no such thing",
+                              OTHER: "taken: the fastest"}
     (thin,) = [row for row in plan.report(2).rows if row["layer"] == "thin"]
     assert thin["rejected"][DEPTHWISE].endswith(
-        f"the plan that takes {OTHER} runs, which the measured choice does not")
+        f"the plan of the {OTHER} runs, which the measured choice does not")
 
 
 def test_where_none_runs_the_error_is_told(make: Callable[..., Plan], refusing: type[Refusing],

@@ -1,0 +1,289 @@
+"""The table that planning fills: the candidates of a network's layers and fusions, which are
+measured together, and the costs of conversions between their formats."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import wait
+from itertools import starmap
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.facts import REAL, ValueFacts
+from gossamer.measure import SLACK
+from gossamer.ops.algorithm import Algorithm, Problem
+from gossamer.ops.fused.problem import PartProblem
+from gossamer.ops.packed import can_hold
+from gossamer.ops.part.host import problem_times
+from gossamer.ops.zero_weights import ZeroWeights
+from gossamer.plan.candidate import Candidate
+from gossamer.plan.choose.network import Network, conversion_layer
+from gossamer.plan.choose.plan_assignment import Conversion, load_solver
+from gossamer.plan.fusion import find_fusions, find_parts, may_have_parts, recognising
+from gossamer.plan.in_place import in_place_candidates, layers_in_place
+from gossamer.plan.policy import (
+    Policy,
+    able_on,
+    eligibility,
+    forced_otherwise,
+    is_above,
+    is_asked_for,
+)
+from gossamer.plan.program import Layer, MeasuredLayer
+from gossamer.plan.store.keys import problem_key
+from gossamer.plan.tune.measures import MeasurementRequest
+from gossamer.plan.tune.tuner import Tuner
+from gossamer.tensor import Format, TensorSpec, pack
+
+_Change = tuple[TensorSpec, TensorSpec, ValueFacts]
+"""A conversion, for all values of a shape with the same facts."""
+
+
+class Table:
+    """The candidates of a network's layers, and of the fusions that one algorithm may compute in
+    one step; the costs of the conversions between them.
+
+    For the arguments see Assigner.
+    of_layers: the layers in order, each with its candidates; a reshape has none.
+    of_fusions: the parts that a library for whole networks may compute, and the fusions, with their
+    candidates.
+    """
+
+    def __init__(self, network: Network, device: Device, tuner: Tuner, policy: Policy,
+                 less_precise: Collection[str] | None) -> None:
+        self.of_layers: list[MeasuredLayer] = []
+        self.of_fusions: list[MeasuredLayer] = []
+        self._network, self._device = network, device
+        self._tuner, self._policy, self._less_precise = tuner, policy, less_precise
+        self._layers = {layer.name: layer for layer in network.layers}
+        self._in_place = layers_in_place(network.layers)
+        self._found = [] if policy.unfused else find_fusions(network.layers, network.outputs)
+        self._requests: dict[str, MeasurementRequest] = {}
+        self._facts = {name: facts for layer in network.layers
+                       for name, facts in layer.facts.items()}
+        self._conversions: dict[_Change, float] = {}
+        self._estimated: dict[_Change, Layer] = {}
+
+    @property
+    def nodes(self) -> list[MeasuredLayer]:
+        """The layers and reshapes, and then the fusions and parts."""
+        return [*self.of_layers, *self.of_fusions]
+
+    @property
+    def scope(self) -> str:
+        """Text that identifies the candidates."""
+        policy = self._policy
+        return json.dumps([
+            [problem_key(layer.problem) for layer in (*self._network.layers, *self._found)
+             if not layer.is_reshape],
+            policy.only, policy.sparse_threshold, dict(policy.force)])
+
+    def lists(self) -> Iterator[list[MeasurementRequest]]:
+        """Yield the requests to measure the candidates in three lists, so that vendors' libraries
+        answer which variants they have while the candidates of the first lists are measured: those
+        of gossamer's own dense algorithms for layers, those of fusions, and all others of layers.
+        """
+        policy, tuner, device = self._policy, self._tuner, self._device
+        layers = [layer for layer in self._network.layers if not layer.is_reshape]
+        tuner.ask(layers, device)
+        if policy.only is None and policy.sparse_threshold is None and not policy.force:
+            yield [request for layer in layers if (request := MeasurementRequest(
+                layer, *eligibility(layer, device, policy, self._refusal_of_own)[:2])
+                ).device is device]
+        fusions = [] if tuner.is_over else [
+            self._listed(MeasuredLayer(fusion, device, [], reasons), allowed)
+            for fusion in self._found
+            for allowed, reasons in [self._fusion_eligibility(fusion)]]
+        self.of_fusions = fusions
+        yield [self._requests[node.layer.name] for node in fusions]
+        # the assignment needs the solver, whose import takes a few tenths of a second
+        load_solver()
+        wait(tuner.space.answers)
+        self.of_layers = [self._node(layer) for layer in self._network.layers]
+        yield [self._requests[node.layer.name] for node in self.of_layers
+               if node.device is device and not node.layer.is_reshape]
+
+    def _listed(self, node: MeasuredLayer, algorithms: Sequence[Algorithm]) -> MeasuredLayer:
+        self._requests[node.layer.name] = MeasurementRequest(node.layer, algorithms, node.device)
+        return node
+
+    def _node(self, layer: Layer) -> MeasuredLayer:
+        """Return a layer, for which no candidates are measured yet."""
+        if layer.is_reshape:
+            return MeasuredLayer(layer, self._device, [], {})
+        able, layer_device, reasons = eligibility(layer, self._device, self._policy,
+                                                  self._tuner.space.refusal_reason)
+        return self._listed(MeasuredLayer(layer, layer_device, [], reasons), able)
+
+    def refresh(self) -> None:
+        """Set the candidates as far as they are measured."""
+        for node in self.nodes:
+            request = self._requests.get(node.layer.name)
+            if request is not None:
+                found = (self._tuner.candidates(request) if node.device is self._device
+                         else self._tuner.measure(node.layer, request.algorithms, node.device))
+                node.candidates = self._precise(node.layer, found)
+        for node in self.of_layers:
+            if node.layer.name in self._in_place:
+                node.candidates = in_place_candidates(node, self._in_place, self.of_layers,
+                                                      self._device)
+
+    def finish(self) -> None:
+        """Set the candidates once all are measured: where none that the policy asks for works,
+        those of other algorithms; and the parts."""
+        policy, tuner = self._policy, self._tuner
+        self.refresh()
+        for node in self.of_layers:
+            if (policy.only is None and policy.sparse_threshold is None) or (
+                    node.layer.is_reshape or math.isfinite(node.least_cost)):
+                continue
+            failures = {candidate.algorithm.name: candidate.measured.failure or ""
+                        for candidate in node.candidates}
+            able, layer_device, reasons = eligibility(
+                node.layer, self._device, refusal_reason=tuner.space.refusal_reason)
+            if able := [each for each in able if each.name not in failures]:
+                node.device, node.reasons = layer_device, {**reasons, **failures}
+                node.candidates = self._precise(
+                    node.layer, tuner.measure(node.layer, able, layer_device))
+        if may_have_parts(policy):
+            self.of_fusions = [*self._measured_parts(self._network), *self.of_fusions]
+
+    def _measured_parts(self, network: Network) -> list[MeasuredLayer]:
+        """Return the parts that a library for whole networks may compute, as few and as large as
+        possible. Some layers may be faster alone, with another algorithm, than within such a part;
+        the parts without these layers are returned too."""
+        def measured(left_out: Collection[str]) -> list[MeasuredLayer]:
+            return [self._measured_fusion(part)
+                    for part in find_parts(network.layers, network.outputs, self._device,
+                                           left_out)]
+
+        parts = measured(())
+        alone = {node.layer.name: node.least_cost for node in self.of_layers}
+        for part in parts:
+            if math.isfinite(part.least_cost):
+                part.within = _times_within(part)
+        faster = {name for part in parts for name, us in part.within.items()
+                  if alone.get(name, math.inf) * (1 + SLACK) < us}
+        if faster:
+            parts += measured(faster)
+        return parts
+
+    def conversion_us(self, value: str, source: Format, target: Format) -> float:
+        """Return the cost of copying a value from one format to another, in microseconds: the
+        measured time, else the least time that can be expected; infinite where no algorithm makes
+        this copy."""
+        change = self._change(value, source, target)
+        if change not in self._conversions:
+            self._conversions[change] = (0.0 if change[0].same_memory(change[1])
+                                         else self._first_cost(value, change))
+        return self._conversions[change]
+
+    def _change(self, value: str, source: Format, target: Format) -> _Change:
+        shape = self._network.specs[value].shape
+        return (TensorSpec(shape, source), TensorSpec(shape, target),
+                self._facts.get(value, REAL))
+
+    def _first_cost(self, value: str, change: _Change) -> float:
+        source, target, facts = change
+        is_float = self._network.specs[value].dtype in ("float32", "float16")
+        if not can_hold(target.format, facts) or (not is_float and (
+                source.format.is_packed or target.format.is_packed)):
+            return math.inf
+        layer = conversion_layer(value, f"{value} as {target.format}", source, target, facts)
+        least = self._tuner.conversion_us(layer.problem, self._device)
+        if least is not None:
+            self._estimated[change] = layer
+            return least
+        return self._measured_us(self._conversion(layer))
+
+    def _conversion(self, layer: Layer) -> MeasurementRequest:
+        """Return the request to measure the algorithms that may convert a value; packed values are
+        not converted on the host."""
+        specs, refusal = (*layer.problem.inputs, *layer.problem.outputs), (
+            self._tuner.space.refusal_reason)
+        if any(spec.format.is_packed for spec in specs):
+            return MeasurementRequest(layer, able_on(layer.problem, self._device, refusal)[0],
+                                      self._device)
+        return MeasurementRequest(layer, *eligibility(layer, self._device,
+                                                      refusal_reason=refusal)[:2])
+
+    def _measured_us(self, request: MeasurementRequest) -> float:
+        return min((candidate.cost for candidate in self._tuner.measure(
+            request.layer, request.algorithms, request.device)), default=math.inf)
+
+    def measure_estimated(self, conversions: Iterable[Conversion]) -> bool:
+        """Measure the conversions whose cost is an estimate. Return whether any was measured."""
+        changes = [change for change in dict.fromkeys(starmap(self._change, conversions))
+                   if change in self._estimated]
+        requests = {change: self._conversion(self._estimated.pop(change)) for change in changes}
+        self._tuner.measure_all(list(requests.values()))
+        for change, request in requests.items():
+            self._conversions[change] = self._measured_us(request)
+        return bool(requests)
+
+    def _refusal_of_own(self, algorithm: Algorithm, problem: Problem,
+                        device: Device) -> str | None:
+        """Return why an algorithm is not among the first that are measured; None where it is.
+        ZeroWeights is among them, since no other algorithm may compute a layer that it supports."""
+        is_asked_later = algorithm.vendor and device.compiles
+        skips_zeros = not (algorithm.dense or isinstance(algorithm, ZeroWeights))
+        if device is self._device and (is_asked_later or skips_zeros):
+            return "is measured later"
+        return self._tuner.space.refusal_reason(algorithm, problem, device)
+
+    def _measured_fusion(self, fusion: Layer) -> MeasuredLayer:
+        """Return a fusion with its candidates."""
+        allowed, reasons = self._fusion_eligibility(fusion)
+        candidates = list(self._tuner.measure(fusion, allowed, self._device) if allowed else [])
+        return MeasuredLayer(fusion, self._device, self._precise(fusion, candidates), reasons)
+
+    def _fusion_eligibility(self, fusion: Layer) -> tuple[list[Algorithm], dict[str, str]]:
+        """Return the algorithms that may compute a fusion, and for each other algorithm that
+        recognises the fusion the reason why it may not."""
+        policy, refusal = self._policy, self._tuner.space.refusal_reason
+        layers = [self._layers[name] for name in fusion.covers]
+        taken_alone = policy.only is not None and any(
+            policy.only in {algorithm.name for algorithm in able_on(
+                layer.problem, self._device, refusal)[0]}
+            for layer in layers if not layer.is_reshape)
+        able, reasons = able_on(fusion.problem, self._device, refusal, recognising(fusion))
+        above = set() if policy.sparse_threshold is None else {
+            is_above(1 - layer.density, policy.sparse_threshold) for layer in layers
+            if layer.density is not None}
+        for algorithm in able:
+            reason = None
+            if not is_asked_for(algorithm, policy):
+                reason = "is taken where it is asked for by its name"
+            elif taken_alone and algorithm.name != policy.only:
+                reason = f"{policy.only} is forced"
+            elif other := forced_otherwise(fusion, algorithm, policy):
+                reason = other
+            elif above - {not algorithm.dense}:
+                reason = f"the threshold {policy.sparse_threshold:g} decided otherwise"
+            if reason is not None:
+                reasons[algorithm.name] = reason
+        return [algorithm for algorithm in able if algorithm.name not in reasons], reasons
+
+    def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
+        """Return the candidates of a layer. Where the layer must be as precise as float32, a
+        candidate that is less precise is excluded."""
+        if self._less_precise is None or layer.name in self._less_precise:
+            return candidates
+        return [candidate if candidate.variant.is_as_precise_as_float32(layer.problem)
+                else candidate.with_exclusion("not in float32, which the tolerance asks for here")
+                for candidate in candidates]
+
+
+def _times_within(part: MeasuredLayer) -> dict[str, float]:
+    """Return the microseconds that a library takes for each layer of a part while it computes the
+    whole part."""
+    layer = part.layer
+    assert isinstance(layer.problem, PartProblem)
+    fastest = min(part.candidates, key=lambda candidate: candidate.cost)
+    arrays = layer.problem.example_inputs(np.random.default_rng(0))
+    times = problem_times(layer.problem, layer.weights, fastest.variant, [
+        pack(array, spec) for array, spec in zip(arrays, fastest.variant.inputs, strict=True)])
+    return dict(zip(layer.covers, times, strict=True))

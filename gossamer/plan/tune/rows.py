@@ -1,0 +1,181 @@
+"""The rows of the table that planning fills: the candidates of layers and fusions, with what is
+known of the time of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
+from gossamer.plan.candidate import CandidateKey, Measurement, candidate_key
+from gossamer.plan.program import Layer
+from gossamer.plan.tune.cost import conversion_us
+from gossamer.tensor import Format, memory_format
+
+NOT_TRIED = "not tried"
+"""The beginning of the reason that reports state for a candidate that was left out."""
+NEAR = 1.15
+"""Ratio to the best known time up to which a candidate is timed more than once."""
+_FUSED = 1.25
+"""Ratio of a fusion's time to the time of its layers alone up to which the fusion may be of use,
+since it may save conversions."""
+UNTIMED = 0.95
+"""Share of its expected time with which a row without a time is compared with measured ones, so
+that a row that seems to be as fast as the best is measured."""
+
+_Kind = tuple[tuple[Format, ...], str]
+"""The formats and the precision of a candidate."""
+
+
+@dataclass(eq=False)
+class LayerTimes:
+    """The best times that are known for a layer or fusion, by formats and precision.
+
+    keeps_precisions: whether a candidate may be of use though a less precise one is faster.
+    groups: the groups of the layer's rows.
+    parts: for a fusion, the times of its layers; empty for a layer.
+    best: the fastest row of each combination of formats and precision.
+    """
+
+    name: str
+    keeps_precisions: bool = False
+    groups: list[Group] = field(default_factory=list)
+    parts: Sequence[LayerTimes] = ()
+    best: dict[_Kind, Row] = field(default_factory=dict)
+
+    @property
+    def best_us(self) -> float:
+        """The time of the fastest row in microseconds; infinite where no row has a time."""
+        return min((row.time_us or 0.0 for row in self.best.values()), default=math.inf)
+
+    @property
+    def rows(self) -> Iterable[Row]:
+        """The rows that may compute the layer."""
+        return (row for group in self.groups for row in group.rows.values())
+
+    def update(self) -> None:
+        """Set the best times from the rows that have a time."""
+        self.best = {}
+        for row in sorted((row for row in self.rows if row.time_us is not None),
+                          key=lambda row: row.time_us or 0.0):
+            self.best.setdefault((row.formats, row.variant.precision), row)
+
+    def limit_us(self, row: Row, device: Device) -> float:
+        """Return the time from which on a row is of no use: a known row may take its place, at the
+        cost of its own time and of the conversions between the formats of both. For a fusion, the
+        limit is at most _FUSED times the time of its layers alone."""
+        rank = PRECISIONS.index(row.variant.precision)
+        known = [known for (_, precision), known in self.best.items()
+                 if not (self.keeps_precisions and PRECISIONS.index(precision) > rank)]
+        alone = _FUSED * sum(part.best_us for part in self.parts) if self.parts else math.inf
+        return min(alone, min(((each.time_us or 0.0) + sum(
+            conversion_us(spec, other, device) for spec, other, mine, theirs in zip(
+                row.specs, each.specs, row.formats, each.formats, strict=True)
+            if mine != theirs) for each in known), default=math.inf))
+
+
+@dataclass(eq=False)
+class Group:
+    """Rows whose times hold for several layers, because their algorithms ignore the properties in
+    which the layers differ.
+
+    problem: the problem under which the times are stored.
+    layer: the layer with whose constants the rows are measured.
+    layers: the layers for which the times hold.
+    similar: the group of an earlier layer that differs only in its weights. What is known of its
+    rows is expected of the rows of this group as long as none of these is tried. None without such
+    a layer.
+    rows: the rows by their keys.
+    """
+
+    problem: Problem
+    layer: Layer
+    device: Device
+    layers: list[LayerTimes] = field(default_factory=list)
+    similar: Group | None = None
+    rows: dict[CandidateKey, Row] = field(default_factory=dict)
+
+    def join(self, times: LayerTimes) -> None:
+        """Add a layer for which the times of this group hold."""
+        if times not in self.layers:
+            self.layers.append(times)
+            times.groups.append(self)
+
+    def update(self) -> None:
+        """Set the best times of all layers."""
+        for times in self.layers:
+            times.update()
+
+    def tried(self, algorithm: Algorithm) -> list[Row]:
+        """Return the rows of an algorithm that were measured, with a time or a failure; those of
+        the similar group where there are none."""
+        found = [row for row in self.rows.values() if row.algorithm is algorithm
+                 and row.measured is not None and not row.measured.not_tried]
+        return found or ([] if self.similar is None else self.similar.tried(algorithm))
+
+    def ratio(self, algorithm: Algorithm) -> float | None:
+        """Return the least ratio of a time of an algorithm to its model's time; infinite where all
+        rows that were tried failed, None where none was tried."""
+        tried = self.tried(algorithm)
+        return min((row.time_us / row.model_us for row in tried if row.time_us is not None),
+                   default=math.inf) if tried else None
+
+    def expected_us(self, row: Row) -> float:
+        """Return the time that is expected of a row without one: the model's, times the ratio of
+        the same row of the similar group, else of the algorithm."""
+        alike = None if self.similar is None else self.similar.rows.get(row.key)
+        ratio = (self.ratio(row.algorithm) if alike is None or alike.time_us is None
+                 else alike.time_us / alike.model_us)
+        return UNTIMED * row.model_us * (1.0 if ratio is None else ratio)
+
+    def limit_us(self, row: Row) -> float:
+        """Return the time from which on a row is of no use for any layer."""
+        return max(times.limit_us(row, self.device) for times in self.layers)
+
+
+@dataclass(eq=False)
+class Row:
+    """A candidate of the layers of a group.
+
+    model_us: the time in microseconds that the algorithm's model gives.
+    config: the place of its config among those of the algorithm.
+    is_required: whether the plan without measurements takes the candidate, so that it is measured
+    even where measuring has ended.
+    measured: its measurement; None where it was neither measured nor left out.
+    from_disk: whether the measurement was made by another process.
+    may_differ: whether the measurement may be different next time, so that it is not stored.
+    key: the candidate's key among the candidates for its problem.
+    """
+
+    group: Group
+    algorithm: Algorithm
+    variant: Variant
+    model_us: float
+    config: int = 0
+    is_required: bool = False
+    measured: Measurement | None = None
+    from_disk: bool = False
+    may_differ: bool = False
+
+    def __post_init__(self) -> None:
+        self.specs = (*self.variant.inputs, *self.variant.outputs)
+        self.formats = tuple(map(memory_format, self.specs))
+        self.key = candidate_key(self.algorithm, self.variant)
+
+    @property
+    def time_us(self) -> float | None:
+        """The measured time; None for a row without a time."""
+        return None if self.measured is None or self.measured.failure else self.measured.median_us
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the row was neither measured nor left out."""
+        return self.measured is None
+
+    @cached_property
+    def unmeasured(self) -> Measurement:
+        """The measurement that stands for a row that was not measured yet."""
+        return Measurement.of(self.algorithm, self.variant, not_tried=True, failure=NOT_TRIED)
