@@ -216,7 +216,7 @@ def test_a_program_that_cannot_be_built_leaves_none_in_memory(
     tuner = Tuner(host, "quick", cache=TuningCache(host, tmp_path))
     gc.disable()
     try:
-        times = plan_times.end_to_end("small", [refused, working], host, tuner)
+        times = plan_times.end_to_end(plan.graph, [refused, working], host, tuner)
         assert [time.failure for time in times] == ["does not run: cannot be built", ""]
         assert len(alive) == 2 and not any(each() for each in alive)
     finally:
@@ -270,10 +270,10 @@ def test_programs_are_replayed_where_the_device_has_graphs(tmp_path: Path) -> No
     plan = compiled(small(), graphs, tmp_path)
     programs = [plan.program(2), plan.program(3), plan.program(2)]
     tuner = Tuner(graphs, "quick", cache=TuningCache(graphs, tmp_path / "tuning"))
-    times = plan_times.end_to_end("small", programs, graphs, tuner)
+    times = plan_times.end_to_end(plan.graph, programs, graphs, tuner)
     assert graphs.captures == 2  # one for each that differs
     assert all(time.timing and time.timing.median_us > 0 for time in times)
-    again = plan_times.end_to_end("small", programs, graphs, tuner)
+    again = plan_times.end_to_end(plan.graph, programs, graphs, tuner)
     assert again == [EndToEnd(time.timing, cached=True) for time in times]
     assert graphs.captures == 2
 
