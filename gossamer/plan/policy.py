@@ -44,7 +44,8 @@ class Effort:
     samples: number of samples of each time.
     build_seconds: processor seconds; a candidate whose build is expected to take longer is left
     out.
-    rounds: the most rounds that follow the first one.
+    widths: for each round that follows the first one, the ratio to the best time of a layer up to
+    which an algorithm gets further configs.
     everything: whether the first round measures all candidates.
     """
 
@@ -53,7 +54,7 @@ class Effort:
     vendor_configs: int | None
     samples: int
     build_seconds: float
-    rounds: int = 0
+    widths: tuple[float, ...] = ()
     everything: bool = False
 
     def configs_of(self, algorithm: Algorithm) -> int | None:
@@ -68,8 +69,8 @@ class Effort:
 
 
 EFFORTS = {
-    "quick": Effort(2, 6, 4, 5, 15.0, 3),
-    "normal": Effort(4, 16, 10, 10, 60.0, 8),
+    "quick": Effort(2, 8, 4, 5, 15.0, (2.0, 1.5, 1.2)),
+    "normal": Effort(4, 16, 10, 10, 60.0, (3.0, 2.0, 1.5, 1.5, 1.5)),
     "max": Effort(None, None, None, 20, 240.0, everything=True),
 }
 """The efforts by the names that users give."""

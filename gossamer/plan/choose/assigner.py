@@ -34,8 +34,6 @@ names of algorithms."""
 Restriction = Callable[[MeasuredLayer, Candidate], bool]
 """A function that returns whether a candidate of a layer or fusion is admitted. As few layers as
 possible are computed by other candidates than those that are admitted."""
-_LEAST_GAIN = 0.01
-"""Share of the network's time that a further round of measuring must promise to save."""
 
 
 @dataclass(frozen=True)
@@ -91,23 +89,20 @@ class Assigner:
         """All layers and fusions with the candidates that were measured for them."""
         return [node for node in self._table.nodes if not node.layer.is_reshape]
 
-    def _promising(self) -> list[tuple[Layer, Candidate]]:
-        """Return the candidates without a time, each with its layer, that the cheapest assignment
-        takes by the times that are expected of them; none where it would improve little on the
-        cheapest assignment of measured candidates."""
+    def _promising(self) -> tuple[float, list[tuple[Layer, Candidate]]]:
+        """Return the cost of the cheapest assignment of measured candidates, and the candidates,
+        each with its layer, of the cheapest assignment if others take the times that are expected
+        of them."""
         self._table.refresh()
         try:
             promised = self.assigned(self._asked_for, lambda candidate: candidate.likely_cost)
         except GossamerError:
-            return []  # a layer has no candidate that may work
+            return math.inf, []  # a layer has no candidate that may work
         try:
             known_us = self.assigned(self._asked_for).cost_us
         except GossamerError:
             known_us = math.inf
-        if promised.cost_us > (1 - _LEAST_GAIN) * known_us:
-            return []
-        return [(node.layer, candidate) for node, candidate in promised.taken
-                if candidate.expected_us is not None]
+        return known_us, [(node.layer, candidate) for node, candidate in promised.taken]
 
     def program(self, assigned: Assigned, why: str = "") -> Program:
         """Return the program of an assignment. why: the reason, for reports, why layers take

@@ -1,9 +1,11 @@
 """The search for the fastest candidates of layers on one device, in rounds.
 
-The first round measures, for each problem and algorithm, the configs that are expected to be the
-fastest. Each further round measures the candidates that a plan would take if they took the time
-that is expected of them. A candidate is left out by its bound, by what is expected of it, or
-because measuring has ended.
+The rounds are those of successive halving (K. Jamieson and A. Talwalkar, "Non-stochastic best arm
+identification and hyperparameter optimization", AISTATS 2016). The first round measures, for each
+problem and algorithm, the configs that are expected to be the fastest. Each further round measures
+twice as many configs of fewer algorithms, those that are nearest to the best, and the candidates
+that a plan would take if they took the time that is expected of them. A candidate is left out by
+its bound, because no round has reached it, or because measuring has ended.
 """
 
 from __future__ import annotations
@@ -43,9 +45,12 @@ _STORE_SECONDS = 5.0
 """Seconds after which a search stores its measurements so far: a process that is killed loses only
 the measurements of these seconds."""
 
-Promising = Callable[[], Iterable[tuple[Layer, Candidate]]]
-"""A function that returns the candidates without a time that a plan would take by the times that
-are known and expected, each with its layer."""
+_LEAST_GAIN = 0.01
+"""Share of the plan's time that a round must have saved for another round to follow."""
+
+Promising = Callable[[], tuple[float, Sequence[tuple[Layer, Candidate]]]]
+"""A function that returns the time of the best plan of measured candidates, and the candidates that
+a plan would take by the times that are known and expected, each with its layer."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ class Search:
 
         lists: lists of requests; the first round of one list is measured before the next list is
         made.
-        promising: chooses the candidates of the further rounds; by default each layer takes the
+        promising: chooses the plan that the further rounds improve; by default each layer takes the
         candidate that is expected to be the fastest.
         """
         # within current(), no call needs to ask the driver which context is current
@@ -138,12 +143,15 @@ class Search:
                     with self._profile.stage(LISTING):
                         rows = self._first(self._listed(requests))
                     self._measure(rows)
-                for _ in range(self._limits.rounds):
-                    if self._is_over():
-                        break
-                    if not (rows := list(self._rows_of((promising or self._cheapest)()))):
+                before_us = math.inf
+                for number, width in enumerate(self._limits.widths, 1):
+                    known_us, taken = (promising or self._cheapest)()
+                    rows = self._next(taken, width, 2**number)
+                    if self._is_over() or not rows or (
+                            known_us > (1 - _LEAST_GAIN) * before_us):
                         break
                     self._measure(rows)
+                    before_us = known_us
                 self._sampler.sample_left()
                 while instead := self._required_instead():
                     self._measure(instead)
@@ -154,7 +162,9 @@ class Search:
 
     def _measure(self, rows: Sequence[Row]) -> None:
         """Measure rows, but for those that turn out to be of no use meanwhile."""
-        rows = [*rows, *self._to_compare(rows)]
+        # builds that take long wait for the times that may make them needless
+        rows = sorted([*rows, *self._to_compare(rows)],
+                      key=lambda row: row.variant.build_seconds > 0)
         self._begun_count += len(rows)
         self._begun(rows)
         waiting = iter(rows)
@@ -218,38 +228,54 @@ class Search:
     def _leave_out_rest(self) -> None:
         """Leave out the rows that no round has measured."""
         for row in [row for row in self._own if row.is_open]:
-            expected_us, limit_us = row.group.expected_us(row), row.group.limit_us(row)
+            expected_us = row.group.expected_us(row)
             if self._is_over():
                 self._leave_out(row, ENDED, is_final=False)
             elif expected_us == math.inf:
                 self._leave_out(row, "no first config works")
-            elif expected_us < limit_us:
-                self._leave_out(row, "the plan would gain nothing by the time that is expected of "
-                                     "it")
             else:
-                self._leave_out(row, f"about {duration_text(expected_us)} expected against "
-                                     f"{duration_text(limit_us)}")
+                self._leave_out(row, f"the rounds ended before it; about {duration_text(expected_us)} "
+                                     f"expected against {duration_text(row.group.limit_us(row))}")
 
-    def _cheapest(self) -> Iterator[tuple[Layer, Candidate]]:
-        """Yield, for each group, the row without a time that is expected to be the fastest of all
-        rows."""
-        best: dict[Group, Row] = {}
+    def _cheapest(self) -> tuple[float, list[tuple[Layer, Candidate]]]:
+        """Return the sum of the best times, and the row of each group that is expected to be the
+        fastest."""
+        best: dict[Group, tuple[float, Row]] = {}
         for row in self._own:
-            if row.is_open and row.group.expected_us(row) < (
-                    row.group.expected_us(best[row.group]) if row.group in best
-                    else max(times.best_us for times in row.group.layers)):
-                best[row.group] = row
-        for group, row in best.items():
-            yield group.layer, Candidate(row.algorithm, row.variant, row.unmeasured)
+            us = row.group.expected_us(row) if row.is_open else row.time_us
+            if us is not None and us < best.get(row.group, (math.inf, row))[0]:
+                best[row.group] = us, row
+        return sum(times.best_us for times in self._times.values()), [
+            (group.layer, Candidate(row.algorithm, row.variant, row.measured or row.unmeasured))
+            for group, (_, row) in best.items()]
 
-    def _rows_of(self, candidates: Iterable[tuple[Layer, Candidate]]) -> dict[Row, None]:
+    def _next(self, taken: Iterable[tuple[Layer, Candidate]], width: float, factor: int
+              ) -> list[Row]:
+        """Return the rows of a further round: those that are taken and have no time; and of each
+        algorithm within `width` times the best of a layer `factor` times as many configs as in the
+        first round, in the formats that the layer takes."""
         found: dict[Row, None] = {}
-        for layer, candidate in candidates:
-            group = self._groups[timed_problem(layer.problem, candidate.algorithm)]
-            row = group.rows[candidate.measured.candidate_key]
-            if row.is_open:
-                found[row] = None
-        return found
+        for layer, candidate in taken:
+            times = self._times.get((layer.name, layer.problem))
+            if times is None:
+                continue  # a part, or a layer of another device
+            kind = candidate.formats[0] + candidate.formats[1], candidate.variant.precision
+            for group in times.groups:
+                # a layer that differs from an earlier one only in its weights takes the config that
+                # is best for that one
+                most = factor if group.similar is None else 0
+                by_algorithm: dict[Algorithm, list[Row]] = {}
+                for row in sorted(group.rows.values(), key=lambda row: row.model_us):
+                    if row.key == candidate.measured.candidate_key and row.is_open:
+                        found[row] = None
+                    if (row.formats, row.variant.precision) == kind:
+                        by_algorithm.setdefault(row.algorithm, []).append(row)
+                for algorithm, rows in by_algorithm.items():
+                    first, near_us = self._limits.configs_of(algorithm), width * times.best_us
+                    if first is not None and any(row.time_us is not None and row.time_us <= near_us
+                                                 for row in group.tried(algorithm)):
+                        found.update((row, None) for row in rows[:most * first] if row.is_open)
+        return list(found)
 
     def _report(self) -> None:
         # fusions are not counted, because their layers are counted

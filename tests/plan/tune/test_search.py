@@ -64,7 +64,7 @@ def test_candidates_of_a_list_are_measured_before_the_next_list_is_made(
         yield [MeasurementRequest(layer(), [second], paced_device)]
 
     tuner = paced_tuner()
-    tuner.measure_network(lists(), "a network", list)
+    tuner.measure_network(lists(), "a network", lambda: (0.0, []))
     assert tuner.measured == 2
     tuner.release()
 
@@ -79,7 +79,7 @@ def test_an_error_of_further_requests_ends_the_search(
     algorithm = Paced("paced", 100.0)
     known(algorithm)
     with pytest.raises(DeviceError, match="the library has failed"):
-        paced_tuner().measure_network(lists(), "a network", list)
+        paced_tuner().measure_network(lists(), "a network", lambda: (0.0, []))
 
 
 def measured_configs(algorithm: Paced, tuner: Tuner, device: PacedDevice) -> list[int]:
@@ -105,14 +105,14 @@ def test_the_first_round_takes_the_configs_that_the_model_expects_to_be_fastest(
 def test_a_round_goes_on_with_the_algorithms_near_the_best(
         paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
         known: Callable[..., None]) -> None:
-    near, far = (Paced(name, *(us,) * 6, model_us=20.0)
-                 for name, us in (("near", 10.0), ("far", 18.0)))
+    near = Paced("near", 10.0, 10.0, *(8.0,) * 6, model_us=20.0)
+    far = Paced("far", *(15.0,) * 8, model_us=20.0)
     known(near, far)
     candidates = paced_tuner("quick").measure(layer(), [near, far], paced_device)
-    # two configs in the first round, and one in each of the three others
-    assert (len(near.built), len(far.built)) == (5, 2)
-    assert {candidate.measured.failure for candidate in candidates[8:]} == {
-        "not tried: about 17.1 us expected against 10.0 us"}
+    # 15 us are within twice 10 us, but not within 1.5 times 8 us
+    assert (len(near.built), len(far.built)) == (8, 4)
+    assert {candidate.measured.failure for candidate in candidates[12:]} == {
+        "not tried: the rounds ended before it; about 14.2 us expected against 8.0 us"}
 
 
 def test_layers_that_differ_in_their_zeros_take_the_best_config_of_the_first(
@@ -152,18 +152,18 @@ def test_the_rounds_measure_what_a_plan_would_take(
     known(algorithm)
     conv, rounds = layer(), []
 
-    def promising() -> list[tuple[Layer, Candidate]]:
+    def promising() -> tuple[float, list[tuple[Layer, Candidate]]]:
         candidates = tuner.candidates(request)
         rounds.append([candidate.expected_us is not None for candidate in candidates])
-        return [(conv, candidates[5])] if len(rounds) == 1 else []
+        return 10.0, [(conv, candidates[5])] if len(rounds) == 1 else []
 
     tuner = paced_tuner("quick")
     request = MeasurementRequest(conv, [algorithm], paced_device)
     tuner.measure_network([[request]], "a network", promising)
-    assert [n for _, n in algorithm.built] == [0, 1, 5]
-    assert rounds == [[False] * 2 + [True] * 4, [False] * 2 + [True] * 3 + [False]]
-    assert {candidate.measured.failure for candidate in tuner.candidates(request)[2:5]} == {
-        "not tried: the plan would gain nothing by the time that is expected of it"}
+    assert [n for _, n in algorithm.built] == [0, 1, 5, 2, 3]
+    assert rounds == [[False] * 2 + [True] * 4, [False] * 4 + [True, False]]
+    assert tuner.candidates(request)[4].measured.failure == (
+        "not tried: the rounds ended before it; about 9.5 us expected against 10.0 us")
 
 
 def test_an_algorithm_that_is_slow_for_other_problems_is_left_out(
@@ -184,7 +184,7 @@ LAYERS = [layer(f"layer{channels}", channels=channels) for channels in range(4, 
 def test_the_next_search_leaves_out_the_same(
         paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
         known: Callable[..., None]) -> None:
-    algorithm = Paced("paced", 100.0, 100.0, 50.0, 50.0, 50.0, 50.0)
+    algorithm = Paced("paced", *(100.0,) * 6)
     known(algorithm)
     requests = [MeasurementRequest(each, [algorithm], paced_device) for each in LAYERS]
     tuner = paced_tuner("quick")

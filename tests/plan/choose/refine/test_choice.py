@@ -103,8 +103,11 @@ def test_nothing_is_timed_where_nothing_is_to_be_compared(
 
     def make() -> Plan:
         tuner = Tuner(host, "quick", cache=TuningCache(host, tmp_path / "tuning"))
-        return Plan(gossamer.load(str(save(small(), tmp_path))), host, tuner=tuner)
+        return Plan(gossamer.load(str(save(product, tmp_path))), host, tuner=tuner)
 
+    # one algorithm, in one format
+    product = model([helper.make_node("Gemm", ["x", "w"], ["y"])], {"x": (None, 8)},
+                    {"y": 2}, {"w": weights(8, 4)})
     plan = make()
     plan.program(2)
     assert rounds == [] and plan.report(2).plans == []

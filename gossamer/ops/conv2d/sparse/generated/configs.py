@@ -174,8 +174,9 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
     Last comes the config with the shortest code, unless it is already listed. This config is
     meant for efforts that leave little time for building.
     """
-    # layers of one shape and density share configs, wherever their zeros are
-    anywhere = replace(problem, weights_info=WeightsInfo(problem.weights_info.density))
+    # layers of one shape and about the same density share configs, wherever their zeros are
+    density = float(f"{problem.weights_info.density:.1e}")
+    anywhere = replace(problem, weights_info=WeightsInfo(density))
     return _configs(anywhere, limits, halves, most_lines)
 
 
