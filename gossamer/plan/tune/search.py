@@ -162,9 +162,7 @@ class Search:
 
     def _measure(self, rows: Sequence[Row]) -> None:
         """Measure rows, but for those that turn out to be of no use meanwhile."""
-        # builds that take long wait for the times that may make them needless
-        rows = sorted([*rows, *self._to_compare(rows)],
-                      key=lambda row: row.variant.build_seconds > 0)
+        rows = [*rows, *self._to_compare(rows)]
         self._begun_count += len(rows)
         self._begun(rows)
         waiting = iter(rows)
@@ -353,17 +351,18 @@ class Search:
 
     def _first(self, new: Iterable[Row]) -> list[Row]:
         """Return the rows of the first round: of each algorithm the configs with the least times
-        by its model, each in the formats with the least time, and one config where builds take
-        long. Layers that differ only in their weights leave the round to the first such layer. The
-        required rows come first where they must."""
+        by its model, each in the formats with the least time. Layers that differ only in their
+        weights leave the round to the first such layer. Rows whose builds take long are left to
+        rounds in which the plan would take them. The required rows come first where they must."""
         count: dict[tuple[Group, Algorithm, str], set[object]] = {}
         first: list[Row] = []
         for row in sorted(new, key=lambda row: row.model_us):
             precision = row.variant.precision if self._space.keeps_precisions else ""
             configs = count.setdefault((row.group, row.algorithm, precision), set())
-            most = 1 if row.variant.build_seconds else self._limits.configs_of(row.algorithm)
+            most = self._limits.configs_of(row.algorithm)
             is_first = self._limits.everything or (
-                row.group.similar is None and row.variant.config not in configs
+                row.group.similar is None and not row.variant.build_seconds
+                and row.variant.config not in configs
                 and (most is None or len(configs) < most))
             if is_first:
                 configs.add(row.variant.config)

@@ -130,19 +130,20 @@ def test_layers_that_differ_in_their_zeros_take_the_best_config_of_the_first(
     assert sparse.built == [(firsts[0], 0), (firsts[0], 1), *((first, 1) for first in firsts[1:])]
 
 
-def test_an_algorithm_that_builds_long_has_one_config_in_the_first_round(
+def test_what_builds_long_is_measured_where_the_plan_would_take_it(
         paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
         known: Callable[..., None]) -> None:
     class Long(Paced):
         def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
             return (replace(each, build_seconds=5.0) for each in super().variants(problem, device))
 
-    fast, long = Paced("fast", 10.0, model_us=10.0), Long("long", 20.0, 15.0, model_us=20.0)
-    known(fast, long)
-    assert measured_configs(long, paced_tuner("quick"), paced_device)[:1] == [0]
-    long.built.clear()
-    paced_tuner("quick").measure(layer(channels=8), [fast, long], paced_device)
-    assert [n for _, n in long.built] == [0]
+    fast = Paced("fast", 10.0, model_us=10.0)
+    slow, faster = Long("slow", 5.0, model_us=20.0), Long("faster", 5.0, model_us=9.0)
+    known(fast, slow, faster)
+    candidates = paced_tuner("quick").measure(layer(), [fast, slow, faster], paced_device)
+    assert [len(each.built) for each in (fast, slow, faster)] == [1, 0, 1]
+    assert candidates[1].measured.failure == (
+        "not tried: the rounds ended before it; about 19.0 us expected against 5.0 us")
 
 
 def test_the_rounds_measure_what_a_plan_would_take(
