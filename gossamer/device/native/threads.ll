@@ -20,6 +20,14 @@ declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @syscall(i64, ...)
 declare void @PAUSE
 
+; Has this thread take denormal numbers for 0, and returns what it did with them before.
+define internal i64 @flush() {
+  %before = call i64 @control()
+  %flushing = or i64 %before, FLUSHING
+  call void @set.control(i64 %flushing)
+  ret i64 %before
+}
+
 define internal i64 @futex(ptr %word, i64 %operation, i64 %value) {
   %result = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %word, i64 %operation, i64 %value, ptr null,
                                          ptr null, i64 0)
@@ -88,6 +96,7 @@ end:
 ; A thread, which works whenever there is a job. It spins for some rounds before it sleeps.
 define void @worker(ptr %shared, i64 %thread, i64 %rounds, ptr %unused) {
 entry:
+  %control = call i64 @flush()
   %word = getelementptr %line, ptr %shared, i64 1
   %sleepers = getelementptr %line, ptr %shared, i64 4
   br label %wait
@@ -211,6 +220,7 @@ end:
 ; address of the shared memory, which is 0 where there are no other threads.
 define void @jobs(ptr %jobs, i64 %count, i64 %memory, ptr %unused) {
 entry:
+  %control = call i64 @flush()
   %shared = inttoptr i64 %memory to ptr
   %is.alone = icmp eq i64 %memory, 0
   br label %next
@@ -238,5 +248,6 @@ done:
   %index.next = add i64 %index, 1
   br label %next
 end:
+  call void @set.control(i64 %control)
   ret void
 }

@@ -23,9 +23,40 @@ _LINE = 64
 _ROUNDS = 2000
 """Rounds for which a thread spins, some 20 to 100 microseconds: longer than the time between two
 steps of a plan, and too short to matter to other programs."""
-_X86, _ARM = ("202", "llvm.x86.sse2.pause()"), ("98", "llvm.aarch64.hint(i32 1)")
+_X86 = ("202", "llvm.x86.sse2.pause()", "32832", """
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+define internal i64 @control() {
+  %place = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %place)
+  %value = load i32, ptr %place
+  %wide = zext i32 %value to i64
+  ret i64 %wide
+}
+define internal void @set.control(i64 %wide) {
+  %place = alloca i32
+  %value = trunc i64 %wide to i32
+  store i32 %value, ptr %place
+  call void @llvm.x86.sse.ldmxcsr(ptr %place)
+  ret void
+}
+""")
+_ARM = ("98", "llvm.aarch64.hint(i32 1)", "16777216", """
+declare i64 @llvm.aarch64.get.fpcr()
+declare void @llvm.aarch64.set.fpcr(i64)
+define internal i64 @control() {
+  %value = call i64 @llvm.aarch64.get.fpcr()
+  ret i64 %value
+}
+define internal void @set.control(i64 %value) {
+  call void @llvm.aarch64.set.fpcr(i64 %value)
+  ret void
+}
+""")
 _MACHINES = {"x86_64": _X86, "AMD64": _X86, "aarch64": _ARM, "arm64": _ARM}
-"""The number of the system call futex, and a hint that a loop spins, by machine."""
+"""By machine: the number of the system call futex, a hint that a loop spins, the bits of the
+floating-point control register by which denormal numbers are 0, and functions that read and set the
+register."""
 
 
 class Jobs:
@@ -104,14 +135,14 @@ def _function(name: str) -> Function:
 
 def source(machine: str, system: str) -> str:
     """Return the module for a machine; without futexes where the system has none."""
-    number, pause = _MACHINES[machine]
-    text = _SOURCE.read_text()
+    number, pause, flushing, control = _MACHINES[machine]
+    text = _SOURCE.read_text() + control
     if system != "linux":
         text = re.sub(r"declare i64 @syscall.*|%result = call [^)]*\)[^)]*\)", lambda found: (
             "" if found[0].startswith("declare") else "%result = add i64 0, 0"), text)
-    return text.replace("declare void @PAUSE", f"declare void @{pause.split('(')[0]}"
-                        + ("(i32)" if "i32" in pause else "()")
-                        ).replace("PAUSE", pause).replace("FUTEX", number)
+    text = text.replace("declare void @PAUSE", f"declare void @{pause.split('(')[0]}"
+                        + ("(i32)" if "i32" in pause else "()"))
+    return text.replace("PAUSE", pause).replace("FUTEX", number).replace("FLUSHING", flushing)
 
 
 # the threads of a process are not those of its fork

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -232,8 +232,9 @@ class Search:
             elif expected_us == math.inf:
                 self._leave_out(row, "no first config works")
             else:
-                self._leave_out(row, f"the rounds ended before it; about {duration_text(expected_us)} "
-                                     f"expected against {duration_text(row.group.limit_us(row))}")
+                us, limit = map(duration_text, (expected_us, row.group.limit_us(row)))
+                self._leave_out(row, f"the rounds ended before it; about {us} expected against "
+                                     f"{limit}")
 
     def _cheapest(self) -> tuple[float, list[tuple[Layer, Candidate]]]:
         """Return the sum of the best times, and the row of each group that is expected to be the

@@ -14,7 +14,13 @@ llvm = pytest.importorskip("llvmlite.binding")
 from llvmlite import ir  # noqa: E402
 
 from gossamer.device.jobs import Job  # noqa: E402
-from gossamer.device.native.code import INT64, POINTER, Code, integer  # noqa: E402
+from gossamer.device.native.code import (  # noqa: E402
+    FLOAT,
+    INT64,
+    POINTER,
+    Code,
+    integer,
+)
 from gossamer.device.native.processor import (  # noqa: E402
     address,
     function,
@@ -53,6 +59,31 @@ def test_each_task_runs_once_in_each_job(threads: int, count: int, grain: int) -
     for _ in range(50):
         jobs.run()
     np.testing.assert_array_equal(array[:count], 150 * np.arange(1, count + 1))
+
+
+def doubling() -> str:
+    """Returns a module with a function whose task i doubles element i of an array of floats."""
+    module = ir.Module()
+    code = Code(module, "double", [POINTER, INT64, INT64, POINTER])
+    arguments, first, end, _ = code.arguments
+    array = code.load(POINTER, arguments)
+    with code.loop(first, end) as task:
+        place = code.builder.mul(task.index, integer(4))
+        value = code.load(FLOAT, array, place)
+        code.store(code.builder.fadd(value, value), array, place)
+    code.builder.ret_void()
+    return str(module)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_denormal_numbers_are_0_in_generated_code_only(threads: int) -> None:
+    denormal, least = np.float32(3e-39), np.finfo(np.float32).tiny
+    array = np.tile(np.array([denormal, 1.0, least, -denormal], np.float32), 300)
+    double = function("double", processor(), doubling)
+    Jobs([Job(double, (address(array),), len(array))], threads).run()
+    np.testing.assert_array_equal(array, np.tile(np.array([0, 2, 2 * least, 0], np.float32), 300))
+    # this thread computes with them afterwards as before
+    assert np.full(1000, denormal).sum() > 2e-36
 
 
 def test_calls_of_several_threads_do_not_mix() -> None:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
-from collections.abc import Callable
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.host import HostDevice
-from gossamer.device.jobs import Function
+from gossamer.device.jobs import Function, Job
 from gossamer.device.native import processor as native
 from gossamer.ops.conv2d.host_direct import algorithm as host_direct
 from gossamer.ops.conv2d.host_direct.algorithm import HostDirect
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import Weights
 from tests.ops.conv2d.sparse.test_direct_sparse import of, problems, sparse_weights
-from tests.ops.conv2d.test_conv2d import EPILOGUES
+from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
 from tests.ops.harness import check_variants
 
 llvm = pytest.importorskip("llvmlite.binding")
@@ -75,6 +81,74 @@ def compare(problem: Conv2dProblem, density: float) -> None:
         (name, 3 if name == "channels" else value) for name, value in variant.config))
         for variant in variants if problem.group_channels > 3 and 3 not in blocks]
     check_variants(algorithm, problem, HOST, variants, weights)
+
+
+ARM = native.Processor("generic", "+neon", 4, 32)
+COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
+RUN_JOB = Path(__file__).with_name("run_job.c")
+ON_ARM = {
+    "3x3 with a residual": Conv2dProblem(1, 12, 9, 10, 7, (3, 3), pads=(1, 1, 1, 1),
+                                         epilogue=BIAS_RESIDUAL_RELU),
+    "3x3, every second pixel": Conv2dProblem(1, 8, 15, 14, 5, (3, 3), (2, 2), (1, 1, 1, 1),
+                                             epilogue=BIAS_CLIP),
+    "1x1": Conv2dProblem(1, 40, 7, 7, 9, (1, 1), epilogue=BIAS_RESIDUAL_RELU),
+    "1x1, every third column": Conv2dProblem(1, 8, 9, 14, 5, (1, 1), (1, 3)),
+    "5x2, every third column, groups": Conv2dProblem(1, 8, 12, 13, 6, (5, 2), (1, 3), (2, 0, 2, 1),
+                                                     groups=2),
+    "depthwise, spread": Conv2dProblem(1, 6, 11, 9, 6, (3, 3), (1, 1), (2, 2, 2, 2), (2, 2), 6,
+                                       BIAS_CLIP)}
+
+
+@pytest.mark.skipif(not (shutil.which(COMPILER) and shutil.which(EMULATOR)),
+                    reason=f"needs {COMPILER} and {EMULATOR}")
+@pytest.mark.parametrize("name", ON_ARM)
+def test_arm_computes_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code runs in an emulator, whose memory gets what the arguments point to."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple("aarch64-unknown-linux-gnu").create_target_machine(
+        ARM.name, ARM.features, opt=3)
+    sizes: dict[int, int] = {}
+    program, ran = tmp_path / "run_job", []
+
+    def emitted(name: str, target: native.Processor, write: Callable[..., str],
+                *parameters: object) -> Function:
+        (tmp_path / "code.o").write_bytes(native._object(llvm, machine, write(*parameters)))
+        subprocess.run([COMPILER, "-O1", "-static", RUN_JOB, tmp_path / "code.o", "-o", program],
+                       check=True)
+        return Function(0)
+
+    def known(address: Callable[[Any], int]) -> Callable[[Any], int]:
+        def remembered(memory: Any) -> int:
+            sizes[address(memory)] = memory.nbytes
+            return address(memory)
+        return remembered
+
+    class Emulated:
+        def __init__(self, jobs: Sequence[Job], threads: int) -> None:
+            self.jobs = jobs
+
+        def run(self) -> None:
+            for job in self.jobs:
+                parts = [np.array([len(job.arguments), job.count, job.scratch, 1], "<i8").tobytes()]
+                for argument in job.arguments:
+                    size = sizes.get(argument, -1)
+                    parts += [np.array([size] if size >= 0 else [-1, argument], "<i8").tobytes(),
+                              ctypes.string_at(argument, max(size, 0))]
+                (tmp_path / "job").write_bytes(b"".join(parts))
+                subprocess.run([EMULATOR, program, tmp_path / "job", tmp_path / "result"],
+                               check=True)
+                output = (tmp_path / "result").read_bytes()
+                ctypes.memmove(job.arguments[1], output, len(output))
+                ran.append(job)
+
+    monkeypatch.setattr(host_direct, "function", emitted)
+    monkeypatch.setattr(host_direct, "address_of", known(host_direct.address_of))
+    monkeypatch.setattr(native, "address", known(native.address))
+    monkeypatch.setattr(host_direct, "Jobs", Emulated)
+    monkeypatch.setattr(native, "processor", lambda: ARM)
+    compare(ON_ARM[name], 0.4)
+    assert ran
 
 
 def test_code_for_arm_uses_vectors(monkeypatch: pytest.MonkeyPatch) -> None:

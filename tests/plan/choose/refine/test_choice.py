@@ -34,7 +34,7 @@ from tests.plan.choose.refine.separable import (
     reset,
     separable,
 )
-from tests.plan.small import assert_close, small
+from tests.plan.small import assert_close
 
 
 def images(batch: int = 2) -> np.ndarray:
