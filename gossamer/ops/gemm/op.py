@@ -16,6 +16,7 @@ from gossamer.ops.gemm.dense import (
     TiledGemm,
     WideProduct,
 )
+from gossamer.ops.gemm.host_direct import HostDirectGemm
 from gossamer.ops.gemm.problem import GemmProblem, reference
 from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.op import Op
@@ -23,5 +24,5 @@ from gossamer.ops.zero_weights import ZeroProduct
 
 OP = Op("gemm", GemmProblem, reference,
         (WideProduct(), FewRows(), TiledGemm(), LargeGemm(), MmaGemm(), CublasGemm(), SparseRows(),
-         HostGemm(), SparseGemm(), HostPopcountGemm(), BitTensorCoreGemm(), WidePopcountGemm(),
-         PopcountGemm(), PublishedGemm(), ZeroProduct()))
+         HostGemm(), HostDirectGemm(), SparseGemm(), HostPopcountGemm(), BitTensorCoreGemm(),
+         WidePopcountGemm(), PopcountGemm(), PublishedGemm(), ZeroProduct()))

@@ -8,9 +8,21 @@ from typing import Any
 
 from llvmlite import ir
 
-from gossamer.device.native.code import FLOAT, INT64, POINTER, Code, integer, vector
+from gossamer.device.native.code import (
+    FLOAT,
+    INT64,
+    POINTER,
+    Code,
+    Loop,
+    integer,
+    vector,
+)
 from gossamer.ops.conv2d.host_direct.tiles import Kind, Views
 from gossamer.ops.conv2d.problem import Conv2dProblem
+
+_SUMS = 4
+"""Sums that a processor adds to at the same time: an addition takes four cycles, and two begin in
+each. Tiles of fewer vectors multiply several weights at a time."""
 
 
 def multiplying(problem: Conv2dProblem, views: Views, lanes: int, kinds: Sequence[Kind],
@@ -120,24 +132,44 @@ class _TileCode:
         first, end = (code.index(starts, b.add(output, integer(index))) for index in range(2))
         source, step, line = (self.scratch, 4 * views.step, 4 * views.row) if views.step else (
             inputs, self.input_bytes, 0)
-        with code.loop(first, end, carried=before) as pair:
-            view = code.at(source, b.mul(code.short(self.positions, pair.index), integer(step)))
-            weight = code.splat(code.load(FLOAT, self.weights, b.mul(pair.index, integer(4))),
+        # few sums wait for one another, so that neighbouring weights add to sums of their own
+        together = max(_SUMS // number, 1)
+        zeros = [self.zero] * number
+
+        def products(pair: Loop, offset: int) -> list[Any]:
+            """Return the sums of one of the weights that are multiplied together."""
+            place = b.add(pair.index, integer(offset))
+            view = code.at(source, b.mul(code.short(self.positions, place), integer(step)))
+            weight = code.splat(code.load(FLOAT, self.weights, b.mul(place, integer(4))),
                                 self.lanes)
-            pair.next = [code.multiply_add(code.load_first(
+            own = pair.values[offset * number:(offset + 1) * number]
+            return [code.multiply_add(code.load_first(
                 view, index // self.vectors * line + index % self.vectors * self.size, self.lanes,
                 self.last if not views.step and index == number - 1 else self.lanes,
                 aligned=views.step == self.lanes), weight, value)
-                for index, value in enumerate(pair.values)]
+                for index, value in enumerate(own)]
+
+        left = b.srem(b.sub(end, first), integer(together))
+        middle = b.sub(end, left)
+        with code.loop(first, middle, together, [*before, *zeros * (together - 1)]) as pair:
+            pair.next = [value for offset in range(together) for value in products(pair, offset)]
+        sums = pair.values[:number]
+        for offset in range(1, together):
+            sums = [b.fadd(value, other) for value, other in zip(
+                sums, pair.values[offset * number:(offset + 1) * number], strict=True)]
+        if together > 1:
+            with code.loop(middle, end, carried=sums) as rest:
+                rest.next = products(rest, 0)
+            sums = rest.values
         finish, keep, after = (code.function.append_basic_block(label)
                                for label in ("finish", "keep", "after"))
         b.cbranch(is_last, finish, keep)
         b.position_at_end(keep)
-        for index, value in enumerate(pair.values):
+        for index, value in enumerate(sums):
             code.store(value, kept, index * self.size)
         b.branch(after)
         b.position_at_end(finish)
-        self._finish(pair.values, output, start)
+        self._finish(sums, output, start)
         b.branch(after)
         b.position_at_end(after)
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import ctypes
 import platform
-import shutil
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.host import HostDevice
-from gossamer.device.jobs import Function, Job
+from gossamer.device.jobs import Function
 from gossamer.device.native import processor as native
 from gossamer.ops.conv2d.host_direct import algorithm as host_direct
 from gossamer.ops.conv2d.host_direct.algorithm import HostDirect
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import Weights
+from tests.ops.arm import ARM, run_on_arm
 from tests.ops.conv2d.sparse.test_direct_sparse import of, problems, sparse_weights
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
 from tests.ops.harness import check_variants
@@ -83,9 +79,6 @@ def compare(problem: Conv2dProblem, density: float) -> None:
     check_variants(algorithm, problem, HOST, variants, weights)
 
 
-ARM = native.Processor("generic", "+neon", 4, 32)
-COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
-RUN_JOB = Path(__file__).with_name("run_job.c")
 ON_ARM = {
     "3x3 with a residual": Conv2dProblem(1, 12, 9, 10, 7, (3, 3), pads=(1, 1, 1, 1),
                                          epilogue=BIAS_RESIDUAL_RELU),
@@ -99,54 +92,9 @@ ON_ARM = {
                                        BIAS_CLIP)}
 
 
-@pytest.mark.skipif(not (shutil.which(COMPILER) and shutil.which(EMULATOR)),
-                    reason=f"needs {COMPILER} and {EMULATOR}")
 @pytest.mark.parametrize("name", ON_ARM)
 def test_arm_computes_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code runs in an emulator, whose memory gets what the arguments point to."""
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    machine = llvm.Target.from_triple("aarch64-unknown-linux-gnu").create_target_machine(
-        ARM.name, ARM.features, opt=3)
-    sizes: dict[int, int] = {}
-    program, ran = tmp_path / "run_job", []
-
-    def emitted(name: str, target: native.Processor, write: Callable[..., str],
-                *parameters: object) -> Function:
-        (tmp_path / "code.o").write_bytes(native._object(llvm, machine, write(*parameters)))
-        subprocess.run([COMPILER, "-O1", "-static", RUN_JOB, tmp_path / "code.o", "-o", program],
-                       check=True)
-        return Function(0)
-
-    def known(address: Callable[[Any], int]) -> Callable[[Any], int]:
-        def remembered(memory: Any) -> int:
-            sizes[address(memory)] = memory.nbytes
-            return address(memory)
-        return remembered
-
-    class Emulated:
-        def __init__(self, jobs: Sequence[Job], threads: int) -> None:
-            self.jobs = jobs
-
-        def run(self) -> None:
-            for job in self.jobs:
-                parts = [np.array([len(job.arguments), job.count, job.scratch, 1], "<i8").tobytes()]
-                for argument in job.arguments:
-                    size = sizes.get(argument, -1)
-                    parts += [np.array([size] if size >= 0 else [-1, argument], "<i8").tobytes(),
-                              ctypes.string_at(argument, max(size, 0))]
-                (tmp_path / "job").write_bytes(b"".join(parts))
-                subprocess.run([EMULATOR, program, tmp_path / "job", tmp_path / "result"],
-                               check=True)
-                output = (tmp_path / "result").read_bytes()
-                ctypes.memmove(job.arguments[1], output, len(output))
-                ran.append(job)
-
-    monkeypatch.setattr(host_direct, "function", emitted)
-    monkeypatch.setattr(host_direct, "address_of", known(host_direct.address_of))
-    monkeypatch.setattr(native, "address", known(native.address))
-    monkeypatch.setattr(host_direct, "Jobs", Emulated)
-    monkeypatch.setattr(native, "processor", lambda: ARM)
+    ran = run_on_arm(monkeypatch, tmp_path, host_direct)
     compare(ON_ARM[name], 0.4)
     assert ran
 
@@ -165,7 +113,7 @@ def test_code_for_arm_uses_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
         return Function(0)
 
     monkeypatch.setattr(host_direct, "function", emitted)
-    monkeypatch.setattr(native, "processor", lambda: native.Processor("generic", "+neon", 4, 32))
+    monkeypatch.setattr(native, "processor", lambda: ARM)
     problem = Conv2dProblem(1, 8, 9, 9, 8, (3, 3), pads=(1, 1, 1, 1))
     weights = sparse_weights(problem, 0.4)
     problem = of(weights, problem)

@@ -1,4 +1,4 @@
-/* Runs a job of generated code: run_job JOB RESULT.
+/* Runs a job of generated code: run_job JOB RESULT. FUNCTION is the name of its function.
  *
  * The file JOB has 64-bit integers, the number of arguments, of tasks, of bytes of scratch memory, and
  * which argument is the output; and then for each argument the number of its bytes and the bytes, or -1
@@ -12,7 +12,7 @@
 
 enum { GUARD = 0x5a, MARGIN = 128, MOST = 32 };
 
-void multiply(int64_t *arguments, int64_t first, int64_t end, void *scratch);
+void FUNCTION(int64_t *arguments, int64_t first, int64_t end, void *scratch);
 
 static int64_t number(FILE *file) {
     int64_t value;
@@ -47,7 +47,7 @@ int main(int count, char **paths) {
         values[index] = (int64_t)memory;
     }
     unsigned char *scratch = guarded(bytes);
-    multiply(values, 0, tasks, scratch);
+    FUNCTION(values, 0, tasks, scratch);
     check(scratch, bytes);
     for (int index = 0; index < arguments; index++)
         if (sizes[index] >= 0) check((unsigned char *)values[index], sizes[index]);

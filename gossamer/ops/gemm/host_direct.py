@@ -1,0 +1,118 @@
+"""Products on processors that multiply nonzero weights only, by code that LLVM compiles.
+
+The transposed matrix is an image of one row, whose pixels are the rows of the matrix, and the
+product a pointwise convolution (gossamer.ops.conv2d.host_direct), whose result is transposed back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from gossamer.device.base import Buffer, Device
+from gossamer.device.host import address_of
+from gossamer.device.jobs import Job
+from gossamer.device.native import processor as native
+from gossamer.device.native.processor import function
+from gossamer.device.native.threads import Jobs
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.host_direct.algorithm import HostDirect
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.weights import Weights
+
+
+class HostDirectGemm(Algorithm):
+    """A product by code that is generated for this processor.
+
+    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result
+    whose weights for this input are all zero.
+    """
+
+    op = "gemm"
+    name = "host_direct"
+    dense = False
+    _convolution = HostDirect()
+
+    def supports(self, problem: GemmProblem, device: Device) -> str | None:
+        if device.compiles:
+            return "runs on the host only"
+        if (reason := native.absent()) is not None:
+            return reason
+        if problem.epilogue.tensor_count:
+            return "has a second input in its epilogue"
+        return self._convolution.supports(_convolution(problem), device)
+
+    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
+        image = _convolution(problem)
+        for variant in self._convolution.variants(image, device):
+            yield replace(variant, inputs=problem.inputs, outputs=problem.outputs,
+                          workspace=_input_bytes(image, device) + image.outputs[0].nbytes)
+
+    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                device: Device) -> State:
+        image, lanes = _convolution(problem), native.processor().lanes
+        arrays = {name: array[..., None, None] if name == "weight" else array
+                  for name, array in weights.arrays.items()}
+        state = self._convolution.prepare(
+            Weights(arrays, device, weights.layer), image,
+            replace(variant, inputs=image.inputs, outputs=image.outputs), device)
+        rows, wide = problem.rows, image.width
+        there, back = (Job(function("transpose", native.processor(), transposing, *sizes, lanes),
+                           (), -(-sizes[1] // lanes))
+                       for transposing in [_transposing()]
+                       for sizes in ((rows, problem.depth, problem.depth, wide),
+                                     (problem.columns, rows, wide, problem.columns)))
+        return State(problem, variant, device, data=_Work(state, state.data.threads, there, back))
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        Jobs(self.jobs(state, inputs, outputs, workspace), state.data.threads).run()
+
+    def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+             workspace: Buffer | None) -> list[Job]:
+        problem: GemmProblem = state.problem  # type: ignore[assignment]
+        if problem.outputs[0].size == 0:
+            return []
+        image, _, there, back = state.data
+        assert workspace is not None
+        nbytes = _input_bytes(image.problem, state.device)
+        x = workspace.view(0, nbytes)
+        y = workspace.view(nbytes, workspace.nbytes - nbytes)
+        return [replace(there, arguments=(address_of(inputs[0]), address_of(x))),
+                *self._convolution.jobs(image, [x], [y], None),
+                replace(back, arguments=(address_of(y), address_of(outputs[0])))]
+
+
+class _Work(NamedTuple):
+    """What `launch` runs.
+
+    image: the pointwise convolution.
+    there, back: the transposing of the matrix, and of the result, without their arguments.
+    """
+
+    image: State
+    threads: int
+    there: Job
+    back: Job
+
+
+def _input_bytes(image: Any, device: Device) -> int:
+    """Return how many bytes the transposed matrix has in the workspace."""
+    nbytes: int = image.inputs[0].nbytes
+    return -(-nbytes // device.alignment) * device.alignment
+
+
+def _convolution(problem: GemmProblem) -> Conv2dProblem:
+    """Return the convolution of the transposed matrix, with rows of zeros that fill vectors up."""
+    lanes = native.processor().lanes
+    return Conv2dProblem(1, problem.depth, 1, -(-problem.rows // lanes) * lanes, problem.columns,
+                         (1, 1), epilogue=problem.epilogue, weights_info=problem.weights_info)
+
+
+def _transposing() -> Any:
+    # llvmlite takes a tenth of a second to import
+    from gossamer.ops.gemm.transposing import transposing
+
+    return transposing

@@ -1,0 +1,75 @@
+"""The code that transposes matrices on processors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from gossamer.device.native.code import INT32, INT64, POINTER, Code, integer, vector
+
+
+def transposing(height: int, width: int, source_row: int, target_row: int, lanes: int) -> str:
+    """Return a module with the function "transpose", each task of which is `lanes` columns.
+
+    The arguments are the addresses of the matrix (height, width), and of the transposed one. Where
+    rows of the target have room, they are filled up with zeros to a multiple of `lanes`.
+
+    source_row, target_row: floats from one row to the next.
+    """
+    module = ir.Module()
+    code = Code(module, "transpose", [POINTER, INT64, INT64, POINTER])
+    arguments, first, end, _ = code.arguments
+    source, target = (code.load(POINTER, arguments, 8 * index) for index in range(2))
+    whole = -(-height // lanes) * lanes
+
+    def block(row: Any, column: Any, rows: int, columns: int) -> None:
+        """Write the transposing of a square of which some rows and columns are in the matrix."""
+        b = code.builder
+        start = b.mul(b.add(b.mul(row, integer(source_row)), column), integer(4))
+        goal = b.mul(b.add(b.mul(column, integer(target_row)), row), integer(4))
+        zero = ir.Constant(vector(lanes), [0.0] * lanes)
+        values = [code.load_first(source, b.add(start, integer(4 * line * source_row)), lanes,
+                                  columns) if line < rows else zero for line in range(lanes)]
+        for line, value in enumerate(_transposed(code, values, lanes)[:columns]):
+            code.store_first(value, target, b.add(goal, integer(4 * line * target_row)), lanes,
+                             lanes if whole <= target_row else rows)
+
+    def strip(column: Any, columns: int) -> None:
+        """Write the transposing of the columns of a task."""
+        with code.loop(0, height // lanes) as part:
+            block(code.builder.mul(part.index, integer(lanes)), column, lanes, columns)
+        if height % lanes:
+            block(integer(height // lanes * lanes), column, height % lanes, columns)
+
+    with code.loop(first, end) as task:
+        column = code.builder.mul(task.index, integer(lanes))
+        if width % lanes == 0:
+            strip(column, lanes)
+        else:
+            b = code.builder
+            full, part, after = (code.function.append_basic_block(name)
+                                 for name in ("full", "part", "after"))
+            b.cbranch(b.icmp_signed("<", task.index, integer(width // lanes)), full, part)
+            for label, columns in ((full, lanes), (part, width % lanes)):
+                b.position_at_end(label)
+                strip(column, columns)
+                b.branch(after)
+            b.position_at_end(after)
+    code.builder.ret_void()
+    return str(module)
+
+
+def _transposed(code: Code, values: Sequence[Any], lanes: int) -> list[Any]:
+    """Return the columns of a square: rows of its upper half are interleaved with those of its
+    lower half, as many times as doubling 1 gives the number of rows."""
+    half = lanes // 2
+    low, high = (ir.Constant(ir.VectorType(INT32, lanes), [
+        number for lane in range(start, start + half) for number in (lane, lane + lanes)])
+        for start in (0, half))
+    rows = list(values)
+    for _ in range(lanes.bit_length() - 1):
+        rows = [code.builder.shuffle_vector(rows[index], rows[index + half], order)
+                for index in range(half) for order in (low, high)]
+    return rows

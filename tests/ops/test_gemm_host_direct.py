@@ -1,0 +1,68 @@
+"""Tests products by generated code: the transposing, and the sums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.device.host import HostDevice
+from gossamer.expression import apply
+from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.conv2d.host_direct import algorithm as convolution
+from gossamer.ops.gemm import OP, host_direct
+from gossamer.ops.gemm.host_direct import HostDirectGemm
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.weights import Weights, WeightsInfo
+from tests.ops.arm import run_on_arm
+from tests.ops.harness import random_inputs, random_weights, run_variant
+
+pytest.importorskip("llvmlite")
+HOST = HostDevice()
+BIAS_CLIP = Epilogue(apply("add").then(apply("clip", -2.0, 2.0)), ("channel",))
+
+
+@given(rows=st.integers(0, 70), columns=st.integers(1, 40), depth=st.integers(1, 90),
+       density=st.sampled_from([0.0, 0.1, 0.4]), epilogue=st.sampled_from([Epilogue(), BIAS_CLIP]))
+@settings(max_examples=60)
+def test_any_product(rows: int, columns: int, depth: int, density: float,
+                     epilogue: Epilogue) -> None:
+    compare(GemmProblem(rows, columns, depth, epilogue), density)
+
+
+def compare(problem: GemmProblem, density: float) -> None:
+    """Compares the outputs of all variants with the reference."""
+    weights = random_weights(problem)
+    mask = np.random.default_rng(2).random(weights["weight"].shape) < density
+    weights["weight"] *= mask
+    problem = replace(problem, weights_info=WeightsInfo(float(mask.mean()), "a pattern"))
+    algorithm, inputs = HostDirectGemm(), random_inputs(problem)
+    if algorithm.supports(problem, HOST) is not None:
+        return
+    (expected,) = OP.reference(problem, inputs, weights)
+    # the bound of the error of a sum grows with the sizes of its terms
+    terms = np.abs(inputs[0]) @ np.abs(weights["weight"].T) + np.abs(
+        weights.get("operand0", np.zeros(problem.columns)))
+    for variant in algorithm.variants(problem, HOST):
+        (y,) = run_variant(algorithm, problem, variant, HOST, Weights(weights, HOST), inputs)
+        assert (np.abs(y - expected) <= 1e-5 * terms).all(), variant
+
+
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(1, 8, 9), (7, 5, 30), (21, 12, 16)])
+def test_arm_computes_the_same(rows: int, columns: int, depth: int, tmp_path: Path,
+                               monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = run_on_arm(monkeypatch, tmp_path, host_direct, convolution)
+    compare(GemmProblem(rows, columns, depth, BIAS_CLIP), 0.4)
+    assert len(ran) % 3 == 0 and ran
+
+
+def test_what_is_not_supported() -> None:
+    pruned = WeightsInfo(0.1, "a pattern")
+    residual = GemmProblem(4, 8, 8, Epilogue(apply("add"), ("tensor",)), pruned)
+    dense = GemmProblem(4, 8, 8, weights_info=WeightsInfo(0.8, "a pattern"))
+    assert HostDirectGemm().supports(residual, HOST) == "has a second input in its epilogue"
+    assert "density 0.80" in (HostDirectGemm().supports(dense, HOST) or "")
