@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
-
-import pytest
 
 from gossamer.device.host import HostDevice
 from gossamer.device.limits import Limits, PeakRates
@@ -122,31 +120,3 @@ class SimulatedDevice(HostDevice):
         self._clock.us += us * (1 + (drawn - 0.5) * _NEIGHBOURS)
         self._clock.last_us = us
         return True
-
-
-_MODULES = ("plan.tune.search", "plan.tune.tuner", "plan.tune.profile", "plan.program")
-"""The modules whose clock is simulated, behind `gossamer.`."""
-
-
-class Clock:
-    """Takes the place of the module `time`: each reading is some seconds after the one before."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._now = seconds, 0.0
-
-    def monotonic(self) -> float:
-        """Returns the next time."""
-        self._now += self._seconds
-        return self._now
-
-    perf_counter = process_time = thread_time = monotonic
-
-
-@contextmanager
-def ticking(seconds: float = 1 / 1024) -> Iterator[None]:
-    """Has planning read such a clock in the body."""
-    with pytest.MonkeyPatch.context() as patch:
-        clock = Clock(seconds)
-        for module in _MODULES:
-            patch.setattr(f"gossamer.{module}.time", clock)
-        yield
