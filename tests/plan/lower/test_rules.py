@@ -23,7 +23,7 @@ from gossamer.model.passes.optimise import optimise
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.program import Layer
 from tests.model.onnx_models import Input, model, runtime, save, single, weights
-from tests.model.readers import test_onnx_ops as ops
+from tests.plan.lower import operators as ops
 from tests.plan.small import assert_close, compiled
 from tests.tolerances import normalised_error, tolerance
 
