@@ -104,11 +104,13 @@ def label_positions(boxes: Sequence[Area], sizes: Sequence[tuple[float, float]],
     for box, (label_width, label_height) in zip(boxes, sizes, strict=True):
         areas = [_at(left, top, label_width, label_height, width, height)
                  for left, top in _corners(box, label_width, label_height)]
-        if _hidden(areas, taken).all():
+        hidden = _hidden(areas, taken)
+        if hidden.all():
             grid = [_at(left, top, label_width, label_height, width, height)
                     for left, top in _grid(label_width, label_height, width, height)]
             areas += sorted(grid, key=partial(_distance, box))
-        taken.append(areas[np.argmin(_hidden(areas, taken))])
+            hidden = _hidden(areas, taken)
+        taken.append(areas[np.argmin(hidden)])
     return taken
 
 

@@ -39,6 +39,14 @@ def check_cuda_or_processor(device: Device) -> None:
                           "processor with --device host")
 
 
+def check_whole_in_fp32(network: PeerNetwork, precisions: Sequence[str]) -> None:
+    """Raises AbsentError for a layer, and where fp32 is not asked for."""
+    if network.is_layer:
+        raise AbsentError("whole networks are compared only")
+    if "fp32" not in precisions:
+        raise AbsentError("compared in fp32 only")
+
+
 @dataclass(frozen=True)
 class ReadyContender:
     """A contender that is ready to run, with its input in the memory of its device.

@@ -17,7 +17,7 @@ from gossamer.device.native import processor as native
 from gossamer.device.native.processor import function
 from gossamer.device.native.threads import Jobs
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.conv2d.host_direct.algorithm import HostDirect
+from gossamer.ops.conv2d.host_direct.algorithm import HostDirect, unavailable
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.weights import Weights
@@ -36,9 +36,7 @@ class HostDirectGemm(Algorithm):
     _convolution = HostDirect()
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:
-        if device.compiles:
-            return "runs on the host only"
-        if (reason := native.absent()) is not None:
+        if (reason := unavailable(device)) is not None:
             return reason
         if problem.epilogue.tensor_count:
             return "has a second input in its epilogue"
@@ -52,6 +50,8 @@ class HostDirectGemm(Algorithm):
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
+        from gossamer.ops.gemm.transposing import transposing
+
         image, lanes = _convolution(problem), native.processor().lanes
         arrays = {name: array[..., None, None] if name == "weight" else array
                   for name, array in weights.arrays.items()}
@@ -61,7 +61,6 @@ class HostDirectGemm(Algorithm):
         rows, wide = problem.rows, image.width
         there, back = (Job(function("transpose", native.processor(), transposing, *sizes, lanes),
                            (), -(-sizes[1] // lanes))
-                       for transposing in [_transposing()]
                        for sizes in ((rows, problem.depth, problem.depth, wide),
                                      (problem.columns, rows, wide, problem.columns)))
         return State(problem, variant, device, data=_Work(state, state.data.threads, there, back))
@@ -109,10 +108,3 @@ def _convolution(problem: GemmProblem) -> Conv2dProblem:
     lanes = native.processor().lanes
     return Conv2dProblem(1, problem.depth, 1, -(-problem.rows // lanes) * lanes, problem.columns,
                          (1, 1), epilogue=problem.epilogue, weights_info=problem.weights_info)
-
-
-def _transposing() -> Any:
-    # llvmlite takes a tenth of a second to import
-    from gossamer.ops.gemm.transposing import transposing
-
-    return transposing

@@ -21,6 +21,7 @@ from gossamer_bench.contender import (
     Peer,
     ReadyContender,
     check_cuda_or_processor,
+    check_whole_in_fp32,
 )
 from gossamer_bench.peers.clblast import clblast, runs_opencl
 from gossamer_bench.peers.openvino_networks import openvino
@@ -74,10 +75,7 @@ def opencv(network: PeerNetwork, x: np.ndarray, device: Device,
            precisions: Sequence[str]) -> list[Alternative]:
     """Returns OpenCV's dnn on all cores of the processor, for whole networks. Raises AbsentError.
     """
-    if network.is_layer:
-        raise AbsentError("whole networks are compared only")
-    if "fp32" not in precisions:
-        raise AbsentError("compared in fp32 only")
+    check_whole_in_fp32(network, precisions)
     if importlib.util.find_spec("cv2") is None:
         raise AbsentError("not installed: pip install 'opencv-python-headless<5'")
     import cv2

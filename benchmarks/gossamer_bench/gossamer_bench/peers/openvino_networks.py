@@ -12,16 +12,13 @@ from gossamer.bench.peers.calls import onnx_bytes
 from gossamer.bench.work import AbsentError, PeerNetwork
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer_bench.contender import Alternative, ReadyContender
+from gossamer_bench.contender import Alternative, ReadyContender, check_whole_in_fp32
 
 
 def openvino(network: PeerNetwork, x: np.ndarray, device: Device,
              precisions: Sequence[str]) -> list[Alternative]:
     """Returns OpenVINO on all cores of the processor, tuned for latency. Raises AbsentError."""
-    if network.is_layer:
-        raise AbsentError("whole networks are compared only")
-    if "fp32" not in precisions:
-        raise AbsentError("compared in fp32 only")
+    check_whole_in_fp32(network, precisions)
     if importlib.util.find_spec("openvino") is None:
         raise AbsentError("not installed: pip install openvino")
     import openvino as library

@@ -20,7 +20,7 @@ from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.plan.api import compile
 from gossamer.plan.program import Program, Step
-from gossamer_bench.contender import Alternative, ReadyContender
+from gossamer_bench.contender import Alternative, ReadyContender, check_whole_in_fp32
 from gossamer_bench.peers import c_code
 
 _SPLIT, _CONVOLUTION, _MAXIMUM, _MEAN, _PRODUCT = range(5)
@@ -183,10 +183,7 @@ def _pad(step: Step) -> int:
 def tables(network: PeerNetwork, x: np.ndarray, device: Device,
            precisions: Sequence[str]) -> list[Alternative]:
     """Returns a pruned network in C on all cores of the processor. Raises AbsentError."""
-    if network.is_layer:
-        raise AbsentError("whole networks are compared only")
-    if "fp32" not in precisions:
-        raise AbsentError("compared in fp32 only")
+    check_whole_in_fp32(network, precisions)
     c_code.library(Path(__file__).parent)
     plan = compile(network.graph, "host", vendors=False)
     tabled = TableNetwork(plan.program(1))
