@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,9 @@ def served(*arguments: Any, **settings: str) -> Iterator[tuple[subprocess.Popen[
     try:
         assert process.stdout is not None
         assert process.stderr is not None
-        # the first line of the log comes before a network is read: a signal then does no harm
-        line = process.stderr.readline()
+        # the first line of the log comes before a network is read: a signal then does no harm.
+        # Without a buffer, in which lines would be lost for `communicate`
+        line = FileIO(process.stderr.fileno(), closefd=False).readline().decode()
         process.send_signal(signal.SIGHUP)
         while process.poll() is None and not line.startswith("listening at "):
             line = process.stdout.readline()

@@ -40,6 +40,8 @@ _FEWEST_WEIGHTS = 8
 each block cost little."""
 _MOST_POSITIONS = 2**16
 """Positions in a table are 16-bit."""
+_MOST_PIXELS = 2**24
+"""Pixels of an output plane, whose tiles are listed before a call."""
 _TASKS = 4
 """Tasks for each thread, so that threads end at about the same time."""
 _OFTEN = 12
@@ -67,9 +69,13 @@ class HostDirect(Algorithm):
             return reason
         if problem.depth == 0:
             return "has no input channels"
+        if not problem.is_depthwise and (reason := too_dense(problem.weights_info)) is not None:
+            return reason
+        if problem.image_pixels > _MOST_PIXELS:
+            return f"the output has more than {_MOST_PIXELS} pixels"
         if views_of(problem, 4, SHARED).positions > _MOST_POSITIONS:
             return f"the window of a tile has more than {_MOST_POSITIONS} pixels"
-        return None if problem.is_depthwise else too_dense(problem.weights_info)
+        return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         widths = [lanes for lanes in (16, 8, 4) if lanes <= native.processor().lanes][:2]

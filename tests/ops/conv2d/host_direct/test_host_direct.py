@@ -79,6 +79,13 @@ def compare(problem: Conv2dProblem, density: float) -> None:
     check_variants(algorithm, problem, HOST, variants, weights)
 
 
+@pytest.mark.parametrize("kernel", [(1, 1), (1, 3)])
+def test_planes_larger_than_any_memory_are_refused(kernel: tuple[int, int]) -> None:
+    problem = Conv2dProblem(1, 2, 1, 10**13, 2, kernel)
+    problem = of(sparse_weights(replace(problem, width=8), 0.4), problem)
+    assert "pixels" in (HostDirect().supports(problem, HOST) or "")
+
+
 ON_ARM = {
     "3x3 with a residual": Conv2dProblem(1, 12, 9, 10, 7, (3, 3), pads=(1, 1, 1, 1),
                                          epilogue=BIAS_RESIDUAL_RELU),
