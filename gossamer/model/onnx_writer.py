@@ -122,9 +122,15 @@ def _elementwise(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
 
 def _reduce(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
     a = node.attributes
-    if a["kind"] != "mean" or not isinstance(a["axes"], tuple):
+    if a["kind"] not in ("mean", "max"):
         return []
-    return _one(node, "ReduceMean", axes=a["axes"], keepdims=int(a["keepdims"]))
+    if isinstance(a["axes"], tuple):
+        return _one(node, "ReduceMean" if a["kind"] == "mean" else "ReduceMax", axes=a["axes"],
+                    keepdims=int(a["keepdims"]))
+    pooled = node.outputs[0] if a["keepdims"] else f"{node.name}.pooled"
+    pool = helper.make_node("GlobalAveragePool" if a["kind"] == "mean" else "GlobalMaxPool",
+                            node.inputs, [pooled])
+    return [pool] if a["keepdims"] else [pool, helper.make_node("Flatten", [pooled], node.outputs)]
 
 
 def _pool(node: Node, constants: _Constants) -> list[onnx.NodeProto]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -33,11 +35,16 @@ def padded(build: GraphBuilder, x: str) -> str:
     return build.add("pad", [x], pads=(0, 1, 2, 0, 0, 0, 1, 3), mode="constant", value=0.0)
 
 
+def reduced(build: GraphBuilder, x: str, **attributes: Any) -> str:
+    return build.reduce(x, **attributes)
+
+
 @pytest.mark.parametrize("layer", [
     sliced, padded, lambda build, x: build.resize(x, (1, 1, 2, 3)),
     lambda build, x: build.add("transpose", [x], permutation=(0, 3, 1, 2)),
     lambda build, x: build.reshape(x, (0, 2, 2, 30)),
-    lambda build, x: build.reduce(x, "mean", (2, 3)),
+    *[partial(reduced, kind=kind, axes=axes, keepdims=keepdims) for kind in ("mean", "max")
+      for axes in ((1, 3), "spatial") for keepdims in (True, False)],
     lambda build, x: build.pool(x, "max", (3, 3), pads=(1, 1, 1, 1)),
     lambda build, x: build.pool(x, "max", (2, 2), strides=(2, 1), dilations=(2, 1)),
     lambda build, x: build.pool(x, "average", (3, 2), pads=(1, 0, 1, 1), count_include_pad=True),
@@ -74,7 +81,7 @@ def check(graph: Graph, x: np.ndarray) -> None:
 @pytest.mark.parametrize("layer", [
     lambda build, x: build.resize(x, (1, 1, 2, 2), mode="linear"),
     lambda build, x: build.resize(x, sizes=(1, 4, 12, 10)),
-    lambda build, x: build.reduce(x, "max", (2, 3)), lambda build, x: build.reduce(x, "mean"),
+    lambda build, x: build.reduce(x, "sum", (2, 3)), lambda build, x: build.reduce(x, "sum"),
     lambda build, x: build.add("pad", [x], pads=(0,) * 8, mode="reflect", value=0.0),
     lambda build, x: build.elementwise(apply("floor"), x)])
 def test_layers_without_a_form(layer: Layer) -> None:
