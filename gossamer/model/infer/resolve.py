@@ -239,7 +239,8 @@ def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
             file_size in (None, size) for file_size, size in zip(info.shape, shape, strict=True))
         if not fits or any(size is not None and size < 0 for size in shape):
             raise InputError(f"{graph.file}: input {quoted(name)} cannot have shape {list(sizes)}; "
-                             f"the file says {_shape_text(info.shape[len(batch):])}")
+                             f"the file says {_shape_text(info.shape[len(batch):])}"
+                             f"{', without the batch' if batch else ''}")
         inputs[name] = replace(info, shape=shape)
     return replace(graph, inputs=list(inputs.values()))
 

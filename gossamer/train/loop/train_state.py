@@ -82,8 +82,7 @@ class Validation:
     score: float
 
     def is_better(self, other: Validation) -> bool:
-        """Return whether the score is higher, or equal with a loss that is smaller by _LEAST_GAIN
-        or more."""
+        """Return whether the score is higher, or equal with a loss smaller by _LEAST_GAIN."""
         return self.score > other.score or (
             self.score == other.score and self.loss <= other.loss - _LEAST_GAIN)
 
@@ -160,8 +159,7 @@ class TrainState:
 
     @property
     def kept_epoch(self) -> int:
-        """Number of the kept epoch: the best one where it is to be kept and known, else the last.
-        """
+        """Number of the kept epoch: the best one where it is kept and known, else the last."""
         if self.best is not None and self.settings.keep == "best":
             return self.best.epoch
         return self.epochs_done
@@ -191,8 +189,10 @@ class TrainState:
             self.least = self.curve[-1]
 
     def note_validation(self, validation: Validation) -> None:
-        """Record the result of the last epoch on the validation data, and its parameters where it
-        is the best so far and the best is kept."""
+        """Record the last epoch's result on the validation data.
+
+        The parameters are kept where it is the best so far and the best is kept.
+        """
         self.validation = validation
         if self.settings.keep != "best":
             self.note_loss()

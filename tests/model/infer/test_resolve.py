@@ -204,7 +204,8 @@ def test_open_dimensions_are_set_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("overrides", "text"), [
     ({"z": (3, 5, 6)}, "no input 'z'; its inputs: x"),
-    ({"x": (4, 5, 6)}, r"cannot have shape \[4, 5, 6\]; the file says \[3, any, any\]"),
+    ({"x": (4, 5, 6)}, r"cannot have shape \[4, 5, 6\]; the file says \[3, any, any\], "
+     "without the batch"),
     ({"x": (5, 6)}, "cannot have shape"),
     ({"x": (3, -1, 6)}, "cannot have shape"),
 ])
