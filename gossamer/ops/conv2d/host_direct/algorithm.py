@@ -79,7 +79,7 @@ class HostDirect(Algorithm):
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         widths = [lanes for lanes in (16, 8, 4) if lanes <= native.processor().lanes][:2]
-        width = max(problem.image_pixels if problem.kernel == (1, 1) else problem.out_width, 1)
+        width = max(problem.image_pixels if problem.is_pointwise else problem.out_width, 1)
         widths.sort(key=lambda lanes: -(-width // lanes) * lanes)
         kinds = (NONE, ALIGNED) if problem.is_pointwise else (
             (ALIGNED,) if problem.kernel[1] == 1 else (SHARED, ALIGNED))

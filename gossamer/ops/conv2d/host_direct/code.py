@@ -85,7 +85,7 @@ class _TileCode:
         self.rows, self.vectors, self.last = self.kind
         self.size = 4 * self.lanes
         self.zero = ir.Constant(vector(self.lanes), [0.0] * self.lanes)
-        self.width = problem.image_pixels if problem.kernel == (1, 1) else problem.out_width
+        self.width = problem.image_pixels if problem.is_pointwise else problem.out_width
         self.input_bytes = 4 * problem.height * problem.width
         self.code = Code(self.module, self.name, [POINTER] * 6 + [INT64] * 4 + [POINTER] * len(
             problem.epilogue.operands), internal=True)
@@ -106,8 +106,6 @@ class _TileCode:
             inputs = code.at(x, b.mul(channel, integer(self.input_bytes)))
             if not views.step:
                 inputs = code.at(inputs, start)
-            elif problem.kernel == (1, 1) and not problem.is_pointwise:
-                self._gather(inputs, count)
             else:
                 self._copy(inputs, count)
             own = code.at(self.starts, b.mul(part.index, integer(4 * (problem.out_channels + 1))))
@@ -220,31 +218,3 @@ class _TileCode:
                     goal = code.at(view, b.mul(line.index, integer(4 * views.row)))
                     for index, value in enumerate(values):
                         code.store(value, goal, index * self.size)
-
-    def _gather(self, inputs: Any, count: Any) -> None:
-        """Write the copying of the pixels that a run of outputs reads, one by one: a pointwise
-        convolution that skips pixels sees a plane as one row of outputs."""
-        problem, code, b = self.problem, self.code, self.code.builder
-        pixels = (self.vectors - 1) * self.lanes + self.last
-        with code.loop(0, count) as channel:
-            plane = code.at(inputs, b.mul(channel.index, integer(self.input_bytes)))
-            target = code.at(self.scratch, b.mul(channel.index, integer(4 * self.views.floats)))
-            with code.loop(0, pixels) as pixel:
-                output = b.add(self.column, pixel.index)
-                row, column = (
-                    b.sub(b.mul(place, integer(stride)), integer(pad))
-                    for place, stride, pad in zip((b.sdiv(output, integer(problem.out_width)),
-                                                   b.srem(output, integer(problem.out_width))),
-                                                  problem.stride, problem.pads[:2], strict=True))
-                inside = b.and_(b.icmp_unsigned("<", row, integer(problem.height)),
-                                b.icmp_unsigned("<", column, integer(problem.width)))
-                byte = b.mul(b.add(b.mul(row, integer(problem.width)), column), integer(4))
-
-                def read(plane: Any = plane, byte: Any = byte) -> list[Any]:
-                    return [code.load(FLOAT, plane, byte)]
-
-                (value,) = code.where(inside, read, [ir.Constant(FLOAT, 0.0)])
-                code.store(value, target, b.mul(pixel.index, integer(4)))
-            # nobody reads the results of lanes without a pixel
-            with code.loop(pixels, self.vectors * self.lanes) as rest:
-                code.store(ir.Constant(FLOAT, 0.0), target, b.mul(rest.index, integer(4)))

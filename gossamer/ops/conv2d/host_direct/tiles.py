@@ -94,7 +94,7 @@ def tiles_of(problem: Conv2dProblem, lanes: int) -> list[Tile]:
     A pointwise convolution sees a plane as one row.
     """
     most = min(native.processor().registers - 3, _MOST_VECTORS)
-    if problem.kernel == (1, 1):
+    if problem.is_pointwise:
         return [Tile((1, vectors, last), 0, first * lanes) for first, vectors, last in _spans(
             problem.image_pixels, lanes, most)]
     spans = _spans(problem.out_width, lanes, 4)
