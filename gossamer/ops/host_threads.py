@@ -14,9 +14,11 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+
+import numpy as np
 
 from gossamer.device import blas
 from gossamer.device.base import Device
@@ -89,12 +91,17 @@ def without_threads(config_text: str) -> str:
     return _SETTING.sub("", config_text).strip()
 
 
-def threads_of(variant: Variant) -> AbstractContextManager[None]:
-    """Return a context in which BLAS takes a variant's threads."""
+@contextmanager
+def threads_of(variant: Variant) -> Iterator[None]:
+    """Multiply with a variant's threads, and warn of no number."""
     threads = dict(variant.config).get(THREADS, ALL)
+    limit: AbstractContextManager[None] = nullcontext()
     if isinstance(threads, int):
-        return blas.limited(min(threads, processors()))
-    return blas.limited(processors()) if _has_too_many() else nullcontext()
+        limit = blas.limited(min(threads, processors()))
+    elif _has_too_many():
+        limit = blas.limited(processors())
+    with limit, np.errstate(all="ignore"):
+        yield
 
 
 def number_of(threads: Threads) -> int:

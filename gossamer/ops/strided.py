@@ -229,7 +229,7 @@ class HostAlgorithm(Algorithm):
         arrays = [unpack(host_array(buffer, spec), spec)
                   for buffer, spec in zip(inputs, specs, strict=True)]
         # operations such as inf - inf give NaN without a warning, as on other devices
-        with threads_of(state.variant), np.errstate(all="ignore"):
+        with threads_of(state.variant):
             results = self.compute(state.problem, arrays, state.data)
         for buffer, spec, result in zip(outputs, state.variant.outputs, results, strict=True):
             stored = host_array(buffer, spec)

@@ -84,3 +84,35 @@ def test_layers(device: Device, options: dict[str, Any]) -> None:
 def test_parts(form: str, kind: str) -> None:
     """ONNX Runtime's pools give the least finite number for a window of nothing but -inf."""
     check(kind, form, [np.nan, np.inf], "host")
+
+
+@pytest.mark.library_parts
+@pytest.mark.parametrize("spoilt", [np.nan, np.inf, -np.inf, 1e38, None], ids=str)
+@pytest.mark.parametrize("body", [
+    "r = Relu(a) p = Conv(r, v, b) q = Conv<pads = [1, 1, 1, 1]>(r, w) s = Relu(q) "
+    "t = Concat<axis = 1>(p, s)",
+    "t = Relu(a)", "r = LeakyRelu(a) t = Conv(r, v, b)", "t = Neg(a)"])
+def test_nan_that_convolutions_make_passes_pools(body: str, spoilt: float | None) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        nan (float[1, 2, 9, 11] x, float[8, 2, 3, 3] u, float[24, 8, 1, 1] v, float[24] b,
+             float[9, 8, 3, 3] w) => (float[] y, float[] t)
+        {{ a = Conv<strides = [1, 2]>(x, u) {body} y = MaxPool<kernel_shape = [2, 2]>(t) }}""")
+    rng = np.random.default_rng(1)
+    for info in model.graph.input[1:]:
+        shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+        weight = rng.choice(np.float32([-8, 9]), shape)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, info.name))
+    del model.graph.input[1:]
+    pooled, plain = (gossamer.compile(model, "host", outputs=[name], **options)
+                     for name, options in (("y", {}), ("t", {"vendors": False})))
+    assert {step.algorithm.name for step in pooled.program(1).steps} == {"onnxruntime"}
+    for _ in range(4):
+        x = rng.standard_normal((1, 2, 9, 11)).astype(np.float32)
+        if spoilt is not None:
+            np.put(x, rng.integers(x.size), spoilt)
+        with np.errstate(all="raise"):
+            y, t = pooled(x), plain(x)
+        assert (not np.isfinite(t).all()) == (spoilt is not None)
+        np.testing.assert_allclose(y, sliding_window_view(t, (2, 2), (2, 3)).max((4, 5)), 1e-4,
+                                   1e-2)

@@ -8,7 +8,8 @@ through within subgraphs, whose values cannot become outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -26,6 +27,8 @@ _LOSING = _WATCHED | {operator for operator, _ in _REWRITTEN}
 _FLOATS = frozenset((TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16))
 _FIRST_OPSET = 9
 """The opset since which ONNX has IsNaN and Where."""
+_MOST_PIXELS = 2.0**30
+"""A bound of the pixels of an image."""
 _PREFIX = "gossamer/nan"
 
 
@@ -74,6 +77,10 @@ class _Rewriter:
         self._writer = ModelWriter(_PREFIX)
         # ONNX's inference is asked for types alone: of some pools it finds wrong shapes
         self._inferred = shape_inference.infer_shapes(model).graph
+        self._shapes = {
+            **{info.name: [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+               for info in model.graph.input},
+            **{tensor.name: list(tensor.dims) for tensor in model.graph.initializer}}
 
     def rewrite(self, graph: onnx.GraphProto, inferred: onnx.GraphProto | None = None,
                 outer: Mapping[str, int] | None = None, *,
@@ -115,20 +122,71 @@ class _Rewriter:
     def watch(self, watched: Mapping[str, onnx.NodeProto]) -> None:
         """Add an output that is NaN where a value is.
 
-        It may also be NaN where a value has infinities. For images a mean over the pixels keeps the
-        layout that ONNX Runtime has chosen.
+        It may also be NaN where a value has infinities, or may have some. For images a mean over
+        the pixels keeps the layout that ONNX Runtime has chosen.
         """
         write, types = self._writer.node, _types(self._inferred, {})
+        producers = {output: node for node in self._graph.node for output in node.output}
         sums = []
+        readers: dict[str, list[onnx.NodeProto]] = {}
         for value, node in watched.items():
             if types[value] != TensorProto.FLOAT:
                 value = write("Cast", [value], to=TensorProto.FLOAT)
-            if node.op_type in _POOLS:
+            if node.op_type not in _POOLS:
+                sums.append(write("ReduceSum", [value], keepdims=0))
+                continue
+            for source, convolution in self._sources(value, producers):
+                if convolution is not None:
+                    readers.setdefault(source, []).append(convolution)
+                    continue
+                mean = write("GlobalAveragePool", [source])
+                sums.append(write("ReduceSum", [mean], keepdims=0))
+        bounds = []
+        for value, convolutions in readers.items():
+            weights = write("Sum", [self._size(node.input[1]) for node in convolutions])
+            if value in producers and producers[value].op_type == "Relu":
                 value = write("GlobalAveragePool", [value])
-            sums.append(write("ReduceSum", [value], keepdims=0))
+                weights = self._product(weights, _MOST_PIXELS)
+            bounds.append(write("Mul", [self._size(value), weights]))
+            bounds += [self._size(name) for node in convolutions for name in node.input[2:]]
+        if bounds:
+            # where what no sum of products exceeds is infinite, its product with zero is NaN
+            sums.append(self._product(write("Sum", bounds), 0.0))
         total = sums[0] if len(sums) == 1 else write("Sum", sums)
         self._graph.node.extend(self._writer.nodes)
         self._graph.output.append(helper.make_tensor_value_info(total, TensorProto.FLOAT, []))
+
+    def _sources(self, value: str, producers: Mapping[str, onnx.NodeProto]
+                 ) -> Iterator[tuple[str, onnx.NodeProto | None]]:
+        """Find what NaN in images comes from.
+
+        Yields each value, and the convolution that reads it where its input is smaller than its
+        output and is watched in its place.
+        """
+        node = producers.get(value)
+        if node is not None and node.op_type in ("Relu", "Concat"):
+            for name in node.input:
+                yield from self._sources(name, producers)
+        elif node is not None and node.op_type == "Conv" and self._enlarges(node):
+            yield node.input[0], node
+        else:
+            yield value, None
+
+    def _enlarges(self, convolution: onnx.NodeProto) -> bool:
+        """Return whether the output of a convolution is known to be larger than its input."""
+        shape = self._shapes.get(convolution.input[1], ())
+        given = {attribute.name: helper.get_attribute_value(attribute)
+                 for attribute in convolution.attribute}
+        return len(shape) > 2 and shape[0] > shape[1] * given.get("group", 1) * math.prod(
+            given.get("strides", ()))
+
+    def _size(self, value: str) -> str:
+        """Write the sum of the magnitudes of a value."""
+        return self._writer.node("ReduceL1", [value], keepdims=0)
+
+    def _product(self, value: str, number: float) -> str:
+        """Write the product of a value and a number."""
+        return self._writer.node("Mul", [value, self._constant(np.array(number, np.float32))])
 
     def _let_through(self, node: onnx.NodeProto, kind: int) -> None:
         """Write nodes that replace a node and let NaN through."""
