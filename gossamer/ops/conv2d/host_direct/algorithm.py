@@ -29,7 +29,7 @@ from gossamer.ops.conv2d.host import float32_operands
 from gossamer.ops.conv2d.host_direct.tiles import ALIGNED, NONE, SHARED, Views, tiles_of, views_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.formats import too_dense
-from gossamer.ops.host_threads import THREADS, number_of, thread_configs
+from gossamer.ops.host_threads import THREADS, Config, number_of, thread_configs
 from gossamer.ops.weights import Weights, WeightsInfo
 
 _CACHE_BYTES = 2**15
@@ -84,18 +84,21 @@ class HostDirect(Algorithm):
         kinds = (NONE, ALIGNED) if problem.is_pointwise else (
             (ALIGNED,) if problem.kernel[1] == 1 else (SHARED, ALIGNED))
         reads = problem.group_out_channels * problem.taps * problem.weights_info.density
-        for lanes, kind in itertools.product(
-                widths, kinds if reads < _OFTEN * problem.kernel[1] else kinds[::-1]):
+        if reads >= _OFTEN * problem.kernel[1]:
+            kinds = kinds[::-1]
+        listed: dict[Config, None] = {}
+        for kind, factor, lanes in itertools.product(kinds, (1, 4), widths):
             views = views_of(problem, lanes, kind)
             if views.positions > _MOST_POSITIONS:
                 continue
-            smallest = max(_CACHE_BYTES // (4 * views.floats), math.ceil(_FEWEST_WEIGHTS / max(
+            fewest = max(_CACHE_BYTES // (4 * views.floats), math.ceil(_FEWEST_WEIGHTS / max(
                 problem.taps * problem.weights_info.density, 1e-3)), 1)
-            most = min(problem.group_channels, _MOST_POSITIONS // views.positions)
-            for block in dict.fromkeys(min(size, most) for size in (smallest, 4 * smallest)):
-                for threads in thread_configs():
-                    yield Variant((("lanes", lanes), ("views", kind), ("channels", block),
-                                   *threads), problem.inputs, problem.outputs)
+            block = min(factor * fewest, problem.group_channels,
+                        _MOST_POSITIONS // views.positions)
+            for threads in thread_configs():
+                listed[("lanes", lanes), ("views", kind), ("channels", block), *threads] = None
+        for config in listed:
+            yield Variant(config, problem.inputs, problem.outputs)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
