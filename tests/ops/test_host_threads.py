@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -102,7 +103,12 @@ def test_onnxruntime_has_the_processors_of_the_process_and_no_more_than_the_user
 def test_blas_has_no_more_threads_than_the_container_has_processors(
         monkeypatch: pytest.MonkeyPatch, processors: int, limits: list[int]) -> None:
     limited: list[int] = []
-    monkeypatch.setattr(blas, "limited", limited.append)
+
+    def recorded(most: int) -> Any:
+        limited.append(most)
+        return nullcontext()
+
+    monkeypatch.setattr(blas, "limited", recorded)
     monkeypatch.setattr(host_threads, "processors", lambda: processors)
-    threads_of(Variant(EVERY, (), ()))
-    assert limited == limits
+    with threads_of(Variant(EVERY, (), ())):
+        assert limited == limits

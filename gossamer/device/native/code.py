@@ -217,6 +217,11 @@ def integer(value: Any) -> Any:
     return ir.Constant(INT64, value) if isinstance(value, int) else value
 
 
+def rounded_up(number: int, step: int) -> int:
+    """Return the smallest multiple of a number that is not below another."""
+    return -(-number // step) * step
+
+
 def vector(lanes: int) -> ir.VectorType:
     """Return the type of a vector of float32 numbers."""
     return ir.VectorType(FLOAT, lanes)
@@ -256,6 +261,9 @@ def _either(comparison: str) -> Callable[..., Any]:
     return choose
 
 
+larger = _either(">")
+
+
 def _truth(comparison: str) -> Callable[..., Any]:
     def compare(b: ir.IRBuilder, x: Any, y: Any) -> Any:
         return b.select(b.fcmp_ordered(comparison, x, y), _filled(x, 1.0), _filled(x, 0.0))
@@ -280,7 +288,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "neg": lambda b, x: b.fneg(x),
     "abs": lambda b, x: b.select(b.fcmp_ordered("<", x, _filled(x, 0.0)), b.fneg(x), x),
     "min": _either("<"),
-    "max": _either(">"),
+    "max": larger,
     "less": _truth("<"),
     "less_equal": _truth("<="),
     "greater": _truth(">"),

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from gossamer.device.base import Device
 from gossamer.device.jobs import Function
 from gossamer.device.kernel_cache import cached, forget
 from gossamer.device.source import source_hash
@@ -46,6 +47,11 @@ def absent() -> str | None:
     if _llvm() is None:
         return f"needs llvmlite, which is not installed: {installing('host')}"
     return None
+
+
+def unavailable(device: Device) -> str | None:
+    """Return why generated code does not run on a device; None where it does."""
+    return "runs on the host only" if device.compiles else absent()
 
 
 @functools.cache

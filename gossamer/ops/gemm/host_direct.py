@@ -17,7 +17,7 @@ from gossamer.device.native import processor as native
 from gossamer.device.native.processor import function
 from gossamer.device.native.threads import Jobs
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.conv2d.host_direct.algorithm import HostDirect, unavailable
+from gossamer.ops.conv2d.host_direct.algorithm import HostDirect
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.weights import Weights
@@ -36,7 +36,7 @@ class HostDirectGemm(Algorithm):
     _convolution = HostDirect()
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:
-        if (reason := unavailable(device)) is not None:
+        if (reason := native.unavailable(device)) is not None:
             return reason
         if problem.epilogue.tensor_count:
             return "has a second input in its epilogue"

@@ -17,6 +17,7 @@ from gossamer.ops.algorithm import Variant
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.op import Op
 from gossamer.ops.packed import WORD_TYPES, PackedAlgorithm, formats_for
+from gossamer.ops.pool.host_direct import HostDirectPool
 from gossamer.ops.pool.problem import PoolProblem, counts_along, pool, reference, taps_along
 from gossamer.ops.strided import (
     WORK_GROUP_SIZE,
@@ -123,4 +124,5 @@ class PackedPool(PackedAlgorithm):
             y[..., 0] |= positive
 
 
-OP = Op("pool", PoolProblem, reference, (NumpyPool(), DirectPool(), PackedPool()))
+OP = Op("pool", PoolProblem, reference, (
+    NumpyPool(), HostDirectPool(), DirectPool(), PackedPool()))

@@ -160,7 +160,8 @@ class Table:
                     for part in find_parts(network.layers, network.outputs, self._device,
                                            left_out)]
 
-        parts = measured(())
+        forced = set(self._policy.force)
+        parts = measured(forced)
         alone = {node.layer.name: node.least_cost for node in self.of_layers}
         for part in parts:
             if math.isfinite(part.least_cost):
@@ -168,7 +169,7 @@ class Table:
         faster = {name for part in parts for name, us in part.within.items()
                   if alone.get(name, math.inf) * (1 + SLACK) < us}
         if faster:
-            parts += measured(faster)
+            parts += measured(faster | forced)
         return parts
 
     def conversion_us(self, value: str, source: Format, target: Format) -> float:

@@ -61,7 +61,7 @@ class HostDirect(Algorithm):
     dense = False
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        if (reason := unavailable(device)) is not None:
+        if (reason := native.unavailable(device)) is not None:
             return reason
         from gossamer.device.native.code import unsupported
 
@@ -150,11 +150,6 @@ class HostDirect(Algorithm):
                 for constant in work.operands)), work.tasks,
                 max(work.tasks // (2 * _TASKS * work.threads), 1), work.scratch))
         return jobs if work.tasks else []
-
-
-def unavailable(device: Device) -> str | None:
-    """Return why generated code does not run on a device; None where it does."""
-    return "runs on the host only" if device.compiles else native.absent()
 
 
 class _Work(NamedTuple):

@@ -1,0 +1,80 @@
+"""Maxima on processors, by code that LLVM compiles: ONNX Runtime's take long between pruned layers,
+where images do not have its own layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from gossamer.device.base import Buffer, Device
+from gossamer.device.host import address_of, processors
+from gossamer.device.jobs import Function, Job
+from gossamer.device.native import processor as native
+from gossamer.device.native.processor import function
+from gossamer.device.native.threads import Jobs
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.host_threads import THREADS, number_of, thread_configs
+from gossamer.ops.pool.problem import PoolProblem
+from gossamer.ops.weights import Weights
+
+_TASKS = 4
+"""Parts of the planes for each thread, so that threads end at about the same time."""
+
+
+class HostDirectPool(Algorithm):
+    """Maxima by code that is generated for this processor."""
+
+    op = "pool"
+    name = "host_direct"
+
+    def supports(self, problem: PoolProblem, device: Device) -> str | None:
+        if (reason := native.unavailable(device)) is not None:
+            return reason
+        if problem.kind != "max":
+            return "computes maxima only"
+        if problem.input.dtype != "float32":
+            return f"computes float32 only, not {problem.input.dtype}"
+        if 0 in problem.input.shape[2:]:
+            return "the input has no pixels"
+        if problem.dilation[0] > 1 or max(problem.pads[::2]) >= problem.kernel[0]:
+            return "a window may have no row of the input, or rows that are not neighbours"
+        return None
+
+    def variants(self, problem: PoolProblem, device: Device) -> Iterator[Variant]:
+        for threads in thread_configs():
+            yield Variant(threads, (problem.input,), problem.outputs)
+
+    def prepare(self, weights: Weights, problem: PoolProblem, variant: Variant,
+                device: Device) -> State:
+        from gossamer.ops.pool.pooling import pooling, scratch_floats
+
+        lanes, dilation = native.processor().lanes, problem.dilation[1]
+        size, out = problem.input.shape[2:], problem.outputs[0].shape[2:]
+        code = function("pool", native.processor(), pooling, size, out, problem.kernel,
+                               problem.stride, problem.pads[:2], dilation, lanes)
+        floats = scratch_floats(size[1], out[1], problem.kernel[1], problem.stride[1],
+                                problem.pads[1], dilation, lanes)
+        return State(problem, variant, device, data=_Work(
+            code, number_of(variant[THREADS]) or processors(), 4 * floats))
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        Jobs(self.jobs(state, inputs, outputs, workspace), state.data.threads).run()
+
+    def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+             workspace: Buffer | None) -> list[Job]:
+        work: _Work = state.data
+        spec = state.problem.outputs[0]
+        if spec.size == 0:
+            return []
+        planes = spec.shape[0] * spec.shape[1]
+        return [Job(work.code, (address_of(inputs[0]), address_of(outputs[0])), planes,
+                    max(planes // (_TASKS * work.threads), 1), work.scratch)]
+
+
+class _Work(NamedTuple):
+    """What `launch` runs. scratch: bytes of memory that a thread needs."""
+
+    code: Function
+    threads: int
+    scratch: int

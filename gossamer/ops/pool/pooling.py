@@ -1,0 +1,90 @@
+"""The code that pools images on processors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from gossamer.device.native.code import (
+    INT64,
+    POINTER,
+    Code,
+    integer,
+    larger,
+    rounded_up,
+    vector,
+)
+
+
+def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
+            pads: Sequence[int], dilation: int, lanes: int) -> str:
+    """Return a module with the function "pool", each task of which is the maxima of a plane.
+
+    The arguments are the addresses of the input and of the output. For each row of the output the
+    maxima of the input's columns are written to the scratch memory, between padding, and then the
+    maxima of these along the row.
+
+    size, out: rows and columns of the input and of the output. dilation: that of columns.
+    """
+    (height, width), (rows, columns) = size, out
+    module = ir.Module()
+    code = Code(module, "pool", [POINTER, INT64, INT64, POINTER])
+    arguments, first, end, scratch = code.arguments
+    b = code.builder
+    x, y = (code.load(POINTER, arguments, 8 * index) for index in range(2))
+
+    def vectors(count: int, write: Any) -> None:
+        """Write what is done for each vector of a row of numbers, and for the rest."""
+        with code.loop(0, count // lanes) as part:
+            write(b.mul(part.index, integer(lanes)), lanes)
+        if count % lanes:
+            write(integer(count // lanes * lanes), count % lanes)
+
+    with code.loop(0, scratch_floats(width, columns, kernel[1], stride[1], pads[1], dilation,
+                                     lanes), lanes) as part:
+        code.store(ir.Constant(vector(lanes), [float("-inf")] * lanes), scratch,
+                   b.mul(part.index, integer(4)))
+    with code.loop(first, end) as task:
+        plane = code.at(x, b.mul(task.index, integer(4 * height * width)))
+        goal = code.at(y, b.mul(task.index, integer(4 * rows * columns)))
+        with code.loop(0, rows) as row:
+            output = code.at(goal, b.mul(row.index, integer(4 * columns)))
+            lines = []
+            for tap in range(kernel[0]):
+                place = b.add(b.mul(row.index, integer(stride[0])), integer(tap - pads[0]))
+                # a row of padding is as good as the nearest row, which is in the window
+                for comparison, bound in (("<", 0), (">", height - 1)):
+                    place = b.select(b.icmp_signed(comparison, place, integer(bound)),
+                                     integer(bound), place)
+                lines.append(code.at(plane, b.mul(place, integer(4 * width))))
+
+            def down(column: Any, valid: int, lines: Sequence[Any] = lines) -> None:
+                byte = b.mul(column, integer(4))
+                value = code.load_first(lines[0], byte, lanes, valid)
+                for line in lines[1:]:
+                    value = larger(b, value, code.load_first(line, byte, lanes, valid))
+                code.store_first(value, scratch, b.add(byte, integer(4 * pads[1])), lanes, valid)
+
+            def along(column: Any, valid: int, output: Any = output) -> None:
+                source = code.at(scratch, b.mul(column, integer(4 * stride[1])))
+                values = [code.strided(code.at(source, 4 * dilation * tap), integer(0), 0,
+                                       stride[1], stride[1] * lanes, lanes, lanes)
+                          for tap in range(kernel[1])]
+                value = values[0]
+                for other in values[1:]:
+                    value = larger(b, value, other)
+                code.store_first(value, output, b.mul(column, integer(4)), lanes, valid)
+
+            vectors(width, down)
+            vectors(columns, along)
+    b.ret_void()
+    return str(module)
+
+
+def scratch_floats(width: int, columns: int, kernel: int, stride: int, pad: int, dilation: int,
+                   lanes: int) -> int:
+    """Return how many floats the function "pool" writes or reads in its scratch memory."""
+    read = rounded_up(columns, lanes) * stride + (kernel - 1) * dilation
+    return rounded_up(max(read, pad + width), lanes)

@@ -1,0 +1,116 @@
+"""Tests maxima by generated code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gossamer
+from gossamer.device.host import HostDevice
+from gossamer.device.jobs import Job
+from gossamer.device.native import processor as native
+from gossamer.device.native.threads import Jobs
+from gossamer.model.builder import GraphBuilder
+from gossamer.ops.pool import host_direct
+from gossamer.ops.pool.host_direct import HostDirectPool
+from gossamer.ops.pool.problem import PoolProblem, pool
+from gossamer.ops.weights import Weights
+from gossamer.plan.run import prepared_steps
+from gossamer.tensor import default_spec
+from tests.ops.arm import run_on_arm
+from tests.ops.harness import run_variant
+from tests.plan.small import assert_close
+
+pytest.importorskip("llvmlite")
+HOST = HostDevice()
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> PoolProblem:
+    """Rows of several vectors and of less than one, and windows that lie partly in the padding."""
+    kernel = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    pads: Any = tuple(draw(st.integers(0, size - 1)) for size in (*kernel, *kernel))
+    size = draw(st.integers(4, 9)), draw(st.sampled_from([7, 9, 16, 33, 70]))
+    return PoolProblem(default_spec((draw(st.integers(1, 2)), draw(st.integers(1, 3)), *size)),
+                       "max", kernel, (draw(st.integers(1, 3)), draw(st.integers(1, 4))), pads,
+                       (1, draw(st.integers(1, 2))), draw(st.booleans()))
+
+
+@given(problem=problems(), spoilt=st.sampled_from([np.nan, np.inf, -np.inf]))
+@settings(max_examples=60)
+def test_any_window(problem: PoolProblem, spoilt: float) -> None:
+    compare(problem, spoilt)
+
+
+@pytest.mark.skipif(native.absent() is not None or native.processor().lanes < 16,
+                    reason="needs a processor with AVX-512")
+@pytest.mark.parametrize("target", [native.Processor("haswell", "", 8, 16),
+                                    native.Processor("x86-64", "", 4, 16)], ids=["AVX2", "SSE2"])
+def test_older_processors(target: native.Processor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "processor", lambda: target)
+
+    @given(problem=problems())
+    @settings(max_examples=25)
+    def check(problem: PoolProblem) -> None:
+        compare(problem, np.nan)
+    check()
+
+
+@pytest.mark.parametrize("window", [((3, 3), (2, 2), (1, 1, 1, 1)), ((2, 3), (1, 3), (0, 2, 1, 1))])
+def test_arm_computes_the_same(window: Any, tmp_path: Path,
+                               monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = run_on_arm(monkeypatch, tmp_path, host_direct)
+    compare(PoolProblem(default_spec((1, 3, 9, 21)), "max", *window), np.nan)
+    assert ran
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_steps_of_a_plan_are_one_call(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[int] = []
+
+    def recorded(jobs: Sequence[Job], threads: int) -> Jobs:
+        joined.append(len(jobs))
+        return Jobs(jobs, threads)
+
+    monkeypatch.setattr(prepared_steps, "Jobs", recorded)
+    build = GraphBuilder("net")
+    x = build.input("x", (None, 3, 12, 21))
+    weight = np.random.default_rng(0).standard_normal((8, 3, 3, 3)).astype(np.float32)
+    weight[weight < 0.5] = 0
+    y = build.conv2d(x, build.constant("w", weight), pads=(1, 1, 1, 1), name="conv")
+    y = build.pool(build.apply("relu", y), "max", (3, 3), strides=(2, 2), name="pool")
+    build.output(build.pool(y, "max", (2, 2), name="last"), (None, None, None, None))
+    graph = build.finish()
+    names = [layer.name for layer in gossamer.compile(graph, "host").layers(1)]
+    plan = gossamer.compile(graph, "host", threads=threads,
+                            force=dict.fromkeys(names, "host_direct"))
+    images = np.random.default_rng(1).standard_normal((2, 3, 12, 21)).astype(np.float32)
+    assert_close(plan(images), gossamer.compile(graph, "host", vendors=False)(images))
+    # a job for each image of the convolution
+    assert joined == [4]
+
+
+def compare(problem: PoolProblem, spoilt: float) -> None:
+    """Compares the outputs of all variants with NumPy's, with some numbers that are not finite."""
+    x = np.random.default_rng(0).standard_normal(problem.input.shape).astype(np.float32)
+    x.reshape(-1)[3::17] = spoilt
+    algorithm = HostDirectPool()
+    assert algorithm.supports(problem, HOST) is None
+    for variant in algorithm.variants(problem, HOST):
+        (y,) = run_variant(algorithm, problem, variant, HOST, Weights({}, HOST), [x])
+        np.testing.assert_array_equal(y, pool(problem, [x], {})[0])
+
+
+@pytest.mark.parametrize(("problem", "reason"), [
+    (PoolProblem(default_spec((1, 1, 6, 6)), "average", (2, 2)), "computes maxima only"),
+    (PoolProblem(default_spec((1, 1, 6, 6)), "max", (2, 2), pads=(2, 0, 0, 0)), "may have no row"),
+    (PoolProblem(default_spec((1, 1, 6, 6)), "max", (2, 2), dilation=(2, 1)), "not neighbours"),
+    (PoolProblem(default_spec((1, 1, 6, 6), "float64"), "max", (2, 2)), "float32 only")])
+def test_what_is_not_supported(problem: PoolProblem, reason: str) -> None:
+    assert reason in (HostDirectPool().supports(problem, HOST) or "")
