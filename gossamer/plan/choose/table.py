@@ -40,6 +40,8 @@ from gossamer.tensor import Format, TensorSpec, pack
 
 _Change = tuple[TensorSpec, TensorSpec, ValueFacts]
 """A conversion, for all values of a shape with the same facts."""
+_NEARLY = 2.0
+"""How many times as long alone as within a part a layer may take that smaller parts leave out."""
 
 
 class Table:
@@ -154,7 +156,8 @@ class Table:
     def _measured_parts(self, network: Network) -> list[MeasuredLayer]:
         """Return the parts that a library for whole networks may compute, as few and as large as
         possible. Some layers may be faster alone, with another algorithm, than within such a part;
-        the parts without these layers are returned too."""
+        the parts without these layers are returned too, and those without the layers that are
+        nearly as fast alone: each part costs a call, and copies to the library's layout."""
         def measured(left_out: Collection[str]) -> list[MeasuredLayer]:
             return [self._measured_fusion(part)
                     for part in find_parts(network.layers, network.outputs, self._device,
@@ -166,10 +169,14 @@ class Table:
         for part in parts:
             if math.isfinite(part.least_cost):
                 part.within = _times_within(part)
-        faster = {name for part in parts for name, us in part.within.items()
-                  if alone.get(name, math.inf) * (1 + SLACK) < us}
-        if faster:
-            parts += measured(faster | forced)
+        divisions = [forced]
+        for most in (1 / (1 + SLACK), _NEARLY):
+            left_out = forced.union(name for part in parts for name, us in part.within.items()
+                                    if alone.get(name, math.inf) < most * us)
+            if left_out not in divisions:
+                divisions.append(left_out)
+        for left_out in divisions[1:]:
+            parts += measured(left_out)
         return parts
 
     def conversion_us(self, value: str, source: Format, target: Format) -> float:

@@ -125,8 +125,11 @@ class Group:
 
     def expected_us(self, row: Row) -> float:
         """Return the time that is expected of a row without one: the model's, times the ratio of
-        the same row of the similar group, else of the algorithm."""
+        the same row of the similar group, else of the algorithm; infinite where the similar group
+        has left the row out."""
         alike = None if self.similar is None else self.similar.rows.get(row.key)
+        if alike is not None and alike.measured is not None and alike.measured.not_tried:
+            return math.inf
         ratio = (self.ratio(row.algorithm) if alike is None or alike.time_us is None
                  else alike.time_us / alike.model_us)
         return UNTIMED * row.model_us * (1.0 if ratio is None else ratio)

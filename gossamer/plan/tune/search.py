@@ -230,7 +230,9 @@ class Search:
             if self._is_over():
                 self._leave_out(row, ENDED, is_final=False)
             elif expected_us == math.inf:
-                self._leave_out(row, "no first config works")
+                similar = row.group.similar
+                self._leave_out(row, "no first config works" if similar is None else
+                                f"no use for {similar.layer.name}, which has other weights")
             else:
                 us, limit = map(duration_text, (expected_us, row.group.limit_us(row)))
                 self._leave_out(row, f"the rounds ended before it; about {us} expected against "

@@ -47,6 +47,9 @@ _TASKS = 4
 _OFTEN = 12
 """How often a vector that is copied should be read, by which it pays to copy it for each column of
 taps, a rule of thumb for any processor."""
+_COPY = 64
+"""Multiply-adds for each number that a layer reads or writes, below which the copies to a library's
+layout and back would take about as long as a dense layer, a rule of thumb for any processor."""
 
 
 class HostDirect(Algorithm):
@@ -69,7 +72,7 @@ class HostDirect(Algorithm):
             return reason
         if problem.depth == 0:
             return "has no input channels"
-        if not problem.is_depthwise and (reason := too_dense(problem.weights_info)) is not None:
+        if (reason := too_dense(problem.weights_info)) is not None and _products(problem) > _COPY:
             return reason
         if problem.image_pixels > _MOST_PIXELS:
             return f"the output has more than {_MOST_PIXELS} pixels"
@@ -150,6 +153,12 @@ class HostDirect(Algorithm):
                 for constant in work.operands)), work.tasks,
                 max(work.tasks // (2 * _TASKS * work.threads), 1), work.scratch))
         return jobs if work.tasks else []
+
+
+def _products(problem: Conv2dProblem) -> float:
+    """Return the multiply-adds for each number that a layer reads or writes."""
+    numbers = problem.inputs[0].size + problem.outputs[0].size
+    return problem.group_channels * problem.taps * problem.outputs[0].size / max(numbers, 1)
 
 
 class _Work(NamedTuple):

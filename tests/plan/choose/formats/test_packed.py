@@ -94,7 +94,7 @@ def test_values_of_which_nothing_is_known_are_pooled_as_floats(tmp_path: Path) -
     build.output(build.pool(x, "max", (3, 3), name="first"), (None, 35, 7, 5))
     plan = make_plan(build.finish(), tmp_path, only="packed")
     row = next(row for row in plan.report(2).rows if row["layer"] == "first")
-    assert row["algorithm"] == "numpy"
+    assert row["algorithm"] in ("numpy", "host_direct")
     assert row["rejected"]["packed"] == "needs values that are known to be -1, 0 or 1"
 
 
