@@ -64,21 +64,7 @@ class HostDirect(Algorithm):
     dense = False
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        if (reason := native.unavailable(device)) is not None:
-            return reason
-        from gossamer.device.native.code import unsupported
-
-        if (reason := unsupported(problem.epilogue.expression)) is not None:
-            return reason
-        if problem.depth == 0:
-            return "has no input channels"
-        if (reason := too_dense(problem.weights_info)) is not None and _products(problem) > _COPY:
-            return reason
-        if problem.image_pixels > _MOST_PIXELS:
-            return f"the output has more than {_MOST_PIXELS} pixels"
-        if views_of(problem, 4, SHARED).positions > _MOST_POSITIONS:
-            return f"the window of a tile has more than {_MOST_POSITIONS} pixels"
-        return None
+        return too_dense(problem.weights_info) or _refusal(problem, device)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         widths = [lanes for lanes in (16, 8, 4) if lanes <= native.processor().lanes][:2]
@@ -153,6 +139,42 @@ class HostDirect(Algorithm):
                 for constant in work.operands)), work.tasks,
                 max(work.tasks // (2 * _TASKS * work.threads), 1), work.scratch))
         return jobs if work.tasks else []
+
+
+class HostDirectDense(HostDirect):
+    """The same code for layers without many zeros, where a library would have to copy its layout.
+
+    Such layers are depthwise, or have few products for each number that they read or write.
+    """
+
+    name = "host_direct_dense"
+    dense = True
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if too_dense(problem.weights_info) is None:
+            return "has zeros, which host_direct skips"
+        products = _products(problem)
+        if not problem.is_depthwise and products > _COPY:
+            return (f"has {products:.0f} multiply-adds for each number that it reads or writes, "
+                    f"more than {_COPY}")
+        return _refusal(problem, device)
+
+
+def _refusal(problem: Conv2dProblem, device: Device) -> str | None:
+    """Return why generated code cannot compute a convolution; None where it can."""
+    if (reason := native.unavailable(device)) is not None:
+        return reason
+    from gossamer.device.native.code import unsupported
+
+    if (reason := unsupported(problem.epilogue.expression)) is not None:
+        return reason
+    if problem.depth == 0:
+        return "has no input channels"
+    if problem.image_pixels > _MOST_PIXELS:
+        return f"the output has more than {_MOST_PIXELS} pixels"
+    if views_of(problem, 4, SHARED).positions > _MOST_POSITIONS:
+        return f"the window of a tile has more than {_MOST_POSITIONS} pixels"
+    return None
 
 
 def _products(problem: Conv2dProblem) -> float:

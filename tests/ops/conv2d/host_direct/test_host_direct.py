@@ -15,7 +15,7 @@ from gossamer.device.host import HostDevice
 from gossamer.device.jobs import Function
 from gossamer.device.native import processor as native
 from gossamer.ops.conv2d.host_direct import algorithm as host_direct
-from gossamer.ops.conv2d.host_direct.algorithm import HostDirect
+from gossamer.ops.conv2d.host_direct.algorithm import HostDirect, HostDirectDense
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import Weights
 from tests.ops.arm import ARM, run_on_arm
@@ -67,9 +67,11 @@ def test_older_processors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def compare(problem: Conv2dProblem, density: float) -> None:
     weights = sparse_weights(problem, density)
     problem = of(weights, problem)
-    algorithm = HostDirect()
-    if problem.depth == 0 or algorithm.supports(problem, HOST) is not None:
+    able = [each for each in (HostDirect(), HostDirectDense())
+            if each.supports(problem, HOST) is None]
+    if not able:
         return
+    (algorithm,) = able
     variants = list(algorithm.variants(problem, HOST))
     blocks = {variant["channels"] for variant in variants}
     # blocks of three channels, of which the last one may have fewer

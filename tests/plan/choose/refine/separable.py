@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import helper
 
+from gossamer.device.native import processor as native
 from gossamer.measure import Task, Timing
-from gossamer.ops.conv2d.host_direct.algorithm import HostDirect
 from gossamer.plan.choose import plan_times
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Program
@@ -43,7 +43,7 @@ def reset(monkeypatch: pytest.MonkeyPatch, **times: float) -> list[list[str]]:
     Returns a list to which each round of timing adds the algorithms that are timed together. The
     layers have two algorithms with or without llvmlite."""
     rounds: list[list[str]] = []
-    monkeypatch.setattr(HostDirect, "supports", lambda self, problem, device: "left out")
+    monkeypatch.setattr(native, "absent", lambda: "left out")
 
     def interleave(tasks: Sequence[Task], **options: float) -> list[Timing]:
         programs = [task.work.__self__.program for task in tasks]  # type: ignore[attr-defined]
