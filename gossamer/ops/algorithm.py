@@ -294,6 +294,9 @@ class Algorithm(abc.ABC):
         Whether the algorithm computes a layer only where `only` names it. There are two reasons:
         the algorithm was not timed on a GPU yet; or another algorithm is an improved version of
         this algorithm, so that measuring both would gain nothing.
+    between_pruned : bool
+        Whether the algorithm computes dense layers between pruned ones, and is not measured in
+        networks without pruned layers.
     exact : bool
         Whether the algorithm sums bits to exact integers, so that rows state the precision EXACT.
         Variants of precision fp16 round the sums to float16; their rows state "fp16".
@@ -309,6 +312,7 @@ class Algorithm(abc.ABC):
     reads_parts: ClassVar[bool] = False
     writes_parts: ClassVar[bool] = False
     by_name_only: ClassVar[bool] = False
+    between_pruned: ClassVar[bool] = False
     exact: ClassVar[bool] = False
     rounds_sums: ClassVar[bool] = False
 

@@ -26,6 +26,7 @@ class HostDirectPool(Algorithm):
 
     op = "pool"
     name = "host_direct"
+    between_pruned = True
 
     def supports(self, problem: PoolProblem, device: Device) -> str | None:
         if (reason := native.unavailable(device)) is not None:

@@ -15,6 +15,7 @@ from gossamer.device.base import Device
 from gossamer.facts import REAL, ValueFacts
 from gossamer.measure import SLACK
 from gossamer.ops.algorithm import Algorithm, Problem
+from gossamer.ops.conv2d.sparse.formats import DENSEST
 from gossamer.ops.fused.problem import PartProblem
 from gossamer.ops.packed import can_hold
 from gossamer.ops.part.host import problem_times
@@ -61,6 +62,8 @@ class Table:
         self._network, self._device = network, device
         self._tuner, self._policy, self._less_precise = tuner, policy, less_precise
         self._layers = {layer.name: layer for layer in network.layers}
+        self._has_pruned = bool(policy.force) or any(
+            layer.density is not None and layer.density <= DENSEST for layer in network.layers)
         self._in_place = layers_in_place(network.layers)
         self._found = [] if policy.unfused else find_fusions(network.layers, network.outputs)
         self._requests: dict[str, MeasurementRequest] = {}
@@ -117,7 +120,7 @@ class Table:
         if layer.is_reshape:
             return MeasuredLayer(layer, self._device, [], {})
         able, layer_device, reasons = eligibility(layer, self._device, self._policy,
-                                                  self._tuner.space.refusal_reason)
+                                                  self._refusal)
         return self._listed(MeasuredLayer(layer, layer_device, [], reasons), able)
 
     def refresh(self) -> None:
@@ -240,6 +243,12 @@ class Table:
         skips_zeros = not (algorithm.dense or isinstance(algorithm, ZeroWeights))
         if device is self._device and (is_asked_later or skips_zeros):
             return "is measured later"
+        return self._refusal(algorithm, problem, device)
+
+    def _refusal(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
+        """Return why an algorithm is not measured; None where it is."""
+        if algorithm.between_pruned and not self._has_pruned:
+            return "the network has no pruned layers"
         return self._tuner.space.refusal_reason(algorithm, problem, device)
 
     def _measured_fusion(self, fusion: Layer) -> MeasuredLayer:

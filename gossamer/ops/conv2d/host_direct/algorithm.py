@@ -64,7 +64,8 @@ class HostDirect(Algorithm):
     dense = False
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        return too_dense(problem.weights_info) or _refusal(problem, device)
+        return (native.unavailable(device) or too_dense(problem.weights_info)
+                or _refusal(problem))
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         widths = [lanes for lanes in (16, 8, 4) if lanes <= native.processor().lanes][:2]
@@ -149,21 +150,22 @@ class HostDirectDense(HostDirect):
 
     name = "host_direct_dense"
     dense = True
+    between_pruned = True
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if (reason := native.unavailable(device)) is not None:
+            return reason
         if too_dense(problem.weights_info) is None:
             return "has zeros, which host_direct skips"
         products = _products(problem)
         if not problem.is_depthwise and products > _COPY:
             return (f"has {products:.0f} multiply-adds for each number that it reads or writes, "
                     f"more than {_COPY}")
-        return _refusal(problem, device)
+        return _refusal(problem)
 
 
-def _refusal(problem: Conv2dProblem, device: Device) -> str | None:
+def _refusal(problem: Conv2dProblem) -> str | None:
     """Return why generated code cannot compute a convolution; None where it can."""
-    if (reason := native.unavailable(device)) is not None:
-        return reason
     from gossamer.device.native.code import unsupported
 
     if (reason := unsupported(problem.epilogue.expression)) is not None:
