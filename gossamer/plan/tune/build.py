@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 from gossamer.device import blas
 from gossamer.device.base import Device
@@ -19,7 +21,7 @@ from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import BUILDING, REFERENCE, WAITING, TuningProfile
 from gossamer.plan.tune.rows import Row
-from gossamer.plan.tune.workers import BuildWorkers
+from gossamer.plan.tune.workers import Compilers
 
 _AT_ONCE, _AHEAD = 1.5, 3.0
 """For each processor, the most candidates that are being built, and the most that are being built
@@ -37,18 +39,15 @@ BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
 class CandidateBuilds:
     """The candidates that are built ahead on one device.
 
-    workers: processes that build candidates. Processes under the key True build candidates of
-    vendors' libraries, and processes under the key False build candidates that skip zeros. Building
-    these candidates keeps Python's interpreter busy for long. This process builds all other
-    candidates.
+    compilers: the processes that compile for the device; None for a device without any.
     """
 
     def __init__(self, device: Device, memory: CandidateMemory, profile: TuningProfile,
-                 workers: Mapping[bool, BuildWorkers] | None = None) -> None:
+                 compilers: Compilers | None = None) -> None:
         self._device = device
         self._memory = memory
         self._profile = profile
-        self._workers = {} if workers is None else workers
+        self._compilers = compilers
         self._sets: dict[tuple[str, Problem | None], Future[CandidateSet]] = {}
         self._references = threading.Semaphore(_REFERENCES)
         self._building: dict[Future[BuiltCandidate], Row] = {}
@@ -128,23 +127,24 @@ class CandidateBuilds:
 
     def build(self, row: Row) -> BuiltCandidate:
         """Return a row's candidate ready to run, the cost of building it, and its check."""
-        built = None
-        layer, is_vendor = row.group.layer, bool(row.algorithm.vendor)
+        layer, algorithm, variant = row.group.layer, row.algorithm, row.variant
         # builds share packed forms of the weights as long as one of them holds the weights
         weights = layer.weights_on(self._device)
-        workers = self._workers.get(is_vendor)
-        if workers is not None and (is_vendor or not row.algorithm.dense):
+        start = time.perf_counter()
+        work = algorithm.work_ahead(layer.problem, variant, self._device)
+        if work is not None and self._compilers is not None:
             with suppress(NoProcessError):
-                built = workers.build(row.algorithm, row.group.problem, row.variant,
-                                      weights).result()
+                self._compilers.ask(
+                    work, f"{algorithm.name} {variant.config_text} for layer {layer.name}").result()
+        ahead_s = time.perf_counter() - start
         try:
             # a build mostly waits for compilers, while another thread may compute the reference
             # that set_of() returns below
             with self._profile.stage(BUILDING):
-                prepared = build(row.algorithm, weights, layer.problem, row.variant,
-                                 self._device, built)
+                state, cost = build(algorithm, weights, layer.problem, variant, self._device)
         finally:
             # the thread that times candidates needs the set even where the build failed
             candidates = self.set_of(layer)
         with self._profile.stage(BUILDING):
-            return *prepared, candidates.build_check(row.algorithm, row.variant)
+            return (state, replace(cost, seconds=cost.seconds + ahead_s),
+                    candidates.build_check(algorithm, variant))

@@ -31,7 +31,7 @@ from gossamer.plan.tune.profile import LISTING, STORING, TuningProfile
 from gossamer.plan.tune.rows import NEAR, NOT_TRIED, Group, LayerTimes, Row
 from gossamer.plan.tune.sampling import Sampler
 from gossamer.plan.tune.space import Space
-from gossamer.plan.tune.workers import WorkerPools
+from gossamer.plan.tune.workers import Compilers
 
 ENDED = "measuring was ended before"
 """The reason for candidates that a spent budget or an interrupt leaves out."""
@@ -88,7 +88,7 @@ class Search:
 
     def __init__(self, device: Device, space: Space, key: str, cache: TuningCache,
                  groups: dict[Problem, Group], memory: CandidateMemory,
-                 workers: WorkerPools | None, profile: TuningProfile, timings: list[Timing], *,
+                 compilers: Compilers | None, profile: TuningProfile, timings: list[Timing], *,
                  required_first: bool, is_over: Callable[[], bool] = lambda: False,
                  begun: Callable[[Sequence[Row]], None] = lambda rows: None,
                  progress: Callable[[Progress], None] = lambda progress: None) -> None:
@@ -100,8 +100,7 @@ class Search:
         self._limits, self._groups, self._profile = space.limits, groups, profile
         self._required_first, self._is_over = required_first, is_over
         self._begun, self._progress = begun, progress
-        self._builds = CandidateBuilds(
-            device, memory, profile, None if workers is None else workers.pools)
+        self._builds = CandidateBuilds(device, memory, profile, compilers)
         self._sampler = Sampler(device, memory, self._builds, space.limits.samples, profile,
                                 timings)
         self._times: dict[tuple[str, Problem], LayerTimes] = {}

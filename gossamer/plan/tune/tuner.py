@@ -28,7 +28,7 @@ from gossamer.plan.tune.rows import Group, Row
 from gossamer.plan.tune.search import Progress, Promising, Search
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.verification import Verification
-from gossamer.plan.tune.workers import WorkerPools
+from gossamer.plan.tune.workers import Compilers
 
 _FEW_TIMINGS = 10
 """The number of candidates that must be timed before a notice says how far the times scatter."""
@@ -86,7 +86,7 @@ class Tuner:
         self._memories: dict[str, CandidateMemory] = {}
         self._groups: dict[str, dict[Problem, Group]] = {}
         """The rows that this process knows, by the device's name and by their problem."""
-        self._workers = WorkerPools()
+        self._compilers = Compilers(device)
         self._knows_rates = False
         self._note = note
         self._caches = Caches(self.cache, device)
@@ -138,7 +138,7 @@ class Tuner:
         several candidates at the same time. The device's rates are measured first, since they
         decide the order in which variants are listed."""
         self._know_rates(device)
-        self.space.ask(layers, device, self._workers)
+        self.space.ask(layers, device, self._compilers)
 
     def measure_all(self, requests: Sequence[MeasurementRequest]) -> None:
         """Measure the candidates of several layers together, so that measure() has them."""
@@ -159,7 +159,7 @@ class Tuner:
         """
         self._search(self.device, lists, scope, promising)
         # the processes take some time to end, in which the plan is assigned
-        self._workers.end()
+        self._compilers.end()
 
     def _search(self, device: Device, lists: Iterable[Sequence[MeasurementRequest]], scope: str,
                 promising: Promising | None = None) -> None:
@@ -171,7 +171,8 @@ class Tuner:
         # or where one candidate is built at a time
         required_first = self._budget_s is not None or not device.builds_side_by_side
         search = Search(device, self.space, key, self._caches.of(device), self._groups_of(device),
-                        self._memory_of(device), self._workers if device is self.device else None,
+                        self._memory_of(device),
+                        self._compilers if device is self.device else None,
                         self.profile, self._timings, required_first=required_first,
                         is_over=lambda: self.is_over,
                         begun=lambda rows: self._announce(device, rows),
@@ -184,13 +185,12 @@ class Tuner:
             self.not_tried += search.not_tried
 
     def _announce(self, device: Device, rows: Sequence[Row]) -> None:
-        """Tell the user which candidates are to be measured, and start the processes that build
-        them."""
+        """Tell the user which candidates are to be measured, and start the processes that compile
+        for them."""
         if rows:
             layers = {times.name for row in rows for times in row.group.layers}
             self._note(f"{counted(len(layers), 'layer')}: {counted(len(rows), 'candidate')}")
-            self._workers.start(device, {row.algorithm for row in rows
-                                         if not row.algorithm.vendor})
+            self._compilers.start()
 
     def _is_measured(self, request: MeasurementRequest) -> bool:
         """Return whether this plan has a result of each candidate of a layer."""
@@ -243,8 +243,8 @@ class Tuner:
 
     def release(self) -> None:
         """Free the memory that holds inputs and outputs of the layers to be measured, and end the
-        processes that build."""
-        self._workers.close()
+        processes that compile."""
+        self._compilers.close()
         for memory in self._memories.values():
             memory.release()
 
