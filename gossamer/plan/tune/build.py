@@ -39,11 +39,10 @@ BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
 class CandidateBuilds:
     """The candidates that are built ahead on one device.
 
-    compilers: the processes that compile for the device; None for a device without any.
     """
 
     def __init__(self, device: Device, memory: CandidateMemory, profile: TuningProfile,
-                 compilers: Compilers | None = None) -> None:
+                 compilers: Compilers) -> None:
         self._device = device
         self._memory = memory
         self._profile = profile
@@ -95,13 +94,13 @@ class CandidateBuilds:
             future.set_exception(error)
         self._building[future] = row
 
-    def give_up_optional(self) -> list[Row]:
-        """Give up the builds that a plan can do without, and return their rows."""
-        optional = [future for future, row in self._building.items()
-                    if not row.is_required]
-        for future in optional:
+    def give_up(self) -> list[Row]:
+        """Give up all builds, and return their rows."""
+        for future in self._building:
             future.cancel()
-        return [self._building.pop(future) for future in optional]
+        rows = list(self._building.values())
+        self._building.clear()
+        return rows
 
     def next_built(self) -> tuple[Row, Future[BuiltCandidate]]:
         """Wait until a build has ended, and return its row with the future of the candidate."""
@@ -132,7 +131,7 @@ class CandidateBuilds:
         weights = layer.weights_on(self._device)
         start = time.perf_counter()
         work = algorithm.work_ahead(layer.problem, variant, self._device)
-        if work is not None and self._compilers is not None:
+        if work is not None:
             with suppress(NoProcessError):
                 self._compilers.ask(
                     work, f"{algorithm.name} {variant.config_text} for layer {layer.name}").result()

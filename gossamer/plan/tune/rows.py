@@ -12,7 +12,7 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.candidate import CandidateKey, Measurement, candidate_key
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.cost import conversion_us
+from gossamer.plan.tune.cost import LEAST_SHARE, conversion_us
 from gossamer.tensor import Format, memory_format
 
 NOT_TRIED = "not tried"
@@ -25,6 +25,11 @@ since it may save conversions."""
 UNTIMED = 0.95
 """Share of its expected time with which a row without a time is compared with measured ones, so
 that a row that seems to be as fast as the best is measured."""
+
+_LEAST_SHARE_OF_CONFIGS = 0.5
+"""A row is expected to take at least this share of the time that follows from the model and from
+the times of its algorithm for other configs: the last config of a library may take half the time of
+its first one."""
 
 _Kind = tuple[tuple[Format, ...], str]
 """The formats and the precision of a candidate."""
@@ -123,6 +128,14 @@ class Group:
         return min((row.time_us / row.model_us for row in tried if row.time_us is not None),
                    default=math.inf) if tried else None
 
+    def least_us(self, row: Row) -> float:
+        """Return the least time that a row can be expected to take, by the times of its algorithm,
+        else by the model alone."""
+        ratio = self.ratio(row.algorithm)
+        if ratio is None:
+            return LEAST_SHARE * row.model_us
+        return _LEAST_SHARE_OF_CONFIGS * ratio * row.model_us if ratio < math.inf else 0.0
+
     def expected_us(self, row: Row) -> float:
         """Return the time that is expected of a row without one: the model's, times the ratio of
         the same row of the similar group, else of the algorithm."""
@@ -141,11 +154,8 @@ class Row:
     """A candidate of the layers of a group.
 
     model_us: the time in microseconds that the algorithm's model gives.
-    config: the place of its config among those of the algorithm.
-    is_required: whether the plan without measurements takes the candidate, so that it is measured
-    even where measuring has ended.
     measured: its measurement; None where it was neither measured nor left out.
-    from_disk: whether the measurement was made by another process.
+    stored: the measurement that the cache has.
     may_differ: whether the measurement may be different next time, so that it is not stored.
     key: the candidate's key among the candidates for its problem.
     """
@@ -154,10 +164,8 @@ class Row:
     algorithm: Algorithm
     variant: Variant
     model_us: float
-    config: int = 0
-    is_required: bool = False
     measured: Measurement | None = None
-    from_disk: bool = False
+    stored: Measurement | None = None
     may_differ: bool = False
 
     def __post_init__(self) -> None:
@@ -169,11 +177,6 @@ class Row:
     def time_us(self) -> float | None:
         """The measured time; None for a row without a time."""
         return None if self.measured is None or self.measured.failure else self.measured.median_us
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the row was neither measured nor left out."""
-        return self.measured is None
 
     @cached_property
     def unmeasured(self) -> Measurement:

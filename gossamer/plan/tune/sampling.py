@@ -35,9 +35,6 @@ graph, in which events measure the time."""
 _LONG_US = 1000.0
 """If one execution takes more microseconds than this, it is a sample by itself: the time of its
 launch does not matter."""
-_REPEATED_US = 20000.0
-"""An execution that seems slow is repeated if it took at most this many microseconds, because other
-processes may have delayed it."""
 
 
 @dataclass(eq=False)
@@ -114,18 +111,15 @@ class Sampler:
 
     def _first_sample(self, row: Row, work: Work) -> tuple[PreparedTask, float]:
         """Return a candidate as a task, with the microseconds of its first sample. A candidate
-        that takes long has one execution as its sample, or the shorter of two executions where
-        other processes may have disturbed the first execution."""
+        that takes long has the shorter of two executions as its sample: the work of another process
+        may have delayed the first one."""
         device = self._device
         execute = (device.timed_graph(work, 1) if device.limits.graph
                    else partial(device.time, work))
         once = execute()
         launch_us = _GRAPH_US if device.limits.graph else _LAUNCH_US
         most_us = min(_HOPELESS * (row.group.limit_us(row) + launch_us), _LONG_US)
-        if most_us < once <= _REPEATED_US:
-            # the work of another process may have delayed the first execution
-            once = min(once, execute())
-        if once > most_us:
+        if once > most_us and (once := min(once, execute())) > most_us:
             return PreparedTask(execute, 1), once
         task = repeated(Task(device, work, as_in_plan=True), _SAMPLE_US, once)
         (timing,) = sampled([task], 1, _BUDGET_US)

@@ -22,6 +22,7 @@ from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rows import Group, LayerTimes, Row
 from gossamer.plan.tune.sampling import Sampler
+from gossamer.plan.tune.workers import Compilers
 
 
 class PacedDevice(HostDevice):
@@ -92,7 +93,7 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
     """Measures candidates of one layer, all of them, and returns their rows in order."""
     memory = CandidateMemory(device) if memory is None else memory
     profile = TuningProfile()
-    builds = CandidateBuilds(device, memory, profile)
+    builds = CandidateBuilds(device, memory, profile, Compilers(device))
     sampler = Sampler(device, memory, builds, samples, profile, [])
     group = Group(layer.problem, layer, device)
     group.join(LayerTimes(layer.name))

@@ -24,7 +24,7 @@ from tests.plan.tune.paced import Paced, PacedDevice, layer
 
 @pytest.mark.parametrize("side_by_side", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_taken_is_the_best_of_what_was_measured_and_no_worse_than_the_first(
+def test_what_is_taken_is_the_best_of_what_was_measured(
         seed: int, side_by_side: bool, paced_device: PacedDevice,
         paced_tuner: Callable[..., Tuner], known: Callable[..., None],
         monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,8 +38,6 @@ def test_what_is_taken_is_the_best_of_what_was_measured_and_no_worse_than_the_fi
     tuner.measure_all([MeasurementRequest(each, algorithms, paced_device) for each in layers])
     for each in layers:
         candidates = tuner.measure(each, algorithms, paced_device)
-        if not side_by_side:  # otherwise it may be left out by what is expected
-            assert min(candidate.cost for candidate in candidates) <= algorithms[0].times_us[0]
         for candidate in candidates:
             time_us = candidate.algorithm.times_us[  # type: ignore[attr-defined]
                 int(str(candidate.variant["n"]))]
@@ -93,13 +91,12 @@ def test_the_first_round_takes_the_configs_that_the_model_expects_to_be_fastest(
         known: Callable[..., None]) -> None:
     class Modelled(Paced):
         def expected_us(self, problem: Any, variant: Variant, device: Device) -> float:
-            return {3: 10.0, 1: 20.0}.get(int(str(variant["n"])), 500.0)
+            return {3: 10.0, 1: 19.0}.get(int(str(variant["n"])), 500.0)
 
     algorithm = Modelled("modelled", 30.0, 20.0, 30.0, 10.0)
     known(algorithm)
     tuner = paced_tuner("quick")
-    # the first config is what a plan without measurements takes; the others are left to the rounds
-    assert sorted(measured_configs(algorithm, tuner, paced_device)) == [0, 1, 3]
+    assert measured_configs(algorithm, tuner, paced_device) == [3, 1]
 
 
 def test_a_round_goes_on_with_the_algorithms_near_the_best(
@@ -165,18 +162,6 @@ def test_the_rounds_measure_what_a_plan_would_take(
     assert rounds == [[False] * 2 + [True] * 4, [False] * 4 + [True, False]]
     assert tuner.candidates(request)[4].measured.failure == (
         "not tried: the rounds ended before it; about 9.5 us expected against 10.0 us")
-
-
-def test_an_algorithm_that_is_slow_for_other_problems_is_left_out(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None]) -> None:
-    fast, slow = Paced("fast", 10.0, model_us=9.0), Paced("slow", 1000.0, model_us=10.0)
-    known(fast, slow)
-    tuner = paced_tuner("quick")
-    tuner.measure_all([MeasurementRequest(each, [fast, slow], paced_device) for each in LAYERS])
-    assert (len(fast.built), len(slow.built)) == (16, 3)
-    assert tuner.measure(LAYERS[-1], [slow], paced_device)[0].measured.failure == (
-        "not tried: at least 750.0 us expected against 10.0 us")
 
 
 LAYERS = [layer(f"layer{channels}", channels=channels) for channels in range(4, 20)]
