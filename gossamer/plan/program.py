@@ -92,9 +92,10 @@ class Layer:
 
 @dataclass
 class MeasuredLayer:
-    """A layer or fusion with the candidates that were measured for it.
+    """A layer or fusion, and the candidates that are measured for it.
 
-    device: the device on which the layer may run.
+    algorithms: the algorithms that may compute the layer.
+    device: the device on which they may.
     candidates: all candidates that were measured.
     reasons: for each algorithm without a candidate, the reason why it has none.
     within: for a part, the microseconds that the library takes for each layer while it computes
@@ -102,9 +103,10 @@ class MeasuredLayer:
     """
 
     layer: Layer
+    algorithms: Sequence[Algorithm]
     device: Device
-    candidates: list[Candidate]
-    reasons: dict[str, str]
+    candidates: list[Candidate] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
     within: Mapping[str, float] = field(default_factory=dict)
 
     @property

@@ -22,7 +22,7 @@ from gossamer.plan.choose.plan_assignment import (
 )
 from gossamer.plan.choose.table import Table
 from gossamer.plan.fusion import WHOLE
-from gossamer.plan.policy import Policy, eligibility
+from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer, Program
 from gossamer.plan.tune.measures import usable
 from gossamer.plan.tune.tuner import Tuner
@@ -130,11 +130,10 @@ class Assigner:
 
     def _conversion(self, layer: Layer) -> LayerChoice:
         """Return the choice of the fastest candidate for a change of format."""
-        able, layer_device, reasons = eligibility(layer, self._device)
-        candidates = self._tuner.measure(layer, able, layer_device)
-        fastest = min(usable(layer, candidates, layer_device),
-                      key=lambda candidate: candidate.cost)
-        return _choice(fastest, candidates, layer_device, reasons)
+        node = self._table.conversion(layer)
+        self._tuner.measure_all([node])
+        fastest = min(usable(layer, node.candidates, node.device), key=_time_of)
+        return _choice(fastest, node.candidates, node.device, node.reasons)
 
     @property
     def _asked_for(self) -> Restriction:

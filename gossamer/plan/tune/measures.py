@@ -1,9 +1,9 @@
-"""Requests for measurements, and the layers that share measured times."""
+"""The candidates that can be used, and the layers that share measured times."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError
@@ -15,20 +15,6 @@ from gossamer.plan.program import Layer
 
 Chosen = tuple[Layer, Candidate, Device]
 """A layer, the candidate that is to compute it, and the device of the candidate."""
-
-
-@dataclass(frozen=True)
-class MeasurementRequest:
-    """A layer, and the algorithms that may compute it on a device."""
-
-    layer: Layer
-    algorithms: Sequence[Algorithm]
-    device: Device
-
-    @property
-    def problem(self) -> Problem:
-        """The layer's problem."""
-        return self.layer.problem
 
 
 def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> list[Candidate]:

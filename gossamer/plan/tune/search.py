@@ -23,11 +23,11 @@ from gossamer.measure import Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem
 from gossamer.plan.candidate import Candidate, Measurement, candidate_key, counted
 from gossamer.plan.policy import reason_build_too_long
-from gossamer.plan.program import Layer, responsive
+from gossamer.plan.program import Layer, MeasuredLayer, responsive
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.cost import model_us
-from gossamer.plan.tune.measures import MeasurementRequest, similar_shape, timed_problem
+from gossamer.plan.tune.measures import similar_shape, timed_problem
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import LISTING, STORING, TuningProfile
 from gossamer.plan.tune.rows import NOT_TRIED, Group, LayerTimes, Row
@@ -100,15 +100,14 @@ class Search:
         """The times by a layer's name and problem: conversions of one value to the same format have
         the same name, whatever format they convert from."""
 
-    def run(self, lists: Iterable[Sequence[MeasurementRequest]], key: str,
+    def run(self, lists: Iterable[Sequence[MeasuredLayer]], key: str,
             promising: Promising | None = None) -> None:
-        """Measure the requested candidates. The results are stored, also where an interrupt ends
-        the search.
+        """Measure the candidates of layers and fusions. The results are stored, also where an
+        interrupt ends the search.
 
-        lists: lists of requests; the first round of one list is measured before the next list is
-        made.
-        key: identifies the requests and the effort: what one search has left out, later searches
-        with the same key leave out, too.
+        lists: the first round of one list is measured before the next list is made.
+        key: identifies the layers and the effort: what one search has left out, later searches with
+        the same key leave out, too.
         promising: chooses the plan that the further rounds improve; by default each layer takes the
         candidate that is expected to be the fastest.
         """
@@ -123,9 +122,9 @@ class Search:
         current = self._device.current() if self._device.runs_cuda_libraries else nullcontext()
         try:
             with responsive(), current, self._builds.started():
-                for requests in lists:
+                for nodes in lists:
                     with self._profile.stage(LISTING):
-                        rows = self._first(self._listed(requests))
+                        rows = self._first(self._listed(nodes))
                     self._measure(rows)
                 self._improve(promising or self._cheapest)
                 while instead := self._required():
@@ -149,13 +148,13 @@ class Search:
             before_us = known_us
         self._sampler.sample_left()
 
-    def candidates(self, request: MeasurementRequest) -> list[Candidate]:
+    def candidates(self, node: MeasuredLayer) -> list[Candidate]:
         """Return the candidates of a layer whose measuring has begun, in order of preference.
         Candidates that would take too long to build, or were left out, are excluded candidates; a
         candidate that may still be measured has the time that is expected of it, too."""
-        problem, most_s = request.problem, self._limits.build_seconds
+        problem, most_s = node.layer.problem, self._limits.build_seconds
         candidates = []
-        for algorithm in request.algorithms:
+        for algorithm in node.algorithms:
             for variant in self._space.within_effort(algorithm, problem, self._device):
                 if variant.build_seconds > most_s:
                     candidates.append(Candidate(algorithm, variant, Measurement.of(
@@ -168,10 +167,6 @@ class Search:
                     Candidate(algorithm, variant, row.unmeasured, None, group.expected_us(row))
                     if row.measured is None else Candidate(algorithm, variant, row.measured))
         return candidates
-
-    def has_asked_for(self, problem: Problem) -> bool:
-        """Return whether candidates of a problem were requested."""
-        return problem in self._groups
 
     def _measure(self, rows: Sequence[Row], *, required: bool = False) -> None:
         """Measure rows, but for those that turn out to be of no use meanwhile. required: whether
@@ -281,15 +276,15 @@ class Search:
         self._progress(Progress(len(layers), len(known), sum(known), most, done,
                                 spent * (most - done) / max(1, done)))
 
-    def _listed(self, requests: Iterable[MeasurementRequest]) -> dict[Row, None]:
-        """Return the rows of requests that nothing is known of, but for rows with a stored
-        measurement that suffices, which get it."""
+    def _listed(self, nodes: Iterable[MeasuredLayer]) -> dict[Row, None]:
+        """Return the rows of layers that nothing was known of. Those with a stored measurement that
+        suffices get it."""
         new: dict[Row, None] = {}
-        for request in requests:
-            problem, layer = request.problem, request.layer
+        for node in nodes:
+            layer, problem = node.layer, node.layer.problem
             times = self._times.setdefault((layer.name, problem), LayerTimes(
                 layer.name, keeps_precisions=self._space.keeps_precisions))
-            for algorithm in request.algorithms:
+            for algorithm in node.algorithms:
                 group = self._group(timed_problem(problem, algorithm), layer)
                 group.join(times)
                 for variant in self._space.buildable(algorithm, problem, self._device):

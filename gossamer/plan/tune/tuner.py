@@ -11,15 +11,14 @@ from dataclasses import replace
 
 from gossamer.device.base import Device
 from gossamer.measure import scatter_notice
-from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem
+from gossamer.ops.algorithm import PRECISIONS, Algorithm
 from gossamer.ops.host_threads import ALL, Threads
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.policy import EFFORTS
-from gossamer.plan.program import Layer
+from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.keys import problem_key
 from gossamer.plan.store.tuning_cache import Caches, TuningCache
-from gossamer.plan.tune.cost import LEAST_SHARE, conversion_us
-from gossamer.plan.tune.measures import Chosen, MeasurementRequest
+from gossamer.plan.tune.measures import Chosen
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rates import know_rates
 from gossamer.plan.tune.search import Progress, Promising, Search
@@ -129,41 +128,36 @@ class Tuner:
                 device: Device) -> list[Candidate]:
         """Measure the algorithms' candidates within the effort, and return them as candidates()
         does."""
-        request = MeasurementRequest(layer, algorithms, device)
-        self.measure_all([request])
-        return self.candidates(request)
+        node = MeasuredLayer(layer, algorithms, device)
+        self.measure_all([node])
+        return node.candidates
 
-    def measure_all(self, requests: Sequence[MeasurementRequest]) -> None:
-        """Measure the candidates of several layers together, so that measure() has them."""
-        by_device: dict[str, list[MeasurementRequest]] = {}
-        for request in requests:
-            by_device.setdefault(request.device.name, []).append(request)
+    def measure_all(self, nodes: Iterable[MeasuredLayer]) -> None:
+        """Measure the candidates of several layers together, and set them."""
+        by_device: dict[str, list[MeasuredLayer]] = {}
+        for node in nodes:
+            by_device.setdefault(node.device.name, []).append(node)
         for of_device in by_device.values():
-            scope = [[problem_key(request.problem), *(each.name for each in request.algorithms)]
-                     for request in of_device]
+            scope = [[problem_key(node.layer.problem), *(each.name for each in node.algorithms)]
+                     for node in of_device]
             self._search(of_device[0].device).run([of_device], self._key(json.dumps(scope)))
+            for node in of_device:
+                node.candidates = self.candidates(node)
 
-    def measure_network(self, lists: Iterable[Sequence[MeasurementRequest]], scope: str,
+    def measure_network(self, lists: Iterable[Sequence[MeasuredLayer]], scope: str,
                         promising: Promising) -> None:
         """Measure the candidates of a network's layers and fusions on the device together.
 
-        lists, promising: as in Search.run(). scope: text that identifies the requests.
+        lists, promising: as in Search.run(). scope: text that identifies them.
         """
         search = self._search(self.device)
         search.run(lists, self._key(scope), promising)
         # the processes take some time to end, in which the plan is assigned
         search.compilers.end()
 
-    def candidates(self, request: MeasurementRequest) -> list[Candidate]:
+    def candidates(self, node: MeasuredLayer) -> list[Candidate]:
         """Return the candidates of a layer whose measuring has begun; see Search.candidates()."""
-        return self._search(request.device).candidates(request)
-
-    def conversion_us(self, problem: Problem, device: Device) -> float | None:
-        """Return the least time that a conversion can take, by an estimate; None where the
-        conversion was measured or is to be measured."""
-        if self.limits.everything or self._search(device).has_asked_for(problem):
-            return None
-        return LEAST_SHARE * conversion_us(problem.inputs[0], problem.outputs[0], device)
+        return self._search(node.device).candidates(node)
 
     def verified(self, chosen: Iterable[Chosen]) -> list[Candidate]:
         """Return the candidates. A candidate that computes wrong numbers with the constants of its
@@ -195,7 +189,7 @@ class Tuner:
         return self._searches[device.name]
 
     def _key(self, scope: str) -> str:
-        """Return hexadecimal digits that identify requests and the effort."""
+        """Return hexadecimal digits that identify layers and the effort."""
         parts = (scope, self.effort, self.precision, self.space.keeps_precisions,
                  self.limits.everything)
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

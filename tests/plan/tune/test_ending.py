@@ -16,11 +16,11 @@ import pytest
 from gossamer import measure as measure_module
 from gossamer.ops.algorithm import State
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.program import Layer
+from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune import tuner as tuner_module
 from gossamer.plan.tune.candidates import CandidateSet
-from gossamer.plan.tune.measures import MeasurementRequest, usable
+from gossamer.plan.tune.measures import usable
 from gossamer.plan.tune.search import Progress
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
@@ -44,7 +44,7 @@ def layers() -> list[Layer]:
 
 def measure(tuner: Tuner, device: PacedDevice, algorithm: Paced) -> list[Sequence[Candidate]]:
     of = layers()
-    tuner.measure_all([MeasurementRequest(each, [algorithm], device) for each in of])
+    tuner.measure_all([MeasuredLayer(each, [algorithm], device) for each in of])
     measured = [tuner.measure(each, [algorithm], device) for each in of]
     for each, candidates in zip(of, measured, strict=True):
         assert usable(each, candidates, device)
@@ -191,7 +191,7 @@ def test_what_fails_is_replaced_though_the_budget_is_spent(
         tuner = Tuner(paced_device, precision="tf32", budget_s=1e-9,
                       cache=TuningCache(paced_device, tmp_path / str(measured)))
         tuner.start()
-        tuner.measure_all([MeasurementRequest(each, algorithms, paced_device) for each in of])
+        tuner.measure_all([MeasuredLayer(each, algorithms, paced_device) for each in of])
         for each in of:
             candidates = tuner.measure(each, algorithms, paced_device)
             assert {candidate.algorithm.name for candidate in candidates
@@ -250,7 +250,7 @@ def notices(paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
         algorithm = Paced("paced", *(100.0,) * 40)  # about a third of them are sampled
         known(algorithm)
         tuner = paced_tuner("max")
-        tuner.measure_all([MeasurementRequest(layer("one"), [algorithm], paced_device)])
+        tuner.measure_all([MeasuredLayer(layer("one"), [algorithm], paced_device)])
         assert tuner.measured == 40
         return tuner.notices
 
@@ -264,7 +264,7 @@ def all_candidates(paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
     def measured(*times_us: float) -> list[Candidate]:
         algorithm = Paced("paced", *times_us)
         known(algorithm)
-        request = MeasurementRequest(layer("one"), [algorithm], paced_device)
+        request = MeasuredLayer(layer("one"), [algorithm], paced_device)
         tuner = paced_tuner("max")
         tuner.measure_all([request])
         return tuner.measure(request.layer, request.algorithms, paced_device)

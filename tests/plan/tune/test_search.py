@@ -15,9 +15,9 @@ from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.program import Layer
+from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.tune.candidates import CandidateSet
-from gossamer.plan.tune.measures import MeasurementRequest, timed_problem
+from gossamer.plan.tune.measures import timed_problem
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 
@@ -35,7 +35,7 @@ def test_what_is_taken_is_the_best_of_what_was_measured(
     known(*algorithms)
     tuner = paced_tuner("quick")
     layers = [layer(f"layer{channels}", channels=channels) for channels in (4, 8, 16)]
-    tuner.measure_all([MeasurementRequest(each, algorithms, paced_device) for each in layers])
+    tuner.measure_all([MeasuredLayer(each, algorithms, paced_device) for each in layers])
     for each in layers:
         candidates = tuner.measure(each, algorithms, paced_device)
         for candidate in candidates:
@@ -55,11 +55,11 @@ def test_candidates_of_a_list_are_measured_before_the_next_list_is_made(
     first, second = Paced("first", 100.0), Paced("second", 90.0)
     known(first, second)
 
-    def lists() -> Iterator[list[MeasurementRequest]]:
-        yield [MeasurementRequest(layer(), [first], paced_device)]
+    def lists() -> Iterator[list[MeasuredLayer]]:
+        yield [MeasuredLayer(layer(), [first], paced_device)]
         assert len(first.built) == 1
         yield []
-        yield [MeasurementRequest(layer(), [second], paced_device)]
+        yield [MeasuredLayer(layer(), [second], paced_device)]
 
     tuner = paced_tuner()
     tuner.measure_network(lists(), "a network", lambda: (0.0, []))
@@ -70,8 +70,8 @@ def test_candidates_of_a_list_are_measured_before_the_next_list_is_made(
 def test_an_error_of_further_requests_ends_the_search(
         paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
         known: Callable[..., None]) -> None:
-    def lists() -> Iterator[list[MeasurementRequest]]:
-        yield [MeasurementRequest(layer(), [algorithm], paced_device)]
+    def lists() -> Iterator[list[MeasuredLayer]]:
+        yield [MeasuredLayer(layer(), [algorithm], paced_device)]
         raise DeviceError("the library has failed")
 
     algorithm = Paced("paced", 100.0)
@@ -122,7 +122,7 @@ def test_layers_that_differ_in_their_zeros_take_the_best_config_of_the_first(
     layers = [layer(f"conv{n}", mask=f"mask {n}", density=0.1 + n / 100, seed=n)
               for n in range(4)]
     tuner = paced_tuner("quick")
-    tuner.measure_all([MeasurementRequest(each, [dense, sparse], paced_device) for each in layers])
+    tuner.measure_all([MeasuredLayer(each, [dense, sparse], paced_device) for each in layers])
     firsts = [float(each.weights["weight"].flat[0]) for each in layers]
     assert sparse.built == [(firsts[0], 0), (firsts[0], 1), *((first, 1) for first in firsts[1:])]
 
@@ -156,7 +156,7 @@ def test_the_rounds_measure_what_a_plan_would_take(
         return 10.0, [(conv, candidates[5])] if len(rounds) == 1 else []
 
     tuner = paced_tuner("quick")
-    request = MeasurementRequest(conv, [algorithm], paced_device)
+    request = MeasuredLayer(conv, [algorithm], paced_device)
     tuner.measure_network([[request]], "a network", promising)
     assert [n for _, n in algorithm.built] == [0, 1, 5, 2, 3]
     assert rounds == [[False] * 2 + [True] * 4, [False] * 4 + [True, False]]
@@ -172,7 +172,7 @@ def test_the_next_search_leaves_out_the_same(
         known: Callable[..., None]) -> None:
     algorithm = Paced("paced", *(100.0,) * 6)
     known(algorithm)
-    requests = [MeasurementRequest(each, [algorithm], paced_device) for each in LAYERS]
+    requests = [MeasuredLayer(each, [algorithm], paced_device) for each in LAYERS]
     tuner = paced_tuner("quick")
     tuner.measure_all(requests)
     assert 16 <= tuner.measured < 96 and tuner.measured + tuner.not_tried == 96
@@ -201,7 +201,7 @@ def problem(density: float, mask: str, channels: int = 4) -> Conv2dProblem:
 
 def measure(tuner: Tuner, device: PacedDevice, layers: Sequence[Layer],
             *algorithms: Paced) -> list[Sequence[Candidate]]:
-    tuner.measure_all([MeasurementRequest(each, algorithms, device) for each in layers])
+    tuner.measure_all([MeasuredLayer(each, algorithms, device) for each in layers])
     return [tuner.measure(each, algorithms, device) for each in layers]
 
 
