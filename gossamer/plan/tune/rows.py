@@ -17,8 +17,6 @@ from gossamer.tensor import Format, memory_format
 
 NOT_TRIED = "not tried"
 """The beginning of the reason that reports state for a candidate that was left out."""
-NEAR = 1.15
-"""Ratio to the best known time up to which a candidate is timed more than once."""
 _FUSED = 1.25
 """Ratio of a fusion's time to the time of its layers alone up to which the fusion may be of use,
 since it may save conversions."""

@@ -129,7 +129,6 @@ class Search:
                 self._improve(promising or self._cheapest)
                 while instead := self._required():
                     self._measure(instead, required=True)
-                    self._sampler.sample_left()
                 self._leave_out_rest()
         finally:
             self.not_tried += sum(row.measured is not None and row.measured.not_tried
@@ -146,7 +145,6 @@ class Search:
                 break
             self._measure(rows)
             before_us = known_us
-        self._sampler.sample_left()
 
     def candidates(self, node: MeasuredLayer) -> list[Candidate]:
         """Return the candidates of a layer whose measuring has begun, in order of preference.
@@ -189,7 +187,7 @@ class Search:
                 return
             ready, built = self._builds.next_built()
             if required or not self._is_useless(ready):
-                self._sampler.try_(ready, built)
+                self._sampler.time(ready, built)
                 self.measured += 1
                 self._done += 1
             if time.monotonic() - self._stored > _STORE_SECONDS:

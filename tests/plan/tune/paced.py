@@ -104,8 +104,7 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
             group.rows[row.key] = row
             builds.begin(row)
         while builds.rows:
-            sampler.try_(*builds.next_built())
-        sampler.sample_left()
+            sampler.time(*builds.next_built())
     return rows
 
 
