@@ -162,8 +162,8 @@ class Assigner:
     def _excluded(self, assigned: Assigned) -> bool:
         """Exclude candidates of an assignment if they compute wrong numbers with the constants of
         their layers. Return whether any candidate was excluded."""
-        checked = self._tuner.verified((node.layer, candidate, node.device)
-                                       for node, candidate in assigned.taken)
+        checked = self._tuner.verified([(node.layer, candidate, node.device)
+                                        for node, candidate in assigned.taken])
         wrong = False
         for (node, candidate), verified in zip(assigned.taken, checked, strict=True):
             if verified is not candidate:

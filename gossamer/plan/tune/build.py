@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 
 from gossamer.device import blas
@@ -37,9 +37,7 @@ BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
 
 
 class CandidateBuilds:
-    """The candidates that are built ahead on one device.
-
-    """
+    """The candidates that are built ahead on one device."""
 
     def __init__(self, device: Device, memory: CandidateMemory, profile: TuningProfile,
                  compilers: Compilers) -> None:
@@ -47,26 +45,25 @@ class CandidateBuilds:
         self._memory = memory
         self._profile = profile
         self._compilers = compilers
-        self._sets: dict[tuple[str, Problem | None], Future[CandidateSet]] = {}
+        self._sets: dict[tuple[str, Problem], Future[CandidateSet]] = {}
         self._references = threading.Semaphore(_REFERENCES)
         self._building: dict[Future[BuiltCandidate], Row] = {}
-        self._pool: ThreadPoolExecutor | None = None
+        self._at_once, self._ahead = (
+            (math.ceil(_AT_ONCE * processors()), math.ceil(_AHEAD * processors()))
+            if device.builds_side_by_side else (1, 1))
+        self._pool = ThreadPoolExecutor(self._at_once)
 
     @contextmanager
     def started(self) -> Iterator[None]:
-        """Within a `with` block, candidates are built side by side where the device allows that."""
-        if not self._device.builds_side_by_side:
-            yield
-            return
-        self._pool = ThreadPoolExecutor(math.ceil(_AT_ONCE * processors()))
+        """Within a `with` block, candidates are built by other threads, side by side where the
+        device allows that."""
         try:
             # references are computed side by side, each by one thread of BLAS
-            with blas.limited(1):
+            with blas.limited(1) if self._device.builds_side_by_side else nullcontext():
                 yield
         finally:
             # after an interrupt nobody needs the builds that are not done
             self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
 
     @property
     def rows(self) -> Collection[Row]:
@@ -76,23 +73,12 @@ class CandidateBuilds:
     @property
     def has_room(self) -> bool:
         """Whether it is of use to begin another candidate now."""
-        if self._pool is None:
-            return not self._building
-        return (len(self._building) < _AHEAD * processors() and sum(
-            not future.done() for future in self._building) < _AT_ONCE * processors())
+        return len(self._building) < self._ahead and sum(
+            not future.done() for future in self._building) < self._at_once
 
     def begin(self, row: Row) -> None:
-        """Begin to build a candidate, or build it now where the device does not build side by
-        side."""
-        if self._pool is not None:
-            self._building[self._pool.submit(self.build, row)] = row
-            return
-        future: Future[BuiltCandidate] = Future()
-        try:
-            future.set_result(self.build(row))
-        except Exception as error:  # as in a pool, the caller of result() gets any error
-            future.set_exception(error)
-        self._building[future] = row
+        """Begin to build a candidate."""
+        self._building[self._pool.submit(self.build, row)] = row
 
     def give_up(self) -> list[Row]:
         """Give up all builds, and return their rows."""

@@ -13,9 +13,6 @@ from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer
 
-Chosen = tuple[Layer, Candidate, Device]
-"""A layer, the candidate that is to compute it, and the device of the candidate."""
-
 
 def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
     """Return the candidates that are not excluded. Raises GossamerError with the reasons where all

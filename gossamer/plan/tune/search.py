@@ -18,6 +18,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from gossamer.device.base import Device
+from gossamer.errors import DeviceLostError
 from gossamer.io.text import duration_text
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem
@@ -26,10 +27,11 @@ from gossamer.plan.policy import reason_build_too_long
 from gossamer.plan.program import Layer, MeasuredLayer, responsive
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.build import CandidateBuilds
+from gossamer.plan.tune.candidates import reason_of
 from gossamer.plan.tune.cost import model_us
 from gossamer.plan.tune.measures import similar_shape, timed_problem
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.profile import LISTING, STORING, TuningProfile
+from gossamer.plan.tune.profile import CHECKING, LISTING, STORING, TuningProfile
 from gossamer.plan.tune.rows import NOT_TRIED, Group, LayerTimes, Row
 from gossamer.plan.tune.sampling import Sampler
 from gossamer.plan.tune.space import Space
@@ -165,6 +167,45 @@ class Search:
                     Candidate(algorithm, variant, row.unmeasured, None, group.expected_us(row))
                     if row.measured is None else Candidate(algorithm, variant, row.measured))
         return candidates
+
+    def verified(self, chosen: Sequence[tuple[Layer, Candidate]]) -> list[Candidate]:
+        """Return the candidates. A candidate that fails, or computes wrong numbers, with the
+        constants of its layer is excluded."""
+        verified = [candidate for _, candidate in chosen]
+        builds = CandidateBuilds(self._device, self.memory, self._profile, self.compilers)
+        unknown = {Row(Group(layer.problem, layer, self._device), candidate.algorithm,
+                       candidate.variant, math.inf): index
+                   for index, (layer, candidate) in enumerate(chosen)
+                   if not self._is_known(layer, candidate)}
+        passed: list[tuple[Problem, Measurement, str]] = []
+        try:
+            with responsive(), builds.started():
+                for row in unknown:
+                    builds.begin(row)
+                while builds.rows:
+                    row, built = builds.next_built()
+                    layer, candidate = chosen[unknown[row]]
+                    try:
+                        state, _, check = built.result()
+                        with self._profile.stage(CHECKING):
+                            builds.set_of(layer).checked(row.algorithm, row.variant, state, check)
+                    except DeviceLostError:
+                        raise
+                    except Exception as error:  # a candidate may fail in any way
+                        verified[unknown[row]] = candidate.with_exclusion(reason_of(error))
+                    else:
+                        passed.append((layer.problem, candidate.measured, layer.digest))
+        finally:
+            self._cache.put_checks(passed)
+        return verified
+
+    def _is_known(self, layer: Layer, candidate: Candidate) -> bool:
+        """Return whether a candidate is known to be right with a layer's constants: the layer has
+        no constants, the candidate was measured with them, or the cache records that the candidate
+        passed a check with them."""
+        measured = candidate.measured
+        return (not layer.weights or measured.weights == layer.digest
+                or self._cache.has_check(layer.problem, measured, layer.digest))
 
     def _measure(self, rows: Sequence[Row], *, required: bool = False) -> None:
         """Measure rows, but for those that turn out to be of no use meanwhile. required: whether

@@ -18,12 +18,10 @@ from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.keys import problem_key
 from gossamer.plan.store.tuning_cache import Caches, TuningCache
-from gossamer.plan.tune.measures import Chosen
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rates import know_rates
 from gossamer.plan.tune.search import Progress, Promising, Search
 from gossamer.plan.tune.space import Space
-from gossamer.plan.tune.verification import verified
 
 _FEW_TIMINGS = 10
 """The number of candidates that must be timed before a notice says how far the times scatter."""
@@ -159,11 +157,16 @@ class Tuner:
         """Return the candidates of a layer whose measuring has begun; see Search.candidates()."""
         return self._search(node.device).candidates(node)
 
-    def verified(self, chosen: Iterable[Chosen]) -> list[Candidate]:
+    def verified(self, chosen: Sequence[tuple[Layer, Candidate, Device]]) -> list[Candidate]:
         """Return the candidates. A candidate that computes wrong numbers with the constants of its
         layer is excluded."""
-        return verified(chosen, self._caches, self.profile,
-                        lambda device: self._search(device).memory)
+        verified: dict[int, Candidate] = {}
+        for device in {device.name: device for _, _, device in chosen}.values():
+            own = {index: (layer, candidate) for index, (layer, candidate, on) in enumerate(chosen)
+                   if on is device}
+            verified.update(zip(own, self._search(device).verified(list(own.values())),
+                                strict=True))
+        return [verified[index] for index in range(len(chosen))]
 
     def flush(self) -> None:
         """Write the measurements whose writing an interrupt ended."""

@@ -310,7 +310,7 @@ def test_what_was_right_with_other_weights_is_checked_with_these(
     large = layer(1e6)
     candidates = later.measure(large, algorithms, HOST)
     assert later.measured == 0
-    stub, good = later.verified((large, candidate, HOST) for candidate in candidates)
+    stub, good = later.verified([(large, candidate, HOST) for candidate in candidates])
     assert str(stub.measured.failure).startswith("wrong numbers") and good is candidates[1]
     again = tuner("quick")
     known = again.measure(large, algorithms, HOST)[1]
