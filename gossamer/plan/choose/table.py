@@ -47,7 +47,14 @@ class Table:
     """The candidates of a network's layers, and of the fusions that one algorithm may compute in
     one step; the costs of the conversions between them.
 
-    For the arguments see Assigner.
+    policy: three of its fields restrict the candidates. `only` names an algorithm that is taken
+    wherever it can be used; other layers take other algorithms. Some layers can be computed both by
+    dense algorithms and by algorithms that skip zeros. Such a layer takes an algorithm that skips
+    zeros if the layer's sparsity is above `sparse_threshold`, else a dense algorithm; times of
+    dense algorithms are not compared with times of algorithms that skip zeros. With `unfused` there
+    are no fusions.
+    less_precise: the names of the layers and fusions that may be less precise than float32 where
+    the tuner allows lower precision; None stands for all layers and fusions.
     of_layers: the layers in order, each with its candidates; a reshape has none.
     of_fusions: the parts that a library for whole networks may compute, and the fusions, with their
     candidates.
@@ -57,9 +64,9 @@ class Table:
                  less_precise: Collection[str] | None) -> None:
         self.of_layers: list[MeasuredLayer] = []
         self.of_fusions: list[MeasuredLayer] = []
-        self._network, self._device = network, device
-        self._tuner, self._policy, self._less_precise = tuner, policy, less_precise
-        self._layers = {layer.name: layer for layer in network.layers}
+        self.network, self.device = network, device
+        self.tuner, self.policy, self._less_precise = tuner, policy, less_precise
+        self.layers = {layer.name: layer for layer in network.layers}
         self._in_place = layers_in_place(network.layers)
         self._found = [] if policy.unfused else find_fusions(network.layers, network.outputs)
         self._facts = {name: facts for layer in network.layers
@@ -75,9 +82,9 @@ class Table:
     @property
     def scope(self) -> str:
         """Text that identifies the candidates."""
-        policy = self._policy
+        policy = self.policy
         return json.dumps([
-            [problem_key(layer.problem) for layer in (*self._network.layers, *self._found)
+            [problem_key(layer.problem) for layer in (*self.network.layers, *self._found)
              if not layer.is_reshape],
             policy.only, policy.sparse_threshold, dict(policy.force)])
 
@@ -85,8 +92,8 @@ class Table:
         """Yield what is to be measured in three lists, so that vendors' libraries answer which
         variants they have while the candidates of the first lists are measured: gossamer's own
         dense algorithms for layers, the fusions, and all others for layers."""
-        policy, tuner, device = self._policy, self._tuner, self._device
-        layers = [layer for layer in self._network.layers if not layer.is_reshape]
+        policy, tuner, device = self.policy, self.tuner, self.device
+        layers = [layer for layer in self.network.layers if not layer.is_reshape]
         tuner.ask(layers, device)
         if policy.only is None and policy.sparse_threshold is None and not policy.force:
             own = [self._node(layer, self._refusal_of_own) for layer in layers]
@@ -97,7 +104,7 @@ class Table:
         load_solver()
         wait(tuner.space.answers)
         self.of_layers = [self._node(layer, tuner.space.refusal_reason)
-                          for layer in self._network.layers]
+                          for layer in self.network.layers]
         tuner.measure_all([node for node in self.of_layers if node.device is not device])
         yield [node for node in self.of_layers
                if node.device is device and not node.layer.is_reshape]
@@ -105,23 +112,23 @@ class Table:
     def _node(self, layer: Layer, refusal: Refusal) -> MeasuredLayer:
         """Return a layer, for which no candidates are measured yet."""
         if layer.is_reshape:
-            return MeasuredLayer(layer, [], self._device)
-        able, layer_device, reasons = eligibility(layer, self._device, self._policy, refusal)
+            return MeasuredLayer(layer, [], self.device)
+        able, layer_device, reasons = eligibility(layer, self.device, self.policy, refusal)
         return MeasuredLayer(layer, able, layer_device, reasons=reasons)
 
     def refresh(self) -> None:
         """Set the candidates as far as they are measured."""
         for node in self.nodes:
-            node.candidates = self._precise(node.layer, self._tuner.candidates(node))
+            node.candidates = self._precise(node.layer, self.tuner.candidates(node))
         for node in self.of_layers:
             if node.layer.name in self._in_place:
                 node.candidates = in_place_candidates(node, self._in_place, self.of_layers,
-                                                      self._device)
+                                                      self.device)
 
     def finish(self) -> None:
         """Set the candidates once all are measured: where none that the policy asks for works,
         those of other algorithms; and the parts."""
-        policy = self._policy
+        policy = self.policy
         self.refresh()
         for node in self.of_layers:
             if (policy.only is None and policy.sparse_threshold is None) or (
@@ -130,7 +137,7 @@ class Table:
             failures = {candidate.algorithm.name: candidate.measured.failure or ""
                         for candidate in node.candidates}
             able, layer_device, reasons = eligibility(
-                node.layer, self._device, refusal_reason=self._tuner.space.refusal_reason)
+                node.layer, self.device, refusal_reason=self.tuner.space.refusal_reason)
             if able := [each for each in able if each.name not in failures]:
                 node.algorithms, node.device = able, layer_device
                 node.reasons = {**reasons, **failures}
@@ -140,7 +147,7 @@ class Table:
 
     def _measure(self, nodes: Sequence[MeasuredLayer]) -> None:
         """Measure the candidates of layers, and set them."""
-        self._tuner.measure_all(nodes)
+        self.tuner.measure_all(nodes)
         for node in nodes:
             node.candidates = self._precise(node.layer, node.candidates)
 
@@ -150,7 +157,7 @@ class Table:
         the parts without these layers are returned too."""
         def measured(left_out: Collection[str]) -> list[MeasuredLayer]:
             parts = [self._fusion(part) for part in find_parts(
-                self._network.layers, self._network.outputs, self._device, left_out)]
+                self.network.layers, self.network.outputs, self.device, left_out)]
             self._measure(parts)
             return parts
 
@@ -175,7 +182,7 @@ class Table:
         return self._conversions[change]
 
     def _change(self, value: str, source: Format, target: Format) -> _Change:
-        shape = self._network.specs[value].shape
+        shape = self.network.specs[value].shape
         return (TensorSpec(shape, source), TensorSpec(shape, target),
                 self._facts.get(value, REAL))
 
@@ -183,18 +190,18 @@ class Table:
         source, target, facts = change
         if source.same_memory(target):
             return 0.0
-        is_float = self._network.specs[value].dtype in ("float32", "float16")
+        is_float = self.network.specs[value].dtype in ("float32", "float16")
         if not can_hold(target.format, facts) or (not is_float and (
                 source.format.is_packed or target.format.is_packed)):
             return math.inf
         self._estimated[change] = conversion_layer(value, f"{value} as {target.format}", source,
                                                    target, facts)
-        return LEAST_SHARE * conversion_us(source, target, self._device)
+        return LEAST_SHARE * conversion_us(source, target, self.device)
 
     def conversion(self, layer: Layer) -> MeasuredLayer:
         """Return a conversion, for which no candidates are measured yet; packed values are not
         converted on the host."""
-        refusal, device = self._tuner.space.refusal_reason, self._device
+        refusal, device = self.tuner.space.refusal_reason, self.device
         if any(spec.format.is_packed for spec in (*layer.problem.inputs, *layer.problem.outputs)):
             able, reasons = able_on(layer.problem, device, refusal)
         else:
@@ -205,7 +212,7 @@ class Table:
         """Measure the conversions whose cost is an estimate. Return whether any was measured."""
         nodes = {change: self.conversion(self._estimated.pop(change))
                  for change in starmap(self._change, conversions) if change in self._estimated}
-        self._tuner.measure_all(nodes.values())
+        self.tuner.measure_all(nodes.values())
         self._conversions.update((change, node.least_cost) for change, node in nodes.items())
         return bool(nodes)
 
@@ -215,20 +222,20 @@ class Table:
         ZeroWeights is among them, since no other algorithm may compute a layer that it supports."""
         is_asked_later = algorithm.vendor and device.compiles
         skips_zeros = not (algorithm.dense or isinstance(algorithm, ZeroWeights))
-        if device is self._device and (is_asked_later or skips_zeros):
+        if device is self.device and (is_asked_later or skips_zeros):
             return "is measured later"
-        return self._tuner.space.refusal_reason(algorithm, problem, device)
+        return self.tuner.space.refusal_reason(algorithm, problem, device)
 
     def _fusion(self, fusion: Layer) -> MeasuredLayer:
         """Return a fusion with the algorithms that may compute it, and for each other algorithm
         that recognises the fusion the reason why it may not."""
-        policy, refusal = self._policy, self._tuner.space.refusal_reason
-        layers = [self._layers[name] for name in fusion.covers]
+        policy, refusal = self.policy, self.tuner.space.refusal_reason
+        layers = [self.layers[name] for name in fusion.covers]
         taken_alone = policy.only is not None and any(
             policy.only in {algorithm.name for algorithm in able_on(
-                layer.problem, self._device, refusal)[0]}
+                layer.problem, self.device, refusal)[0]}
             for layer in layers if not layer.is_reshape)
-        able, reasons = able_on(fusion.problem, self._device, refusal, recognising(fusion))
+        able, reasons = able_on(fusion.problem, self.device, refusal, recognising(fusion))
         above = set() if policy.sparse_threshold is None else {
             is_above(1 - layer.density, policy.sparse_threshold) for layer in layers
             if layer.density is not None}
@@ -243,7 +250,7 @@ class Table:
                 reasons[algorithm.name] = (
                     f"the threshold {policy.sparse_threshold:g} decided otherwise")
         return MeasuredLayer(fusion, [each for each in able if each.name not in reasons],
-                             self._device, reasons=reasons)
+                             self.device, reasons=reasons)
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
         """Return the candidates of a layer. Where the layer must be as precise as float32, a

@@ -19,7 +19,6 @@ from gossamer.plan.candidate import BuildCost
 from gossamer.plan.program import Layer, build
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.profile import BUILDING, REFERENCE, WAITING, TuningProfile
 from gossamer.plan.tune.rows import Row
 from gossamer.plan.tune.workers import Compilers
 
@@ -39,11 +38,9 @@ BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
 class CandidateBuilds:
     """The candidates that are built ahead on one device."""
 
-    def __init__(self, device: Device, memory: CandidateMemory, profile: TuningProfile,
-                 compilers: Compilers) -> None:
-        self._device = device
-        self._memory = memory
-        self._profile = profile
+    def __init__(self, device: Device, memory: CandidateMemory, compilers: Compilers) -> None:
+        self.device = device
+        self.memory = memory
         self._compilers = compilers
         self._sets: dict[tuple[str, Problem], Future[CandidateSet]] = {}
         self._references = threading.Semaphore(_REFERENCES)
@@ -59,7 +56,7 @@ class CandidateBuilds:
         device allows that."""
         try:
             # references are computed side by side, each by one thread of BLAS
-            with blas.limited(1) if self._device.builds_side_by_side else nullcontext():
+            with blas.limited(1) if self.device.builds_side_by_side else nullcontext():
                 yield
         finally:
             # after an interrupt nobody needs the builds that are not done
@@ -91,8 +88,7 @@ class CandidateBuilds:
     def next_built(self) -> tuple[Row, Future[BuiltCandidate]]:
         """Wait until a build has ended, and return its row with the future of the candidate."""
         if not any(future.done() for future in self._building):
-            with self._profile.stage(WAITING):
-                wait(self._building, return_when=FIRST_COMPLETED)
+            wait(self._building, return_when=FIRST_COMPLETED)
         built = next(future for future in self._building if future.done())
         return self._building.pop(built), built
 
@@ -104,8 +100,8 @@ class CandidateBuilds:
         known = self._sets.setdefault((layer.name, layer.problem), made)
         if known is made:
             try:
-                with self._references, self._profile.stage(REFERENCE):
-                    made.set_result(CandidateSet(layer, self._device, self._memory))
+                with self._references:
+                    made.set_result(CandidateSet(layer, self.device, self.memory))
             except BaseException as error:
                 made.set_exception(error)
         return known.result()
@@ -114,22 +110,18 @@ class CandidateBuilds:
         """Return a row's candidate ready to run, the cost of building it, and its check."""
         layer, algorithm, variant = row.group.layer, row.algorithm, row.variant
         # builds share packed forms of the weights as long as one of them holds the weights
-        weights = layer.weights_on(self._device)
+        weights = layer.weights_on(self.device)
         start = time.perf_counter()
-        work = algorithm.work_ahead(layer.problem, variant, self._device)
+        work = algorithm.work_ahead(layer.problem, variant, self.device)
         if work is not None:
             with suppress(NoProcessError):
                 self._compilers.ask(
                     work, f"{algorithm.name} {variant.config_text} for layer {layer.name}").result()
         ahead_s = time.perf_counter() - start
         try:
-            # a build mostly waits for compilers, while another thread may compute the reference
-            # that set_of() returns below
-            with self._profile.stage(BUILDING):
-                state, cost = build(algorithm, weights, layer.problem, variant, self._device)
+            state, cost = build(algorithm, weights, layer.problem, variant, self.device)
         finally:
             # the thread that times candidates needs the set even where the build failed
             candidates = self.set_of(layer)
-        with self._profile.stage(BUILDING):
-            return (state, replace(cost, seconds=cost.seconds + ahead_s),
-                    candidates.build_check(algorithm, variant))
+        return (state, replace(cost, seconds=cost.seconds + ahead_s),
+                candidates.build_check(algorithm, variant))

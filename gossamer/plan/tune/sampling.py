@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
-from gossamer.device.base import Device
 from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryError
 from gossamer.io.process_pool import ProcessEndedError
 from gossamer.measure import Task, Timing, Work, repeated, sampled
@@ -19,7 +18,6 @@ from gossamer.ops.algorithm import State
 from gossamer.plan.candidate import BuildCost, Measurement
 from gossamer.plan.tune.build import BuiltCandidate, CandidateBuilds
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
-from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import CHECKING, TIMING, TuningProfile
 from gossamer.plan.tune.rows import Row
 
@@ -39,15 +37,13 @@ graph, in which events measure the time."""
 class Sampler:
     """Checks and times the candidates that are built on one device.
 
+    builds: the candidates.
     samples: number of samples for candidates near the best.
-    builds: where the candidates are built.
     timings: a list to which the samples of each candidate that is near the best are added.
     """
 
-    def __init__(self, device: Device, memory: CandidateMemory, builds: CandidateBuilds,
-                 samples: int, profile: TuningProfile, timings: list[Timing]) -> None:
-        self._device = device
-        self._memory = memory
+    def __init__(self, builds: CandidateBuilds, samples: int, profile: TuningProfile,
+                 timings: list[Timing]) -> None:
         self._builds = builds
         self._samples = samples
         self._profile = profile
@@ -61,7 +57,7 @@ class Sampler:
                 row.measured = self._measured(row, candidates, *built.result())
             except (OutOfMemoryError, MemoryError):
                 # reference cycles hold the frames of the error, which keep device memory
-                self._memory.release()
+                self._builds.memory.release()
                 gc.collect()
                 row.measured = self._measured(row, candidates, *self._builds.build(row))
         except Exception as failure:  # a candidate may fail in any way; its failure is reported
@@ -91,7 +87,7 @@ class Sampler:
     def _sampled(self, row: Row, work: Work) -> Timing:
         """Return the time of a candidate. A hopeless candidate has the shorter of two executions as
         its sample: the work of another process may have delayed the first one."""
-        device, limit_us = self._device, row.group.limit_us(row)
+        device, limit_us = self._builds.device, row.group.limit_us(row)
         execute = (device.timed_graph(work, 1) if device.limits.graph
                    else partial(device.time, work))
         launch_us = _GRAPH_US if device.limits.graph else _LAUNCH_US

@@ -31,7 +31,7 @@ from gossamer.plan.tune.candidates import reason_of
 from gossamer.plan.tune.cost import model_us
 from gossamer.plan.tune.measures import similar_shape, timed_problem
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.profile import CHECKING, LISTING, STORING, TuningProfile
+from gossamer.plan.tune.profile import CHECKING, LISTING, STORING, WAITING, TuningProfile
 from gossamer.plan.tune.rows import NOT_TRIED, Group, LayerTimes, Row
 from gossamer.plan.tune.sampling import Sampler
 from gossamer.plan.tune.space import Space
@@ -117,9 +117,8 @@ class Search:
         self._own: dict[Row, None] = {}
         self._begun = self._done = 0
         self._start = self._stored = time.monotonic()
-        self._builds = CandidateBuilds(self._device, self.memory, self._profile, self.compilers)
-        self._sampler = Sampler(self._device, self.memory, self._builds, self._limits.samples,
-                                self._profile, self.timings)
+        self._builds = CandidateBuilds(self._device, self.memory, self.compilers)
+        self._sampler = Sampler(self._builds, self._limits.samples, self._profile, self.timings)
         # within current(), no call needs to ask the driver which context is current
         current = self._device.current() if self._device.runs_cuda_libraries else nullcontext()
         try:
@@ -172,7 +171,7 @@ class Search:
         """Return the candidates. A candidate that fails, or computes wrong numbers, with the
         constants of its layer is excluded."""
         verified = [candidate for _, candidate in chosen]
-        builds = CandidateBuilds(self._device, self.memory, self._profile, self.compilers)
+        builds = CandidateBuilds(self._device, self.memory, self.compilers)
         unknown = {Row(Group(layer.problem, layer, self._device), candidate.algorithm,
                        candidate.variant, math.inf): index
                    for index, (layer, candidate) in enumerate(chosen)
@@ -226,7 +225,8 @@ class Search:
                     self._builds.begin(following)
             if not self._builds.rows:
                 return
-            ready, built = self._builds.next_built()
+            with self._profile.stage(WAITING):
+                ready, built = self._builds.next_built()
             if required or not self._is_useless(ready):
                 self._sampler.time(ready, built)
                 self.measured += 1

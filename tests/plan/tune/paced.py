@@ -92,9 +92,8 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
                    samples: int, memory: CandidateMemory | None = None) -> list[Row]:
     """Measures candidates of one layer, all of them, and returns their rows in order."""
     memory = CandidateMemory(device) if memory is None else memory
-    profile = TuningProfile()
-    builds = CandidateBuilds(device, memory, profile, Compilers(device))
-    sampler = Sampler(device, memory, builds, samples, profile, [])
+    builds = CandidateBuilds(device, memory, Compilers(device))
+    sampler = Sampler(builds, samples, TuningProfile(), [])
     group = Group(layer.problem, layer, device)
     group.join(LayerTimes(layer.name))
     rows = [Row(group, algorithm, variant, model_us(algorithm, layer.problem, variant, device))
