@@ -22,7 +22,7 @@ from gossamer.plan.choose.plan_assignment import (
 from gossamer.plan.choose.table import Table
 from gossamer.plan.fusion import WHOLE
 from gossamer.plan.program import Layer, MeasuredLayer, Program
-from gossamer.plan.tune.measures import usable
+from gossamer.plan.tune.rows import usable
 from gossamer.tensor import Format, default_format, memory_format
 
 LAYER_BY_LAYER = "layer by layer"

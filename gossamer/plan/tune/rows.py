@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from gossamer.device.base import Device
+from gossamer.errors import GossamerError
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
-from gossamer.plan.candidate import CandidateKey, Measurement, candidate_key
+from gossamer.ops.fused.problem import FusionProblem
+from gossamer.ops.weights import WeightsInfo
+from gossamer.plan.candidate import Candidate, CandidateKey, Measurement, candidate_key
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.cost import LEAST_SHARE, conversion_us
 from gossamer.tensor import Format, memory_format
@@ -176,7 +179,51 @@ class Row:
         """The measured time; None for a row without a time."""
         return None if self.measured is None or self.measured.failure else self.measured.median_us
 
+    @property
+    def candidate(self) -> Candidate:
+        """The candidate, with its measurement or, as long as it may still be measured, with the
+        time that is expected of it."""
+        if self.measured is not None:
+            return Candidate(self.algorithm, self.variant, self.measured)
+        return Candidate(self.algorithm, self.variant, self._unmeasured, None,
+                         self.group.expected_us(self))
+
     @cached_property
-    def unmeasured(self) -> Measurement:
-        """The measurement that stands for a row that was not measured yet."""
+    def _unmeasured(self) -> Measurement:
         return Measurement.of(self.algorithm, self.variant, not_tried=True, failure=NOT_TRIED)
+
+
+def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
+    """Return the candidates that are not excluded. Raises GossamerError with the reasons where all
+    candidates are excluded."""
+    remaining = [candidate for candidate in candidates if candidate.is_usable]
+    if not remaining:
+        raise GossamerError(
+            f"{layer.source or layer.name}: no candidate works on {device.name}: "
+            + "; ".join(f"{candidate.algorithm.name}: {candidate.measured.failure}"
+                        for candidate in candidates[:3]))
+    return remaining
+
+
+def timed_problem(problem: Problem, algorithm: Algorithm) -> Problem:
+    """Return the problem under which an algorithm's times are stored: for a dense algorithm this
+    problem is the same for all weights."""
+    return without_zeros(problem) if algorithm.dense else problem
+
+
+def without_zeros(problem: Problem) -> Problem:
+    """Return a problem that does not say which of its weights are zero."""
+    if isinstance(problem, FusionProblem):
+        return replace(problem, parts=tuple(map(without_zeros, problem.parts)))
+    info: WeightsInfo | None = getattr(problem, "weights_info", None)
+    if info is None:
+        return problem
+    return replace(problem, weights_info=WeightsInfo(  # type: ignore[type-var]
+        facts=info.facts, scaled_signs=info.scaled_signs))
+
+
+def similar_shape(problem: Problem) -> Problem | None:
+    """Return a problem that is equal for problems that differ only in which of their weights are
+    zero; None for a problem that does not say which."""
+    info: WeightsInfo | None = getattr(problem, "weights_info", None)
+    return None if info is None or not info.mask_hash else without_zeros(problem)

@@ -29,10 +29,16 @@ from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.candidates import reason_of
 from gossamer.plan.tune.cost import model_us
-from gossamer.plan.tune.measures import similar_shape, timed_problem
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import CHECKING, LISTING, STORING, WAITING, TuningProfile
-from gossamer.plan.tune.rows import NOT_TRIED, Group, LayerTimes, Row
+from gossamer.plan.tune.rows import (
+    NOT_TRIED,
+    Group,
+    LayerTimes,
+    Row,
+    similar_shape,
+    timed_problem,
+)
 from gossamer.plan.tune.sampling import Sampler
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.workers import Compilers
@@ -161,10 +167,7 @@ class Search:
                         failure=reason_build_too_long(variant, most_s, self._space.why))))
                     continue
                 group = self._groups[timed_problem(problem, algorithm)]
-                row = group.rows[candidate_key(algorithm, variant)]
-                candidates.append(
-                    Candidate(algorithm, variant, row.unmeasured, None, group.expected_us(row))
-                    if row.measured is None else Candidate(algorithm, variant, row.measured))
+                candidates.append(group.rows[candidate_key(algorithm, variant)].candidate)
         return candidates
 
     def verified(self, chosen: Sequence[tuple[Layer, Candidate]]) -> list[Candidate]:
@@ -269,14 +272,12 @@ class Search:
     def _cheapest(self) -> tuple[float, list[tuple[Layer, Candidate]]]:
         """Return the sum of the best times, and the row of each group that is expected to be the
         fastest."""
-        best: dict[Group, tuple[float, Row]] = {}
-        for row in self._own:
-            us = row.group.expected_us(row) if row.measured is None else row.time_us
-            if us is not None and us < best.get(row.group, (math.inf, row))[0]:
-                best[row.group] = us, row
+        best = [(group.layer, min((row.candidate for row in group.rows.values()),
+                                  key=lambda candidate: candidate.likely_cost))
+                for group in {row.group: None for row in self._own}]
         return sum(times.best_us for times in self._times.values()), [
-            (group.layer, Candidate(row.algorithm, row.variant, row.measured or row.unmeasured))
-            for group, (_, row) in best.items()]
+            (layer, candidate) for layer, candidate in best
+            if math.isfinite(candidate.likely_cost)]
 
     def _next(self, taken: Iterable[tuple[Layer, Candidate]], width: float, factor: int
               ) -> list[Row]:

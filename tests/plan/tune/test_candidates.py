@@ -30,8 +30,8 @@ from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune import candidates, check
 from gossamer.plan.tune.candidates import CandidateSet
-from gossamer.plan.tune.measures import usable
 from gossamer.plan.tune.memory import CandidateMemory
+from gossamer.plan.tune.rows import usable
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import default_spec
 from tests.plan.small import images, save, small

@@ -20,7 +20,7 @@ from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune import tuner as tuner_module
 from gossamer.plan.tune.candidates import CandidateSet
-from gossamer.plan.tune.measures import usable
+from gossamer.plan.tune.rows import usable
 from gossamer.plan.tune.search import Progress
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer

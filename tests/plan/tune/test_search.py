@@ -17,7 +17,7 @@ from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.tune.candidates import CandidateSet
-from gossamer.plan.tune.measures import timed_problem
+from gossamer.plan.tune.rows import timed_problem
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 
