@@ -16,12 +16,7 @@ from gossamer.errors import DeviceError, InputError
 if TYPE_CHECKING:
     from gossamer.io.process_pool import ProcessPool
 
-__all__ = ["Argument", "Buffer", "CopyingGraph", "Device", "GraphThenCopies", "Kernel",
-           "NeedsDeviceError"]
-
-
-class NeedsDeviceError(DeviceError):
-    """A call needs the device itself, but its process only builds kernels for the device."""
+__all__ = ["Argument", "Buffer", "CopyingGraph", "Device", "GraphThenCopies", "Kernel"]
 
 
 class CopyingGraph(abc.ABC):
@@ -124,15 +119,9 @@ class Device(CoreDevice, OtherLibraries):
         return False
 
     @property
-    def build_only(self) -> Callable[[], Device] | None:
-        """Function that another process calls to make a device that builds kernels for this device.
-
-        The function can be pickled; it is None where no other process can build. The device that
-        it makes has the limits and names of this device. It puts the kernels that it builds into
-        the disk cache, where this device finds them. It runs no kernel: its memory has no content,
-        and calls that need the GPU itself raise NeedsDeviceError.
-        """
-        return None
+    def compiles_in_processes(self) -> bool:
+        """True if the device has other processes compile, where it has `compilers`."""
+        return False
 
     @property
     def toolkit(self) -> str:
@@ -321,7 +310,8 @@ class Device(CoreDevice, OtherLibraries):
             Texts that name everything on which the programs' code depends.
         generate : callable
             Returns the programs, each a gossamer.device.cuda.ptx.PtxProgram. It is called only
-            where the disk cache does not hold the programs' kernels.
+            where the disk cache does not hold the programs' kernels, and in one of `compilers`
+            where it can be pickled.
 
         Returns
         -------

@@ -449,8 +449,8 @@ class Algorithm(abc.ABC):
                    device: Device) -> Callable[[Device], object] | None:
         """Return work that another process can do before `prepare`.
 
-        Only the algorithms of vendors' libraries need this method. For gossamer's own algorithms
-        the other process can call `prepare` itself, and does not open the device for it.
+        Only the algorithms of vendors' libraries need this method: for gossamer's own algorithms
+        the device has other processes compile.
 
         Parameters
         ----------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -78,7 +78,6 @@ class Weights:
         self.layer = layer
         self._device = device
         self._packed: dict[str, weakref.ref[Buffer]] = {}
-        self._offered: dict[str, np.ndarray] = {}
         self._lock = threading.Lock()
 
     def packed(self, key: str, pack: Pack) -> Buffer:
@@ -102,37 +101,13 @@ class Weights:
             The device has no room for the form.
         """
         with self._lock:
-            offered = self._offered.pop(key, None)
             if key in self._packed and (kept := self._packed[key]()) is not None:
                 return kept
-            result = pack(self.arrays) if offered is None else offered
+            result = pack(self.arrays)
             buffer = result if isinstance(result, Buffer) else self._device.upload(
                 np.ascontiguousarray(result), f"weights of {self.layer}")
             self._packed[key] = weakref.ref(buffer)
             return buffer
-
-    def offer(self, forms: Mapping[str, np.ndarray]) -> None:
-        """Take forms that another process packed. Each is kept until `packed` is called for it.
-
-        Parameters
-        ----------
-        forms : mapping of str to numpy.ndarray
-            The forms by their names. `packed` uploads such a form instead of packing it again.
-        """
-        with self._lock:
-            self._offered.update(forms)
-
-    def withdraw(self, keys: Iterable[str]) -> None:
-        """Drop forms that were given to `offer`, and for which `packed` was not called since.
-
-        Parameters
-        ----------
-        keys : iterable of str
-            Names of the forms. Names of other forms are ignored.
-        """
-        with self._lock:
-            for key in keys:
-                self._offered.pop(key, None)
 
     @cached_property
     def digest(self) -> str:

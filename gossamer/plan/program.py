@@ -92,9 +92,10 @@ class Layer:
 
 @dataclass
 class MeasuredLayer:
-    """A layer or fusion with the candidates that were measured for it.
+    """A layer or fusion, and the candidates that are measured for it.
 
-    device: the device on which the layer may run.
+    algorithms: the algorithms that may compute the layer.
+    device: the device on which they may.
     candidates: all candidates that were measured.
     reasons: for each algorithm without a candidate, the reason why it has none.
     within: for a part, the microseconds that the library takes for each layer while it computes
@@ -102,9 +103,10 @@ class MeasuredLayer:
     """
 
     layer: Layer
+    algorithms: Sequence[Algorithm]
     device: Device
-    candidates: list[Candidate]
-    reasons: dict[str, str]
+    candidates: list[Candidate] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
     within: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -254,41 +256,18 @@ def responsive() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-@dataclass(frozen=True)
-class BuiltElsewhere:
-    """This is the work of another process for a candidate, besides kernels in the kernel cache.
-
-    forms: the packed forms by name.
-    seconds: seconds that the work took by the clock.
-    from_cache: whether a kernel had been in the disk cache before.
-    """
-
-    forms: Mapping[str, np.ndarray]
-    seconds: float
-    from_cache: bool = False
-
-
 # without warnings of NumPy, because weights may be huge or not finite; the check of a candidate's
 # outputs finds wrong results
 @np.errstate(all="ignore")
 def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
-          device: Device, built: BuiltElsewhere | None = None) -> Prepared:
-    """Return the state that algorithm.prepare() makes, and the cost of making it. built: the work
-    of another process for the same candidate; its seconds are part of the cost."""
+          device: Device) -> Prepared:
+    """Return the state that algorithm.prepare() makes, and the cost of making it."""
     watched = _RecordingWeights(weights)
-    if built is not None:
-        weights.offer(built.forms)
     start = time.perf_counter()
-    try:
-        state = algorithm.prepare(watched, problem, variant, device)
-    finally:
-        if built is not None:
-            weights.withdraw(built.forms)
+    state = algorithm.prepare(watched, problem, variant, device)
     state.packed = tuple(watched.forms.values())
-    seconds = time.perf_counter() - start + (built.seconds if built is not None else 0.0)
-    from_cache = (any(launch.kernel.from_cache for launch in state.launches) if built is None
-                  else built.from_cache)
-    return state, BuildCost(seconds, from_cache,
+    return state, BuildCost(time.perf_counter() - start,
+                            any(launch.kernel.from_cache for launch in state.launches),
                             _device_bytes(state) if device.compiles else None,
                             {key: buffer.nbytes for key, buffer in watched.forms.items()})
 

@@ -6,7 +6,6 @@ import gc
 from collections.abc import Mapping
 
 import numpy as np
-import pytest
 
 from gossamer.device.base import Buffer, Device
 from gossamer.ops.weights import WeightsStore
@@ -45,25 +44,3 @@ def test_a_form_is_made_once_while_it_is_used(device: Device) -> None:
     assert weights.nbytes == 0
     buffer = weights.packed("reversed", pack)
     assert len(made) == 2 and weights.nbytes == buffer.nbytes
-
-
-def test_a_form_that_was_offered_is_not_packed_again(device: Device) -> None:
-    array = np.arange(6, dtype=np.float32)
-    weights = WeightsStore().of("a", {"weight": array}, device)
-
-    def never(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        raise AssertionError("the form was offered")
-
-    weights.offer({"twice": 2 * array, "unused": array})
-    form = weights.packed("twice", never)
-    np.testing.assert_array_equal(values(device, form), 2 * array)
-    weights.offer({"twice": 3 * array})
-    assert weights.packed("twice", never) is form
-    del form
-    gc.collect()
-    # an offer is good for one form, also where that was still in memory
-    form = weights.packed("twice", lambda arrays: 4 * arrays["weight"])
-    np.testing.assert_array_equal(values(device, form), 4 * array)
-    weights.withdraw(["unused", "absent"])
-    with pytest.raises(AssertionError, match="the form was offered"):
-        weights.packed("unused", never)

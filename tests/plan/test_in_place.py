@@ -336,7 +336,7 @@ def test_a_concatenation_in_nhwc_is_free_beside_layers_that_write_parts(
 
     def measured(name: str, problem: Problem, inputs: list[str]) -> MeasuredLayer:
         layer = Layer(name, inputs, [name], problem)
-        return MeasuredLayer(layer, compiled_device, [
+        return MeasuredLayer(layer, [], compiled_device, [
             Candidate(algorithm, variant, Measurement(algorithm.name, "", (), (), "fp32", 9.0))
             for algorithm in OPS[problem.op].algorithms
             if algorithm.supports(problem, compiled_device) is None and not algorithm.vendor

@@ -19,7 +19,7 @@ from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
 from gossamer.plan import program
 from gossamer.plan.candidate import BuildCost
-from gossamer.plan.program import BuiltElsewhere, Prepared, build
+from gossamer.plan.program import Prepared, build
 from tests.ops.recording import RecordingDevice
 from tests.plan.small import assert_close, compiled, expected, images, small
 from tests.plan.tune.paced import measured_alone
@@ -107,20 +107,6 @@ def test_code_and_tables_count_once(clock: Clock, code: int | None, nbytes: int)
     weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
     cost = _built(Packer(clock, _kernel(code, True)), weights, device)
     assert cost == BuildCost(5, True, nbytes)
-
-
-def test_what_another_process_did_is_part_of_the_cost(clock: Clock) -> None:
-    device = RecordingDevice()
-    weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
-    form = np.zeros((3, 4), np.float32)
-    built = BuiltElsewhere({"form": form, "other": form}, 400.0)
-    (variant,) = Packer(clock).variants(None, device)
-    _, cost = build(Packer(clock), weights, None, variant, device, built)  # type: ignore[arg-type]
-    assert cost == BuildCost(402, False, 48) and clock.now == 2
-    # what the candidate did not ask for is dropped
-    made = []
-    weights.packed("other", lambda arrays: made.append(1) or arrays["weight"])
-    assert made
 
 
 HOST = find("host")

@@ -25,9 +25,8 @@ from gossamer.plan.choose.network import Network, ProgramBuilder
 from gossamer.plan.choose.table import Table
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
-from gossamer.plan.program import Layer, Program
+from gossamer.plan.program import Layer, MeasuredLayer, Program
 from gossamer.plan.store.tuning_cache import TuningCache
-from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.search import Promising
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
@@ -123,7 +122,7 @@ def test_layers_of_zeros_are_measured_with_the_algorithm_for_zeros_only(
     asked: dict[str, set[str]] = {}
     measure_network = Tuner.measure_network
 
-    def measured(tuner: Tuner, requests: Iterable[Sequence[MeasurementRequest]], key: str,
+    def measured(tuner: Tuner, requests: Iterable[Sequence[MeasuredLayer]], key: str,
                  promising: Promising) -> None:
         lists = [*requests]
         for request in chain.from_iterable(lists):

@@ -15,7 +15,6 @@ from gossamer.device import kernel_cache
 from gossamer.device.base import Argument, Buffer, Kernel
 from gossamer.device.checks import check_copy, check_transfer, out_of_memory
 from gossamer.device.cuda import cubins, dlpack, memory, nvjitlink, nvrtc
-from gossamer.device.cuda.build_only import BuildOnlyMaker
 from gossamer.device.cuda.driver import (
     Current,
     DriverDevice,
@@ -112,9 +111,8 @@ class CudaDevice(DriverDevice):
         return True
 
     @property
-    def build_only(self) -> BuildOnlyMaker:
-        return BuildOnlyMaker(self.index, self.description, self.driver, self.limits,
-                              self.architecture, self._chip)
+    def compiles_in_processes(self) -> bool:
+        return True
 
     @property
     def runs_cuda_libraries(self) -> bool:
@@ -134,12 +132,12 @@ class CudaDevice(DriverDevice):
 
     def assemble(self, key: Sequence[str],
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[CudaKernel]:
-        """Return the kernels of the programs, from the disk cache if possible. Otherwise assemble
-        all programs at the same time, each in a process of its own."""
+        """Return the kernels of the programs, from the disk cache if possible. Otherwise one of
+        `compilers` generates and assembles them. Without such processes this process generates
+        them, and assembles all at the same time, each in a process of its own."""
         def build() -> bytes:
-            programs = generate()
-            built = nvjitlink.build_all(programs, self.architecture)
-            return cubins.joined([program.name for program in programs], built)
+            return self._elsewhere(nvjitlink.assembled, generate, self.architecture,
+                                   self.compilers is not None, what="assembled generated code")
 
         def load(entry: bytes) -> list[CudaKernel]:
             return [CudaKernel(cubins.source(name), cubin, self)
@@ -158,27 +156,29 @@ class CudaDevice(DriverDevice):
         return kernel
 
     def _compiled(self, source: KernelSource, architecture: str) -> bytes:
-        """Return the cubin of a kernel, compiled by one of `compilers` if there are any.
-
-        This process compiles a few kernels itself while all of `compilers` are busy. Raises
-        CompilerEndedError where the process that compiled the kernel has ended.
-        """
+        """Return the cubin of a kernel. This process compiles a few kernels itself while all of
+        `compilers` are busy."""
         pool = self.compilers
-        if pool is None:
-            return nvrtc.compile_cubin(source, architecture)[0]
-        if not pool.has_idle and self._here.acquire(blocking=False):
+        if pool is not None and not pool.has_idle and self._here.acquire(blocking=False):
             try:
                 return nvrtc.compile_cubin(source, architecture)[0]
             finally:
                 self._here.release()
-        try:
-            return bytes(pool.submit(
-                nvrtc.compile_cubin, source, architecture,
-                what=f"compiled {source.function} of {source.path.name}").result()[0])
-        except ProcessEndedError as ended:
-            raise CompilerEndedError(ended) from None
-        except (NoProcessError, CancelledError):
-            return nvrtc.compile_cubin(source, architecture)[0]
+        return bytes(self._elsewhere(
+            nvrtc.compile_cubin, source, architecture,
+            what=f"compiled {source.function} of {source.path.name}")[0])
+
+    def _elsewhere(self, function: Callable[..., Any], *arguments: Any, what: str) -> Any:
+        """Return a function's result from one of `compilers`, or from this process where none can
+        call it. what: words for the work. Raises CompilerEndedError where the process ended."""
+        if self.compilers is not None:
+            try:
+                return self.compilers.submit(function, *arguments, what=what).result()
+            except ProcessEndedError as ended:
+                raise CompilerEndedError(ended) from None
+            except (NoProcessError, CancelledError):
+                pass
+        return function(*arguments)
 
     def _loaded(self, key: Sequence[str], build: Callable[[], bytes],
                 load: Callable[[bytes], list[CudaKernel]], what: str) -> list[CudaKernel]:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from cuda.bindings import nvjitlink
 
+from gossamer.device.cuda import cubins
 from gossamer.device.cuda.nvrtc import BuildInfo
 from gossamer.device.cuda.ptx import PtxProgram
 from gossamer.errors import CompileError
@@ -55,6 +56,15 @@ def build_all(programs: Sequence[PtxProgram], architecture: str, *, one_here: bo
 
     with ThreadPoolExecutor(max(len(programs), 1)) as pool:
         return list(pool.map(assembled, range(len(programs))))
+
+
+def assembled(generate: Callable[[], Sequence[PtxProgram]], architecture: str,
+              one_here: bool) -> bytes:
+    """Return the cubins of generated programs as one entry of the kernel cache. one_here: as in
+    build_all()."""
+    programs = generate()
+    return cubins.joined([program.name for program in programs],
+                         build_all(programs, architecture, one_here=one_here))
 
 
 def _heading(architecture: str) -> str:

@@ -4,16 +4,15 @@ candidates with which the whole network takes the least time."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gossamer.device.base import Device
 from gossamer.errors import GossamerError, UnsupportedError
 from gossamer.facts import REAL
 from gossamer.ops.exactness import in_float16
 from gossamer.ops.packed import formats_for
 from gossamer.plan.candidate import Candidate, compared, why_not_others
-from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder, is_packed_alike
+from gossamer.plan.choose.network import LayerChoice, ProgramBuilder, is_packed_alike
 from gossamer.plan.choose.plan_assignment import (
     Conversion,
     NoAssignmentError,
@@ -22,10 +21,8 @@ from gossamer.plan.choose.plan_assignment import (
 )
 from gossamer.plan.choose.table import Table
 from gossamer.plan.fusion import WHOLE
-from gossamer.plan.policy import Policy, eligibility
 from gossamer.plan.program import Layer, MeasuredLayer, Program
-from gossamer.plan.tune.measures import usable
-from gossamer.plan.tune.tuner import Tuner
+from gossamer.plan.tune.rows import usable
 from gossamer.tensor import Format, default_format, memory_format
 
 LAYER_BY_LAYER = "layer by layer"
@@ -60,29 +57,16 @@ def _time_of(candidate: Candidate) -> float:
 
 
 class Assigner:
-    """Makes the programs of a network by its cheapest plan assignments (see plan_assignment.py).
-    The candidates of the programs are measured.
+    """Makes the programs of a network by its cheapest plan assignments (see plan_assignment.py), of
+    the candidates of a table, which are measured."""
 
-    policy: three of its fields restrict the candidates. `only` names an algorithm that is taken
-    wherever it can be used; other layers take other algorithms. Some layers can be computed both by
-    dense algorithms and by algorithms that skip zeros. Such a layer takes an algorithm that skips
-    zeros if the layer's sparsity is above `sparse_threshold`, else a dense algorithm; times of
-    dense algorithms are not compared with times of algorithms that skip zeros. With `unfused` there
-    are no fusions.
-    less_precise: the names of the layers and fusions that may be less precise than float32 where
-    the tuner allows lower precision; None stands for all layers and fusions.
-    """
-
-    def __init__(self, network: Network, device: Device, tuner: Tuner, policy: Policy,
-                 less_precise: Collection[str] | None = None) -> None:
-        self._network = network
-        self._device = device
-        self._tuner = tuner
-        self._policy = policy
-        self._layers = {layer.name: layer for layer in network.layers}
-        self._table = Table(network, device, tuner, policy, less_precise)
-        tuner.measure_network(self._table.lists(), self._table.scope, self._promising)
-        self._table.finish()
+    def __init__(self, table: Table) -> None:
+        self._table, self._network, self._only = table, table.network, table.policy.only
+        self._asked_for: Restriction = free if self._only is None else (
+            lambda node, candidate: candidate.algorithm.name == self._only)
+        """The restriction to the policy's `only` wherever it can be used."""
+        table.tuner.measure_network(table.lists(), table.scope, self._promising)
+        table.finish()
 
     @property
     def measured(self) -> list[MeasuredLayer]:
@@ -109,17 +93,16 @@ class Assigner:
         slower candidates than in the cheapest assignment."""
         reasons = fusion_reasons(self.measured, {node.layer.name: candidate
                                                  for node, candidate in assigned.taken},
-                                 forced=self._policy.only, why=why)
-        chosen = {node.layer.name: _choice(candidate, node.candidates, node.device, {
-            **node.reasons, **reasons.get(node.layer.name, {})}, why)
-            for node, candidate in assigned.taken}
+                                 forced=self._only, why=why)
+        chosen = {node.layer.name: _choice(node, candidate, reasons.get(node.layer.name, {}), why)
+                  for node, candidate in assigned.taken}
 
         def decide(builder: ProgramBuilder, layer: Layer) -> LayerChoice:
             return chosen.get(layer.name) or self._conversion(layer)
 
         program = self._network.program(
-            self._device, decide, [node.layer for node, _ in assigned.taken if node.layer.covers],
-            assigned.reshapes)
+            self._table.device, decide,
+            [node.layer for node, _ in assigned.taken if node.layer.covers], assigned.reshapes)
         program.measured = self.measured
         # only the whole program shows which concatenations and slices copy nothing
         program.cost_us = assigned.cost_us + sum(
@@ -130,17 +113,9 @@ class Assigner:
 
     def _conversion(self, layer: Layer) -> LayerChoice:
         """Return the choice of the fastest candidate for a change of format."""
-        able, layer_device, reasons = eligibility(layer, self._device)
-        candidates = self._tuner.measure(layer, able, layer_device)
-        fastest = min(usable(layer, candidates, layer_device),
-                      key=lambda candidate: candidate.cost)
-        return _choice(fastest, candidates, layer_device, reasons)
-
-    @property
-    def _asked_for(self) -> Restriction:
-        """The restriction to the policy's `only` wherever it can be used."""
-        only = self._policy.only
-        return free if only is None else lambda node, candidate: candidate.algorithm.name == only
+        node = self._table.conversion(layer)
+        self._table.tuner.measure_all([node])
+        return _choice(node, min(usable(layer, node.candidates, node.device), key=_time_of), {})
 
     def checked(self, restriction: Restriction | None = None,
                 apart: Sequence[Assigned] = ()) -> Assigned:
@@ -163,14 +138,13 @@ class Assigner:
     def _excluded(self, assigned: Assigned) -> bool:
         """Exclude candidates of an assignment if they compute wrong numbers with the constants of
         their layers. Return whether any candidate was excluded."""
-        checked = self._tuner.verified((node.layer, candidate, node.device)
-                                       for node, candidate in assigned.taken)
-        wrong = False
-        for (node, candidate), verified in zip(assigned.taken, checked, strict=True):
-            if verified is not candidate:
-                node.candidates[node.candidates.index(candidate)] = verified
-                wrong = wrong or math.isinf(verified.cost)
-        return wrong
+        checked = self._table.tuner.verified([(node.layer, candidate, node.device)
+                                              for node, candidate in assigned.taken])
+        wrong = [(node, candidate, verified) for (node, candidate), verified
+                 in zip(assigned.taken, checked, strict=True) if verified is not candidate]
+        for node, candidate, verified in wrong:
+            node.candidates[node.candidates.index(candidate)] = verified
+        return bool(wrong)
 
     def assigned(self, restriction: Restriction, cost: Callable[[Candidate], float] = _time_of,
                  apart: Sequence[Assigned] = ()) -> Assigned:
@@ -180,19 +154,19 @@ class Assigner:
 
         cost: the cost of a candidate, by default its time. restriction, apart: as in checked().
         """
-        taken = self._options(restriction, cost)
+        options = self._options(restriction, cost)
         network = self._network
         fixed = {name: memory_format(network.specs[name])
                  for name in (*network.inputs, *network.constants)}
         required = {name: memory_format(spec) for name, spec in network.outputs.items()}
         try:
-            assignment = minimise([option for option, _, _ in taken], fixed,
+            assignment = minimise([option for option, _, _ in options], fixed,
                                   self._table.conversion_us, required=required,
                                   apart=[each.choices for each in apart])
         except NoAssignmentError as error:
-            forced = "" if self._policy.only is None else f"; leave only={self._policy.only!r} out"
-            raise UnsupportedError(f"{self._device.name}: {error}{forced}") from None
-        taken = [taken[index] for index in assignment.options]
+            forced = "" if self._only is None else f"; leave only={self._only!r} out"
+            raise UnsupportedError(f"{self._table.device.name}: {error}{forced}") from None
+        taken = [options[index] for index in assignment.options]
         return Assigned([(node, candidate) for _, node, candidate in taken if candidate],
                         {node.layer.name: option.reads[0][2]
                          for option, node, candidate in taken if candidate is None},
@@ -210,7 +184,7 @@ class Assigner:
             if node.layer.is_reshape:
                 options += [(self._option(node.layer, 0.0, (needs,), (gives,)), node, None)
                             for needs, gives in self._reshapes(node.layer)]
-            unwanted = sum(not self._layers[name].is_reshape for name in node.layer.computes)
+            unwanted = sum(not self._table.layers[name].is_reshape for name in node.layer.computes)
             options += [
                 (self._option(node.layer, cost(candidate), *candidate.formats,
                               0 if restriction(node, candidate) else unwanted,
@@ -230,7 +204,8 @@ class Assigner:
         if layer.covers:
             formats = dict(zip(layer.inputs, inputs, strict=True))
             reads = [((name, port), value, formats[value]) for name in layer.covers
-                     for port, value in enumerate(self._layers[name].inputs) if value in formats]
+                     for port, value in enumerate(self._table.layers[name].inputs)
+                     if value in formats]
         return Option(cost, layer.computes, tuple(reads),
                       tuple(zip(layer.outputs, outputs, strict=True)), bool(layer.covers),
                       unwanted, kind)
@@ -239,28 +214,22 @@ class Assigner:
         """Return the formats in which a reshape, which leaves memory as it is, may read its value,
         each with the format of the result: the value has to be row-major, or packed where both
         shapes are packed alike."""
-        source, target = (self._network.specs[name].shape
-                          for name in (layer.inputs[0], layer.outputs[0]))
-        formats = [(default_format(source, dtype), default_format(target, dtype))
-                   for dtype in self._dtypes(layer)]
-        if is_packed_alike(source, target):
-            formats += [(packed, packed) for packed in formats_for(
-                layer.facts.get(layer.outputs[0], REAL))]
+        spec, facts = self._network.specs[layer.inputs[0]], layer.facts.get(layer.outputs[0], REAL)
+        target = self._network.specs[layer.outputs[0]].shape
+        may_be_half = spec.dtype == "float32" and (
+            self._table.tuner.precision == "fp16" or in_float16(facts))
+        formats = [(default_format(spec.shape, dtype), default_format(target, dtype))
+                   for dtype in (spec.dtype, *(("float16",) if may_be_half else ()))]
+        if is_packed_alike(spec.shape, target):
+            formats += [(packed, packed) for packed in formats_for(facts)]
         return formats
 
-    def _dtypes(self, layer: Layer) -> tuple[str, ...]:
-        """Return the dtypes in which the value that a layer reshapes may be stored."""
-        dtype = self._network.specs[layer.inputs[0]].dtype
-        may_be_half = dtype == "float32" and (self._tuner.precision == "fp16" or in_float16(
-            layer.facts.get(layer.outputs[0], REAL)))
-        return (dtype, "float16") if may_be_half else (dtype,)
 
-
-def _choice(taken: Candidate, candidates: Sequence[Candidate], layer_device: Device,
-            reasons: Mapping[str, str], why: str = "") -> LayerChoice:
+def _choice(node: MeasuredLayer, taken: Candidate, reasons: Mapping[str, str], why: str = ""
+            ) -> LayerChoice:
     """Return the choice of a candidate, with the reason why each other algorithm was not taken."""
-    rejected = {**reasons, **why_not_others(candidates, taken, why)}
-    return LayerChoice(taken.algorithm, taken.variant, layer_device, rejected, candidates)
+    rejected = {**node.reasons, **reasons, **why_not_others(node.candidates, taken, why)}
+    return LayerChoice(taken.algorithm, taken.variant, node.device, rejected, node.candidates)
 
 
 def allowed(restriction: Restriction, node: MeasuredLayer,

@@ -126,13 +126,15 @@ class Planner:
         return self._calibration.choose(partial(self._made, network), self._error)
 
     def _made(self, network: Network, less_precise: frozenset[str] | None) -> Planned:
-        """Return the cheapest plan. less_precise: as in Assigner."""
+        """Return the cheapest plan. less_precise: as in Table."""
         if self._tuner is None:
             return Planned(FirstChoices(network, self._device, self._policy).program())
         from gossamer.plan.choose.assigner import Assigner
+        from gossamer.plan.choose.table import Table
 
         try:
-            assigner = Assigner(network, self._device, self._tuner, self._policy, less_precise)
+            assigner = Assigner(Table(network, self._device, self._tuner, self._policy,
+                                      less_precise))
             assigned = assigner.checked()
             return Planned(assigner.program(assigned), assigner, assigned)
         finally:

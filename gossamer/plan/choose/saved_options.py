@@ -21,7 +21,7 @@ from gossamer.plan.policy import eligibility, first_in_order
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.store.keys import libraries, problem_key, source_hash
 from gossamer.plan.store.plan_file import again
-from gossamer.plan.tune.measures import timed_problem
+from gossamer.plan.tune.rows import timed_problem
 from gossamer.tensor import Format
 
 Stored = Mapping[str, Any]

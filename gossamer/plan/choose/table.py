@@ -27,6 +27,7 @@ from gossamer.plan.fusion import find_fusions, find_parts, may_have_parts, recog
 from gossamer.plan.in_place import in_place_candidates, layers_in_place
 from gossamer.plan.policy import (
     Policy,
+    Refusal,
     able_on,
     eligibility,
     forced_otherwise,
@@ -35,7 +36,7 @@ from gossamer.plan.policy import (
 )
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.keys import problem_key
-from gossamer.plan.tune.measures import MeasurementRequest
+from gossamer.plan.tune.cost import LEAST_SHARE, conversion_us
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec, pack
 
@@ -49,7 +50,14 @@ class Table:
     """The candidates of a network's layers, and of the fusions that one algorithm may compute in
     one step; the costs of the conversions between them.
 
-    For the arguments see Assigner.
+    policy: three of its fields restrict the candidates. `only` names an algorithm that is taken
+    wherever it can be used; other layers take other algorithms. Some layers can be computed both by
+    dense algorithms and by algorithms that skip zeros. Such a layer takes an algorithm that skips
+    zeros if the layer's sparsity is above `sparse_threshold`, else a dense algorithm; times of
+    dense algorithms are not compared with times of algorithms that skip zeros. With `unfused` there
+    are no fusions.
+    less_precise: the names of the layers and fusions that may be less precise than float32 where
+    the tuner allows lower precision; None stands for all layers and fusions.
     of_layers: the layers in order, each with its candidates; a reshape has none.
     of_fusions: the parts that a library for whole networks may compute, and the fusions, with their
     candidates.
@@ -59,14 +67,13 @@ class Table:
                  less_precise: Collection[str] | None) -> None:
         self.of_layers: list[MeasuredLayer] = []
         self.of_fusions: list[MeasuredLayer] = []
-        self._network, self._device = network, device
-        self._tuner, self._policy, self._less_precise = tuner, policy, less_precise
-        self._layers = {layer.name: layer for layer in network.layers}
+        self.network, self.device = network, device
+        self.tuner, self.policy, self._less_precise = tuner, policy, less_precise
+        self.layers = {layer.name: layer for layer in network.layers}
         self._has_pruned = bool(policy.force) or any(
             layer.density is not None and layer.density <= DENSEST for layer in network.layers)
         self._in_place = layers_in_place(network.layers)
         self._found = [] if policy.unfused else find_fusions(network.layers, network.outputs)
-        self._requests: dict[str, MeasurementRequest] = {}
         self._facts = {name: facts for layer in network.layers
                        for name, facts in layer.facts.items()}
         self._conversions: dict[_Change, float] = {}
@@ -80,66 +87,52 @@ class Table:
     @property
     def scope(self) -> str:
         """Text that identifies the candidates."""
-        policy = self._policy
+        policy = self.policy
         return json.dumps([
-            [problem_key(layer.problem) for layer in (*self._network.layers, *self._found)
+            [problem_key(layer.problem) for layer in (*self.network.layers, *self._found)
              if not layer.is_reshape],
             policy.only, policy.sparse_threshold, dict(policy.force)])
 
-    def lists(self) -> Iterator[list[MeasurementRequest]]:
-        """Yield the requests to measure the candidates in three lists, so that vendors' libraries
-        answer which variants they have while the candidates of the first lists are measured: those
-        of gossamer's own dense algorithms for layers, those of fusions, and all others of layers.
-        """
-        policy, tuner, device = self._policy, self._tuner, self._device
-        layers = [layer for layer in self._network.layers if not layer.is_reshape]
+    def lists(self) -> Iterator[list[MeasuredLayer]]:
+        """Yield what is to be measured in three lists, so that vendors' libraries answer which
+        variants they have while the candidates of the first lists are measured: gossamer's own
+        dense algorithms for layers, the fusions, and all others for layers."""
+        policy, tuner, device = self.policy, self.tuner, self.device
+        layers = [layer for layer in self.network.layers if not layer.is_reshape]
         tuner.ask(layers, device)
         if policy.only is None and policy.sparse_threshold is None and not policy.force:
-            yield [request for layer in layers if (request := MeasurementRequest(
-                layer, *eligibility(layer, device, policy, self._refusal_of_own)[:2])
-                ).device is device]
-        fusions = [] if tuner.is_over else [
-            self._listed(MeasuredLayer(fusion, device, [], reasons), allowed)
-            for fusion in self._found
-            for allowed, reasons in [self._fusion_eligibility(fusion)]]
-        self.of_fusions = fusions
-        yield [self._requests[node.layer.name] for node in fusions]
+            own = [self._node(layer, self._refusal_of_own) for layer in layers]
+            yield [node for node in own if node.device is device]
+        self.of_fusions = [] if tuner.is_over else [self._fusion(each) for each in self._found]
+        yield self.of_fusions
         # the assignment needs the solver, whose import takes a few tenths of a second
         load_solver()
         wait(tuner.space.answers)
-        self.of_layers = [self._node(layer) for layer in self._network.layers]
-        yield [self._requests[node.layer.name] for node in self.of_layers
+        self.of_layers = [self._node(layer, self._refusal) for layer in self.network.layers]
+        tuner.measure_all([node for node in self.of_layers if node.device is not device])
+        yield [node for node in self.of_layers
                if node.device is device and not node.layer.is_reshape]
 
-    def _listed(self, node: MeasuredLayer, algorithms: Sequence[Algorithm]) -> MeasuredLayer:
-        self._requests[node.layer.name] = MeasurementRequest(node.layer, algorithms, node.device)
-        return node
-
-    def _node(self, layer: Layer) -> MeasuredLayer:
+    def _node(self, layer: Layer, refusal: Refusal) -> MeasuredLayer:
         """Return a layer, for which no candidates are measured yet."""
         if layer.is_reshape:
-            return MeasuredLayer(layer, self._device, [], {})
-        able, layer_device, reasons = eligibility(layer, self._device, self._policy,
-                                                  self._refusal)
-        return self._listed(MeasuredLayer(layer, layer_device, [], reasons), able)
+            return MeasuredLayer(layer, [], self.device)
+        able, layer_device, reasons = eligibility(layer, self.device, self.policy, refusal)
+        return MeasuredLayer(layer, able, layer_device, reasons=reasons)
 
     def refresh(self) -> None:
         """Set the candidates as far as they are measured."""
         for node in self.nodes:
-            request = self._requests.get(node.layer.name)
-            if request is not None:
-                found = (self._tuner.candidates(request) if node.device is self._device
-                         else self._tuner.measure(node.layer, request.algorithms, node.device))
-                node.candidates = self._precise(node.layer, found)
+            node.candidates = self._precise(node.layer, self.tuner.candidates(node))
         for node in self.of_layers:
             if node.layer.name in self._in_place:
                 node.candidates = in_place_candidates(node, self._in_place, self.of_layers,
-                                                      self._device)
+                                                      self.device)
 
     def finish(self) -> None:
         """Set the candidates once all are measured: where none that the policy asks for works,
         those of other algorithms; and the parts."""
-        policy, tuner = self._policy, self._tuner
+        policy = self.policy
         self.refresh()
         for node in self.of_layers:
             if (policy.only is None and policy.sparse_threshold is None) or (
@@ -148,25 +141,32 @@ class Table:
             failures = {candidate.algorithm.name: candidate.measured.failure or ""
                         for candidate in node.candidates}
             able, layer_device, reasons = eligibility(
-                node.layer, self._device, refusal_reason=tuner.space.refusal_reason)
+                node.layer, self.device, refusal_reason=self.tuner.space.refusal_reason)
             if able := [each for each in able if each.name not in failures]:
-                node.device, node.reasons = layer_device, {**reasons, **failures}
-                node.candidates = self._precise(
-                    node.layer, tuner.measure(node.layer, able, layer_device))
+                node.algorithms, node.device = able, layer_device
+                node.reasons = {**reasons, **failures}
+                self._measure([node])
         if may_have_parts(policy):
-            self.of_fusions = [*self._measured_parts(self._network), *self.of_fusions]
+            self.of_fusions = [*self._measured_parts(), *self.of_fusions]
 
-    def _measured_parts(self, network: Network) -> list[MeasuredLayer]:
+    def _measure(self, nodes: Sequence[MeasuredLayer]) -> None:
+        """Measure the candidates of layers, and set them."""
+        self.tuner.measure_all(nodes)
+        for node in nodes:
+            node.candidates = self._precise(node.layer, node.candidates)
+
+    def _measured_parts(self) -> list[MeasuredLayer]:
         """Return the parts that a library for whole networks may compute, as few and as large as
         possible. Some layers may be faster alone, with another algorithm, than within such a part;
         the parts without these layers are returned too, and those without the layers that are
         nearly as fast alone: each part costs a call, and copies to the library's layout."""
         def measured(left_out: Collection[str]) -> list[MeasuredLayer]:
-            return [self._measured_fusion(part)
-                    for part in find_parts(network.layers, network.outputs, self._device,
-                                           left_out)]
+            parts = [self._fusion(part) for part in find_parts(
+                self.network.layers, self.network.outputs, self.device, left_out)]
+            self._measure(parts)
+            return parts
 
-        forced = set(self._policy.force)
+        forced = set(self.policy.force)
         parts = measured(forced)
         alone = {node.layer.name: node.least_cost for node in self.of_layers}
         for part in parts:
@@ -188,52 +188,43 @@ class Table:
         this copy."""
         change = self._change(value, source, target)
         if change not in self._conversions:
-            self._conversions[change] = (0.0 if change[0].same_memory(change[1])
-                                         else self._first_cost(value, change))
+            self._conversions[change] = self._least_us(value, change)
         return self._conversions[change]
 
     def _change(self, value: str, source: Format, target: Format) -> _Change:
-        shape = self._network.specs[value].shape
+        shape = self.network.specs[value].shape
         return (TensorSpec(shape, source), TensorSpec(shape, target),
                 self._facts.get(value, REAL))
 
-    def _first_cost(self, value: str, change: _Change) -> float:
+    def _least_us(self, value: str, change: _Change) -> float:
         source, target, facts = change
-        is_float = self._network.specs[value].dtype in ("float32", "float16")
+        if source.same_memory(target):
+            return 0.0
+        is_float = self.network.specs[value].dtype in ("float32", "float16")
         if not can_hold(target.format, facts) or (not is_float and (
                 source.format.is_packed or target.format.is_packed)):
             return math.inf
-        layer = conversion_layer(value, f"{value} as {target.format}", source, target, facts)
-        least = self._tuner.conversion_us(layer.problem, self._device)
-        if least is not None:
-            self._estimated[change] = layer
-            return least
-        return self._measured_us(self._conversion(layer))
+        self._estimated[change] = conversion_layer(value, f"{value} as {target.format}", source,
+                                                   target, facts)
+        return LEAST_SHARE * conversion_us(source, target, self.device)
 
-    def _conversion(self, layer: Layer) -> MeasurementRequest:
-        """Return the request to measure the algorithms that may convert a value; packed values are
-        not converted on the host."""
-        specs, refusal = (*layer.problem.inputs, *layer.problem.outputs), (
-            self._tuner.space.refusal_reason)
-        if any(spec.format.is_packed for spec in specs):
-            return MeasurementRequest(layer, able_on(layer.problem, self._device, refusal)[0],
-                                      self._device)
-        return MeasurementRequest(layer, *eligibility(layer, self._device,
-                                                      refusal_reason=refusal)[:2])
-
-    def _measured_us(self, request: MeasurementRequest) -> float:
-        return min((candidate.cost for candidate in self._tuner.measure(
-            request.layer, request.algorithms, request.device)), default=math.inf)
+    def conversion(self, layer: Layer) -> MeasuredLayer:
+        """Return a conversion, for which no candidates are measured yet; packed values are not
+        converted on the host."""
+        refusal, device = self.tuner.space.refusal_reason, self.device
+        if any(spec.format.is_packed for spec in (*layer.problem.inputs, *layer.problem.outputs)):
+            able, reasons = able_on(layer.problem, device, refusal)
+        else:
+            able, device, reasons = eligibility(layer, device, refusal_reason=refusal)
+        return MeasuredLayer(layer, able, device, reasons=reasons)
 
     def measure_estimated(self, conversions: Iterable[Conversion]) -> bool:
         """Measure the conversions whose cost is an estimate. Return whether any was measured."""
-        changes = [change for change in dict.fromkeys(starmap(self._change, conversions))
-                   if change in self._estimated]
-        requests = {change: self._conversion(self._estimated.pop(change)) for change in changes}
-        self._tuner.measure_all(list(requests.values()))
-        for change, request in requests.items():
-            self._conversions[change] = self._measured_us(request)
-        return bool(requests)
+        nodes = {change: self.conversion(self._estimated.pop(change))
+                 for change in starmap(self._change, conversions) if change in self._estimated}
+        self.tuner.measure_all(nodes.values())
+        self._conversions.update((change, node.least_cost) for change, node in nodes.items())
+        return bool(nodes)
 
     def _refusal_of_own(self, algorithm: Algorithm, problem: Problem,
                         device: Device) -> str | None:
@@ -241,7 +232,7 @@ class Table:
         ZeroWeights is among them, since no other algorithm may compute a layer that it supports."""
         is_asked_later = algorithm.vendor and device.compiles
         skips_zeros = not (algorithm.dense or isinstance(algorithm, ZeroWeights))
-        if device is self._device and (is_asked_later or skips_zeros):
+        if device is self.device and (is_asked_later or skips_zeros):
             return "is measured later"
         return self._refusal(algorithm, problem, device)
 
@@ -249,40 +240,33 @@ class Table:
         """Return why an algorithm is not measured; None where it is."""
         if algorithm.between_pruned and not self._has_pruned:
             return "the network has no pruned layers"
-        return self._tuner.space.refusal_reason(algorithm, problem, device)
+        return self.tuner.space.refusal_reason(algorithm, problem, device)
 
-    def _measured_fusion(self, fusion: Layer) -> MeasuredLayer:
-        """Return a fusion with its candidates."""
-        allowed, reasons = self._fusion_eligibility(fusion)
-        candidates = list(self._tuner.measure(fusion, allowed, self._device) if allowed else [])
-        return MeasuredLayer(fusion, self._device, self._precise(fusion, candidates), reasons)
-
-    def _fusion_eligibility(self, fusion: Layer) -> tuple[list[Algorithm], dict[str, str]]:
-        """Return the algorithms that may compute a fusion, and for each other algorithm that
-        recognises the fusion the reason why it may not."""
-        policy, refusal = self._policy, self._tuner.space.refusal_reason
-        layers = [self._layers[name] for name in fusion.covers]
+    def _fusion(self, fusion: Layer) -> MeasuredLayer:
+        """Return a fusion with the algorithms that may compute it, and for each other algorithm
+        that recognises the fusion the reason why it may not."""
+        policy, refusal = self.policy, self.tuner.space.refusal_reason
+        layers = [self.layers[name] for name in fusion.covers]
         taken_alone = policy.only is not None and any(
             policy.only in {algorithm.name for algorithm in able_on(
-                layer.problem, self._device, refusal)[0]}
+                layer.problem, self.device, refusal)[0]}
             for layer in layers if not layer.is_reshape)
-        able, reasons = able_on(fusion.problem, self._device, refusal, recognising(fusion))
+        able, reasons = able_on(fusion.problem, self.device, refusal, recognising(fusion))
         above = set() if policy.sparse_threshold is None else {
             is_above(1 - layer.density, policy.sparse_threshold) for layer in layers
             if layer.density is not None}
         for algorithm in able:
-            reason = None
             if not is_asked_for(algorithm, policy):
-                reason = "is taken where it is asked for by its name"
+                reasons[algorithm.name] = "is taken where it is asked for by its name"
             elif taken_alone and algorithm.name != policy.only:
-                reason = f"{policy.only} is forced"
+                reasons[algorithm.name] = f"{policy.only} is forced"
             elif other := forced_otherwise(fusion, algorithm, policy):
-                reason = other
+                reasons[algorithm.name] = other
             elif above - {not algorithm.dense}:
-                reason = f"the threshold {policy.sparse_threshold:g} decided otherwise"
-            if reason is not None:
-                reasons[algorithm.name] = reason
-        return [algorithm for algorithm in able if algorithm.name not in reasons], reasons
+                reasons[algorithm.name] = (
+                    f"the threshold {policy.sparse_threshold:g} decided otherwise")
+        return MeasuredLayer(fusion, [each for each in able if each.name not in reasons],
+                             self.device, reasons=reasons)
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
         """Return the candidates of a layer. Where the layer must be as precise as float32, a

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 
 from gossamer.device import blas
 from gossamer.device.base import Device
@@ -17,9 +19,8 @@ from gossamer.plan.candidate import BuildCost
 from gossamer.plan.program import Layer, build
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.profile import BUILDING, REFERENCE, WAITING, TuningProfile
 from gossamer.plan.tune.rows import Row
-from gossamer.plan.tune.workers import BuildWorkers
+from gossamer.plan.tune.workers import Compilers
 
 _AT_ONCE, _AHEAD = 1.5, 3.0
 """For each processor, the most candidates that are being built, and the most that are being built
@@ -35,40 +36,31 @@ BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
 
 
 class CandidateBuilds:
-    """The candidates that are built ahead on one device.
+    """The candidates that are built ahead on one device."""
 
-    workers: processes that build candidates. Processes under the key True build candidates of
-    vendors' libraries, and processes under the key False build candidates that skip zeros. Building
-    these candidates keeps Python's interpreter busy for long. This process builds all other
-    candidates.
-    """
-
-    def __init__(self, device: Device, memory: CandidateMemory, profile: TuningProfile,
-                 workers: Mapping[bool, BuildWorkers] | None = None) -> None:
-        self._device = device
-        self._memory = memory
-        self._profile = profile
-        self._workers = {} if workers is None else workers
-        self._sets: dict[tuple[str, Problem | None], Future[CandidateSet]] = {}
+    def __init__(self, device: Device, memory: CandidateMemory, compilers: Compilers) -> None:
+        self.device = device
+        self.memory = memory
+        self._compilers = compilers
+        self._sets: dict[tuple[str, Problem], Future[CandidateSet]] = {}
         self._references = threading.Semaphore(_REFERENCES)
         self._building: dict[Future[BuiltCandidate], Row] = {}
-        self._pool: ThreadPoolExecutor | None = None
+        self._at_once, self._ahead = (
+            (math.ceil(_AT_ONCE * processors()), math.ceil(_AHEAD * processors()))
+            if device.builds_side_by_side else (1, 1))
+        self._pool = ThreadPoolExecutor(self._at_once)
 
     @contextmanager
     def started(self) -> Iterator[None]:
-        """Within a `with` block, candidates are built side by side where the device allows that."""
-        if not self._device.builds_side_by_side:
-            yield
-            return
-        self._pool = ThreadPoolExecutor(math.ceil(_AT_ONCE * processors()))
+        """Within a `with` block, candidates are built by other threads, side by side where the
+        device allows that."""
         try:
             # references are computed side by side, each by one thread of BLAS
-            with blas.limited(1):
+            with blas.limited(1) if self.device.builds_side_by_side else nullcontext():
                 yield
         finally:
             # after an interrupt nobody needs the builds that are not done
             self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
 
     @property
     def rows(self) -> Collection[Row]:
@@ -78,37 +70,25 @@ class CandidateBuilds:
     @property
     def has_room(self) -> bool:
         """Whether it is of use to begin another candidate now."""
-        if self._pool is None:
-            return not self._building
-        return (len(self._building) < _AHEAD * processors() and sum(
-            not future.done() for future in self._building) < _AT_ONCE * processors())
+        return len(self._building) < self._ahead and sum(
+            not future.done() for future in self._building) < self._at_once
 
     def begin(self, row: Row) -> None:
-        """Begin to build a candidate, or build it now where the device does not build side by
-        side."""
-        if self._pool is not None:
-            self._building[self._pool.submit(self.build, row)] = row
-            return
-        future: Future[BuiltCandidate] = Future()
-        try:
-            future.set_result(self.build(row))
-        except Exception as error:  # as in a pool, the caller of result() gets any error
-            future.set_exception(error)
-        self._building[future] = row
+        """Begin to build a candidate."""
+        self._building[self._pool.submit(self.build, row)] = row
 
-    def give_up_optional(self) -> list[Row]:
-        """Give up the builds that a plan can do without, and return their rows."""
-        optional = [future for future, row in self._building.items()
-                    if not row.is_required]
-        for future in optional:
+    def give_up(self) -> list[Row]:
+        """Give up all builds, and return their rows."""
+        for future in self._building:
             future.cancel()
-        return [self._building.pop(future) for future in optional]
+        rows = list(self._building.values())
+        self._building.clear()
+        return rows
 
     def next_built(self) -> tuple[Row, Future[BuiltCandidate]]:
         """Wait until a build has ended, and return its row with the future of the candidate."""
         if not any(future.done() for future in self._building):
-            with self._profile.stage(WAITING):
-                wait(self._building, return_when=FIRST_COMPLETED)
+            wait(self._building, return_when=FIRST_COMPLETED)
         built = next(future for future in self._building if future.done())
         return self._building.pop(built), built
 
@@ -120,31 +100,28 @@ class CandidateBuilds:
         known = self._sets.setdefault((layer.name, layer.problem), made)
         if known is made:
             try:
-                with self._references, self._profile.stage(REFERENCE):
-                    made.set_result(CandidateSet(layer, self._device, self._memory))
+                with self._references:
+                    made.set_result(CandidateSet(layer, self.device, self.memory))
             except BaseException as error:
                 made.set_exception(error)
         return known.result()
 
     def build(self, row: Row) -> BuiltCandidate:
         """Return a row's candidate ready to run, the cost of building it, and its check."""
-        built = None
-        layer, is_vendor = row.group.layer, bool(row.algorithm.vendor)
+        layer, algorithm, variant = row.group.layer, row.algorithm, row.variant
         # builds share packed forms of the weights as long as one of them holds the weights
-        weights = layer.weights_on(self._device)
-        workers = self._workers.get(is_vendor)
-        if workers is not None and (is_vendor or not row.algorithm.dense):
+        weights = layer.weights_on(self.device)
+        start = time.perf_counter()
+        work = algorithm.work_ahead(layer.problem, variant, self.device)
+        if work is not None:
             with suppress(NoProcessError):
-                built = workers.build(row.algorithm, row.group.problem, row.variant,
-                                      weights).result()
+                self._compilers.ask(
+                    work, f"{algorithm.name} {variant.config_text} for layer {layer.name}").result()
+        ahead_s = time.perf_counter() - start
         try:
-            # a build mostly waits for compilers, while another thread may compute the reference
-            # that set_of() returns below
-            with self._profile.stage(BUILDING):
-                prepared = build(row.algorithm, weights, layer.problem, row.variant,
-                                 self._device, built)
+            state, cost = build(algorithm, weights, layer.problem, variant, self.device)
         finally:
             # the thread that times candidates needs the set even where the build failed
             candidates = self.set_of(layer)
-        with self._profile.stage(BUILDING):
-            return *prepared, candidates.build_check(row.algorithm, row.variant)
+        return (state, replace(cost, seconds=cost.seconds + ahead_s),
+                candidates.build_check(algorithm, variant))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 LISTING = "listing configs"
-REFERENCE = "inputs and reference"
 WAITING = "waiting for builds"
-BUILDING = "building"
 CHECKING = "checking"
 TIMING = "timing"
 CHOOSING = "choosing"
@@ -22,21 +19,15 @@ OTHER = "everything else"
 
 class TuningProfile:
     """Seconds of the thread that plans, by stage. A stage within another stage interrupts the outer
-    stage, so that all stages add up to the elapsed time. Other threads, which build candidates
-    meanwhile, do not count.
-    """
+    stage, so that all stages add up to the elapsed time."""
 
     def __init__(self) -> None:
-        self._thread = threading.get_ident()
         self._seconds: dict[str, float] = {}
         self._present, self._since = "", 0.0
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Add the time of the `with` block to a stage."""
-        if threading.get_ident() != self._thread:
-            yield
-            return
         before = self._present
         self._enter(name)
         try:
@@ -47,7 +38,6 @@ class TuningProfile:
     def whole(self) -> AbstractContextManager[None]:
         """Measure the time of the `with` block; time that is in no other stage is added to
         `OTHER`."""
-        self._thread = threading.get_ident()
         return self.stage(OTHER)
 
     def _enter(self, stage: str) -> None:

@@ -5,26 +5,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from gossamer.device.base import Device
+from gossamer.errors import GossamerError
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
-from gossamer.plan.candidate import CandidateKey, Measurement, candidate_key
+from gossamer.ops.fused.problem import FusionProblem
+from gossamer.ops.weights import WeightsInfo
+from gossamer.plan.candidate import Candidate, CandidateKey, Measurement, candidate_key
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.cost import conversion_us
+from gossamer.plan.tune.cost import LEAST_SHARE, conversion_us
 from gossamer.tensor import Format, memory_format
 
 NOT_TRIED = "not tried"
 """The beginning of the reason that reports state for a candidate that was left out."""
-NEAR = 1.15
-"""Ratio to the best known time up to which a candidate is timed more than once."""
 _FUSED = 1.25
 """Ratio of a fusion's time to the time of its layers alone up to which the fusion may be of use,
 since it may save conversions."""
 UNTIMED = 0.95
 """Share of its expected time with which a row without a time is compared with measured ones, so
 that a row that seems to be as fast as the best is measured."""
+
+_LEAST_SHARE_OF_CONFIGS = 0.5
+"""A row is expected to take at least this share of the time that follows from the model and from
+the times of its algorithm for other configs: the last config of a library may take half the time of
+its first one."""
 
 _Kind = tuple[tuple[Format, ...], str]
 """The formats and the precision of a candidate."""
@@ -123,6 +129,14 @@ class Group:
         return min((row.time_us / row.model_us for row in tried if row.time_us is not None),
                    default=math.inf) if tried else None
 
+    def least_us(self, row: Row) -> float:
+        """Return the least time that a row can be expected to take, by the times of its algorithm,
+        else by the model alone."""
+        ratio = self.ratio(row.algorithm)
+        if ratio is None:
+            return LEAST_SHARE * row.model_us
+        return _LEAST_SHARE_OF_CONFIGS * ratio * row.model_us if ratio < math.inf else 0.0
+
     def expected_us(self, row: Row) -> float:
         """Return the time that is expected of a row without one: the model's, times the ratio of
         the same row of the similar group, else of the algorithm; infinite where the similar group
@@ -144,11 +158,8 @@ class Row:
     """A candidate of the layers of a group.
 
     model_us: the time in microseconds that the algorithm's model gives.
-    config: the place of its config among those of the algorithm.
-    is_required: whether the plan without measurements takes the candidate, so that it is measured
-    even where measuring has ended.
     measured: its measurement; None where it was neither measured nor left out.
-    from_disk: whether the measurement was made by another process.
+    stored: the measurement that the cache has.
     may_differ: whether the measurement may be different next time, so that it is not stored.
     key: the candidate's key among the candidates for its problem.
     """
@@ -157,10 +168,8 @@ class Row:
     algorithm: Algorithm
     variant: Variant
     model_us: float
-    config: int = 0
-    is_required: bool = False
     measured: Measurement | None = None
-    from_disk: bool = False
+    stored: Measurement | None = None
     may_differ: bool = False
 
     def __post_init__(self) -> None:
@@ -174,11 +183,50 @@ class Row:
         return None if self.measured is None or self.measured.failure else self.measured.median_us
 
     @property
-    def is_open(self) -> bool:
-        """Whether the row was neither measured nor left out."""
-        return self.measured is None
+    def candidate(self) -> Candidate:
+        """The candidate, with its measurement or, as long as it may still be measured, with the
+        time that is expected of it."""
+        if self.measured is not None:
+            return Candidate(self.algorithm, self.variant, self.measured)
+        return Candidate(self.algorithm, self.variant, self._unmeasured, None,
+                         self.group.expected_us(self))
 
     @cached_property
-    def unmeasured(self) -> Measurement:
-        """The measurement that stands for a row that was not measured yet."""
+    def _unmeasured(self) -> Measurement:
         return Measurement.of(self.algorithm, self.variant, not_tried=True, failure=NOT_TRIED)
+
+
+def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
+    """Return the candidates that are not excluded. Raises GossamerError with the reasons where all
+    candidates are excluded."""
+    remaining = [candidate for candidate in candidates if candidate.is_usable]
+    if not remaining:
+        raise GossamerError(
+            f"{layer.source or layer.name}: no candidate works on {device.name}: "
+            + "; ".join(f"{candidate.algorithm.name}: {candidate.measured.failure}"
+                        for candidate in candidates[:3]))
+    return remaining
+
+
+def timed_problem(problem: Problem, algorithm: Algorithm) -> Problem:
+    """Return the problem under which an algorithm's times are stored: for a dense algorithm this
+    problem is the same for all weights."""
+    return without_zeros(problem) if algorithm.dense else problem
+
+
+def without_zeros(problem: Problem) -> Problem:
+    """Return a problem that does not say which of its weights are zero."""
+    if isinstance(problem, FusionProblem):
+        return replace(problem, parts=tuple(map(without_zeros, problem.parts)))
+    info: WeightsInfo | None = getattr(problem, "weights_info", None)
+    if info is None:
+        return problem
+    return replace(problem, weights_info=WeightsInfo(  # type: ignore[type-var]
+        facts=info.facts, scaled_signs=info.scaled_signs))
+
+
+def similar_shape(problem: Problem) -> Problem | None:
+    """Return a problem that is equal for problems that differ only in which of their weights are
+    zero; None for a problem that does not say which."""
+    info: WeightsInfo | None = getattr(problem, "weights_info", None)
+    return None if info is None or not info.mask_hash else without_zeros(problem)

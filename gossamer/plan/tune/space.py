@@ -11,9 +11,9 @@ from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.ops.host_threads import ALL, Threads, of_threads
 from gossamer.ops.registry import OPS
 from gossamer.plan.policy import Effort, is_change_of_precision, reason_not_allowed
-from gossamer.plan.program import BuiltElsewhere, Layer
+from gossamer.plan.program import Layer
 from gossamer.plan.tune.profile import LISTING, TuningProfile
-from gossamer.plan.tune.workers import WorkerPools
+from gossamer.plan.tune.workers import Compilers
 
 _FEW_LISTED = 8
 """Processes are started to ask the libraries only where there are at least this many pairs of a
@@ -41,34 +41,29 @@ class Space:
         self._threads = threads
         self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
-        self.answers: list[Future[BuiltElsewhere]] = []
+        self.answers: list[Future[object]] = []
         """Futures of the answers of vendors' libraries that were asked in other processes. A future
         is done when the library has answered or failed."""
         self.why = f"with effort {effort}"
         """Words for messages: what sets the limit on build time."""
 
-    def ask(self, layers: Sequence[Layer], device: Device, workers: WorkerPools) -> None:
+    def ask(self, layers: Sequence[Layer], device: Device, compilers: Compilers) -> None:
         """Begin to ask vendors' libraries, in other processes, which variants they have for
         layers. Does so only where there are many layers and the device builds side by side, and
         asks only the libraries that take long to answer. The variants are on disk when `answers`
-        are done. workers: the processes, which are started here."""
+        are done."""
         asked = {(algorithm, layer.problem): None for layer in layers
                  for algorithm in OPS[layer.op].algorithms if algorithm.vendor}
         self.answers = []
-        if not device.builds_side_by_side or not asked:
+        if not device.builds_side_by_side or len(asked) < _FEW_LISTED:
             return
         with self._profile.stage(LISTING):
-            if len(asked) < _FEW_LISTED:
-                return
-            workers.start(device, {algorithm for algorithm, _ in asked})
-            processes = workers.pools.get(True)
-            if processes is None:
-                return
+            compilers.start(on_device=True)
             for algorithm, problem in asked:
                 work = algorithm.listing_ahead(problem, device,
                                                self._asked_precisions(problem))
                 if work is not None:
-                    self.answers.append(processes.do(
+                    self.answers.append(compilers.ask(
                         work, f"the list of {algorithm.name} for {problem.describe()}"))
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:

@@ -16,7 +16,7 @@ from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.measures import usable
+from gossamer.plan.tune.rows import usable
 from gossamer.plan.tune.tuner import Tuner
 
 _LEAST_MEASURED, _MOST_MEASURED = 256, 2048

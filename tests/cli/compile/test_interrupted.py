@@ -24,7 +24,7 @@ from tests.cli.compile.command import Run, compile_
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Make Ctrl-C come when so many candidates have been measured."""
-    measure, calls = Sampler.try_, []
+    measure, calls = Sampler.time, []
 
     def interrupted(self: Sampler, *arguments: Any) -> None:
         if len(calls) == after:
@@ -32,7 +32,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
         calls.append(1)
         measure(self, *arguments)
 
-    monkeypatch.setattr(Sampler, "try_", interrupted)
+    monkeypatch.setattr(Sampler, "time", interrupted)
 
 
 def ctrl_c(*arguments: Any) -> None:

@@ -1,21 +1,20 @@
-"""Tests of the device that builds kernels for a GPU without one, against the kernel cache."""
+"""Tests of kernels that are built without a GPU, against the kernel cache."""
 
 from __future__ import annotations
 
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gossamer.device import base, kernel_cache
-from gossamer.device.base import Device, NeedsDeviceError
 from gossamer.device.source import KernelSource
-from gossamer.errors import CompileError, GossamerWarning
+from gossamer.errors import CompileError, CompilerEndedError, GossamerWarning
+from gossamer.io.process_pool import NoProcessError, ProcessEndedError
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.problem import GemmProblem
@@ -26,7 +25,7 @@ from tests.ops.harness import random_weights
 from tests.ops.problems import BUILT
 
 pytest.importorskip("cuda.core")
-build_only = pytest.importorskip("gossamer.device.cuda.build_only", exc_type=ImportError)
+build_only = pytest.importorskip("tests.device.cuda.without_gpu", exc_type=ImportError)
 cuda_device = pytest.importorskip("gossamer.device.cuda.device", exc_type=ImportError)
 nvjitlink = pytest.importorskip("gossamer.device.cuda.nvjitlink", exc_type=ImportError)
 nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
@@ -66,15 +65,6 @@ def real(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def nothing(*arguments: Any, **options: Any) -> Any:
     raise AssertionError("nothing is left to build")
-
-
-def test_it_is_the_device_but_for_running(real: Any) -> None:
-    made = pickle.loads(pickle.dumps(real.build_only))()
-    for name in ("name", "api", "index", "description", "driver", "chip", "architecture", "limits",
-                 "toolkit", "assembles_ptx", "builds_side_by_side", "runs_cuda_libraries",
-                 "compiles", "alignment", "build_only"):
-        assert getattr(made, name) == getattr(real, name), name
-    assert real.build_only == MAKER
 
 
 def test_what_it_compiles_is_found(real: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,31 +126,53 @@ def test_an_error_of_the_compiler_is_told() -> None:
         MAKER().compile(KernelSource.of(SOURCE.path, "absent"))
 
 
-@pytest.mark.parametrize("call", [
-    lambda device: device.read(device.empty(8, "a test"), np.zeros(1)),
-    lambda device: device.time(lambda stream: None),
-    lambda device: device.capture(lambda stream: None),
-    lambda device: device.stream_handle(None),
-    lambda device: device.current(),
-    lambda device: device.wrap(4096, 16, None),
-    lambda device: device.upload(np.zeros(1), "a test").address,
-])
-def test_what_needs_the_device_is_refused(call: Callable[[Device], Any]) -> None:
-    with pytest.raises(NeedsDeviceError, match="cuda:3"):
-        call(MAKER())
+class Processes:
+    """In place of a ProcessPool: calls functions as another process does, if it can.
+
+    failure: what each call raises. asked: words for the calls.
+    """
+
+    has_idle = True
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.failure, self.asked = failure, list[str]()
+
+    def submit(self, function: Any, *arguments: Any, what: str) -> Future[Any]:
+        self.asked.append(what)
+        future: Future[Any] = Future()
+        try:
+            if self.failure is not None:
+                raise self.failure
+            function, arguments = pickle.loads(pickle.dumps((function, arguments)))
+            future.set_result(function(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
 
-def test_memory_has_a_size_and_launches_do_nothing() -> None:
-    device = MAKER()
-    buffer = device.upload(np.zeros(256, np.float32), "a test")
-    assert buffer.nbytes == 1024 and buffer.view(256, 100).nbytes == 100
-    with pytest.raises(ValueError, match="leaves a buffer"):
-        buffer.view(768, 512)
-    with pytest.raises(ValueError, match="does not fit"):
-        device.write(buffer, np.zeros(1000))
-    device.copy(buffer, buffer, 16)
-    device.launch(device.compile(SOURCE), (1,), (64,), (buffer, 64))
-    device.wait(None, device.create_stream())
+def two_programs() -> list[Any]:
+    return PROGRAMS
+
+
+def test_processes_generate_and_assemble(real: Any) -> None:
+    real.compilers = Processes()
+    kernels = real.assemble(("two programs",), two_programs)
+    assert real.compilers.asked == ["assembled generated code"]
+    assert [kernel.name for kernel in kernels] == ["a", "b"]
+    assert real.compile(SOURCE).cubin[:4] == b"\x7fELF"
+    assert real.compilers.asked[1:] == ["compiled self_check of self_check.cl"]
+
+
+def test_this_process_compiles_where_no_process_can(real: Any) -> None:
+    real.compilers = Processes(NoProcessError("they were closed"))
+    assert len(real.assemble(("two programs",), lambda: PROGRAMS)) == 2
+    assert real.compile(SOURCE).cubin[:4] == b"\x7fELF"
+
+
+def test_a_process_that_ends_is_told(real: Any) -> None:
+    real.compilers = Processes(ProcessEndedError("the process was ended by signal 9"))
+    with pytest.raises(CompilerEndedError, match="signal 9"):
+        real.assemble(("two programs",), two_programs)
 
 
 CONVOLUTIONS = [

@@ -22,6 +22,7 @@ from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rows import Group, LayerTimes, Row
 from gossamer.plan.tune.sampling import Sampler
+from gossamer.plan.tune.workers import Compilers
 
 
 class PacedDevice(HostDevice):
@@ -91,9 +92,8 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
                    samples: int, memory: CandidateMemory | None = None) -> list[Row]:
     """Measures candidates of one layer, all of them, and returns their rows in order."""
     memory = CandidateMemory(device) if memory is None else memory
-    profile = TuningProfile()
-    builds = CandidateBuilds(device, memory, profile)
-    sampler = Sampler(device, memory, builds, samples, profile, [])
+    builds = CandidateBuilds(device, memory, Compilers(device))
+    sampler = Sampler(builds, samples, TuningProfile(), [])
     group = Group(layer.problem, layer, device)
     group.join(LayerTimes(layer.name))
     rows = [Row(group, algorithm, variant, model_us(algorithm, layer.problem, variant, device))
@@ -103,8 +103,7 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
             group.rows[row.key] = row
             builds.begin(row)
         while builds.rows:
-            sampler.try_(*builds.next_built())
-        sampler.sample_left()
+            sampler.time(*builds.next_built())
     return rows
 
 

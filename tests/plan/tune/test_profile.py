@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,20 +68,6 @@ def test_stages_exclude_one_another_and_add_up(clock: Callable[[float], None]) -
     assert seconds_of(summary) == {TIMING: 6.0, OTHER: 6.0, CHECKING: 3.0}
     assert sum(row["share"] for row in summary["stages"]) == pytest.approx(1.0)
     assert [row["seconds"] for row in summary["stages"]] == [6.0, 6.0, 3.0]
-
-
-def test_other_threads_do_not_count(clock: Callable[[float], None]) -> None:
-    tuning = TuningProfile()
-
-    def build() -> None:
-        with tuning.stage("building"):
-            clock(3.0)
-
-    with tuning.whole(), tuning.stage(TIMING):
-        thread = threading.Thread(target=build)
-        thread.start()
-        thread.join()
-    assert seconds_of(tuning.summary()) == {TIMING: 3.0, OTHER: 0.0}
 
 
 def test_stages_count_what_raises(clock: Callable[[float], None]) -> None:

@@ -29,7 +29,7 @@ from gossamer.plan.tune import space
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.space import Space
 from gossamer.tensor import default_spec
-from tests.plan.tune.build_algorithms import AHEAD, remember
+from tests.plan.tune.build_algorithms import AHEAD, CompilingHost, remember
 
 PROBLEM = Conv2dProblem(2, 8, 6, 6, 4, (1, 1))
 OTHER = replace(PROBLEM, out_channels=8)
@@ -64,17 +64,16 @@ class Library(Algorithm):
         raise AssertionError("nothing is built")
 
 
-class Pools:
-    """In place of WorkerPools: processes that do work when they are asked, or fail."""
+class Asked:
+    """In place of Compilers: processes that do work when they are asked, or fail."""
 
     def __init__(self, failure: Exception | None) -> None:
-        self.pools = {True: self}
         self._failure = failure
 
-    def start(self, device: Device, algorithms: set[Algorithm]) -> None:
-        assert all(algorithm.vendor for algorithm in algorithms)
+    def start(self, *, on_device: bool) -> None:
+        assert on_device
 
-    def do(self, work: Callable[[Device], object], what: str) -> Future[object]:
+    def ask(self, work: Callable[[Device], object], what: str) -> Future[object]:
         future: Future[object] = Future()
         if self._failure is None:
             work(find("host"))
@@ -104,10 +103,10 @@ def new_space() -> Space:
                  keeps_precisions=False)
 
 
-def ask(pools: Pools) -> None:
+def ask(asked: Asked) -> None:
     """Lists the candidates of two layers."""
     listed = new_space()
-    listed.ask(LAYERS, find("host"), pools)  # type: ignore[arg-type]
+    listed.ask(LAYERS, find("host"), asked)  # type: ignore[arg-type]
     assert all(answer.done() for answer in listed.answers)
     for algorithm in reversed(OPS["conv2d"].algorithms):
         for layer in LAYERS:
@@ -123,24 +122,27 @@ HERE = [f"{name} lists {count} in fp32,tf32" for name in ("quick", "slow") for c
 def test_slow_libraries_are_asked_elsewhere(monkeypatch: pytest.MonkeyPatch, events: list[str],
                                             failure: Exception | None) -> None:
     monkeypatch.setattr(space, "_FEW_LISTED", 1)
-    ask(Pools(failure))
+    ask(Asked(failure))
     assert events == (ELSEWHERE if failure is None else []) + HERE
 
 
 def test_few_layers_are_not_worth_it(monkeypatch: pytest.MonkeyPatch,
                                      events: list[str]) -> None:
     monkeypatch.setattr(space, "_FEW_LISTED", 9)
-    ask(Pools(None))
+    ask(Asked(None))
     assert sorted(events) == sorted(HERE)
 
 
 def test_processes_do_work_on_the_device(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from gossamer.device import kernel_cache
-    from gossamer.plan.tune.workers import BuildWorkers
+    from gossamer.plan.tune.workers import Compilers
 
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
-    with BuildWorkers(find("host"), 1, on_device=True) as workers:
-        workers.do(remember, "an answer").result(60)
+    monkeypatch.setattr("gossamer.plan.tune.workers.processors", lambda: 2)
+    compilers = Compilers(CompilingHost())
+    compilers.start(on_device=True)
+    compilers.ask(remember, "an answer").result(60)
+    compilers.close()
     assert kernel_cache.stored(AHEAD) == b"host"
 
 

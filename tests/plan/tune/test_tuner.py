@@ -24,9 +24,8 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.choose import refine
 from gossamer.plan.choose.network import conversion_layer
 from gossamer.plan.plan import Plan
-from gossamer.plan.program import Layer
+from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.tuning_cache import TuningCache
-from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.rows import Row
 from gossamer.plan.tune.search import Search
 from gossamer.plan.tune.tuner import Tuner
@@ -73,7 +72,7 @@ def test_whole_programs_have_the_devices_memory_to_themselves(
 
     def inputs_in_memory() -> int:
         assert plan.tuner is not None
-        memory = plan.tuner._memory_of(plan.device)
+        memory = plan.tuner._search(plan.device).memory
         return len(memory.examples._buffers._results) + len(memory._buffers)
 
     def watched(*arguments: Any) -> Any:
@@ -222,7 +221,7 @@ def test_changes_of_one_name_from_several_formats_are_each_computed_as_they_are(
                                   REAL)
         able = [algorithm for algorithm in OPS["copy"].algorithms
                 if change.problem and algorithm.supports(change.problem, device) is None]
-        requests.append(MeasurementRequest(change, able, device))
+        requests.append(MeasuredLayer(change, able, device))
     tuner = Tuner(device, "max", cache=TuningCache(device, tmp_path), precision="fp16")
     tuner.measure_all(requests)
     for request in requests:
@@ -235,14 +234,14 @@ def test_what_one_plan_had_no_use_for_is_measured_for_the_next(
         paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], known: Callable[..., None],
         monkeypatch: pytest.MonkeyPatch) -> None:
     def useless(self: Search, row: Row) -> bool:
-        if row.is_required:
+        if row.variant["n"] == 0:
             return False
         self._leave_out(row, "left to a fusion")
         return True
 
     def failures(tuner: Tuner, *layers: Layer) -> list[str | None]:
         tuner.start()
-        tuner.measure_all([MeasurementRequest(each, [paced], paced_device) for each in layers])
+        tuner.measure_all([MeasuredLayer(each, [paced], paced_device) for each in layers])
         return [candidate.measured.failure
                 for candidate in tuner.measure(layers[0], [paced], paced_device)]
 

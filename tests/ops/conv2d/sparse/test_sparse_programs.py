@@ -25,7 +25,7 @@ from tests.ops.conv2d.sparse.sparse_weights import (
 PROBLEM = with_density(Conv2dProblem(64, 8, 6, 6, 8, (3, 3), pads=(1, 1, 1, 1)), 0.2)
 
 
-build_only = pytest.importorskip("gossamer.device.cuda.build_only", exc_type=ImportError)
+build_only = pytest.importorskip("tests.device.cuda.without_gpu", exc_type=ImportError)
 MAKER = build_only.BuildOnlyMaker(0, "H200 (sm_90)", "", H200, "sm_90", "H200")
 
 

@@ -8,11 +8,15 @@ divided.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
+
 from gossamer.device.base import Buffer, Device
+from gossamer.device.cuda.ptx import PtxProgram
 from gossamer.device.source import source_hash
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.canonical import canonical
@@ -108,7 +112,7 @@ class DirectSparseCompiled(Algorithm):
         division = _tiling(problem, variant)
         kernels = device.assemble(
             _key(division, weights),
-            lambda: [generated.program for generated in generate(division, weights.arrays)])
+            partial(_programs, division, weights.arrays))
         fused = is_short(problem.epilogue.expression)
         tensors = range(1, len(variant.inputs)) if fused else ()
         arguments = (input_buffer(0), output_buffer(0), *map(input_buffer, tensors))
@@ -141,6 +145,11 @@ class DirectSparseCompiled(Algorithm):
 
 def _tiling(problem: Conv2dProblem, variant: Variant) -> GeneratedTiling:
     return GeneratedTiling(problem, sizes_of(GeneratedConfig, variant), variant.precision == "fp16")
+
+
+def _programs(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> list[PtxProgram]:
+    """Return the programs that compute a division with these constants."""
+    return [generated.program for generated in generate(division, arrays)]
 
 
 def _key(division: GeneratedTiling, weights: Weights) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A device that builds kernels for a GPU in a process that never touches the GPU."""
+"""A device for which kernels are built where there is no GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gossamer.device import kernel_cache
-from gossamer.device.base import Argument, Buffer, Device, Kernel, NeedsDeviceError
+from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.checks import check_transfer, check_view
 from gossamer.device.cuda import cubins, nvjitlink, nvrtc
 from gossamer.device.cuda.ptx import PtxProgram
@@ -20,10 +20,7 @@ from gossamer.device.source import KernelSource
 
 @dataclass(frozen=True)
 class BuildOnlyMaker:
-    """The facts about a CUDA device by which another process can build kernels for it.
-
-    The fields are attributes of Device. Calling the object makes a BuildOnlyDevice with them.
-    """
+    """The facts about a CUDA device. Calling the object makes a BuildOnlyDevice with them."""
 
     index: int
     description: str
@@ -40,7 +37,7 @@ class BuildOnlyDevice(Device):
     """A device that only puts kernels into the disk cache, where CudaDevice finds them.
 
     Its memory has a size but no content, its launches do nothing, and calls that need the GPU
-    raise NeedsDeviceError.
+    raise AssertionError.
     """
 
     api = "cuda"
@@ -58,10 +55,6 @@ class BuildOnlyDevice(Device):
     @property
     def builds_side_by_side(self) -> bool:
         return True
-
-    @property
-    def build_only(self) -> BuildOnlyMaker:
-        return self._facts
 
     @property
     def toolkit(self) -> str:
@@ -86,14 +79,9 @@ class BuildOnlyDevice(Device):
 
     def assemble(self, key: Sequence[str],
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[BuiltKernel]:
-        """Assemble the first program in this process, and meanwhile each other one in a new
-        process. Programs that share a key are so long that this saves time."""
-        def build() -> bytes:
-            programs = generate()
-            built = nvjitlink.build_all(programs, self.architecture, one_here=True)
-            return cubins.joined([program.name for program in programs], built)
-
-        entry, from_cache = kernel_cache.cached(nvjitlink.key(key, self.architecture), build)
+        entry, from_cache = kernel_cache.cached(
+            nvjitlink.key(key, self.architecture),
+            lambda: nvjitlink.assembled(generate, self.architecture, True))
         return [BuiltKernel(cubins.source(name), len(cubin), from_cache)
                 for name, cubin in cubins.separated(entry)]
 
@@ -140,8 +128,7 @@ class BuildOnlyDevice(Device):
         self._needs_device("memory of another library")
 
     def _needs_device(self, what: str) -> NoReturn:
-        raise NeedsDeviceError(f"{what} needs {self.name} itself, and this process only builds "
-                               "kernels for it; do it in the process that runs them")
+        raise AssertionError(f"{what} needs {self.name} itself")
 
 
 class AbsentBuffer(Buffer):
@@ -152,8 +139,7 @@ class AbsentBuffer(Buffer):
 
     @property
     def address(self) -> int:
-        raise NeedsDeviceError(f"memory of {self.device.name} has no address in a process that "
-                               "only builds kernels; use it in the process that runs them")
+        raise AssertionError(f"memory of {self.device.name} has no address without it")
 
     def view(self, offset: int, nbytes: int) -> AbsentBuffer:
         check_view(self, offset, nbytes)
