@@ -12,10 +12,12 @@ import heapq
 import math
 import threading
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -105,18 +107,12 @@ def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) 
     left_s: seconds until the first part is due.
     times: seconds of each batch size.
     """
-    best: tuple[bool, float, int, int] | None = None
-    for size, seconds in sorted(times.items()):
-        images = count = 0
-        while count < len(rows) and images + rows[count] <= size:
-            images += rows[count]
-            count += 1
-        option = (seconds <= left_s, images / seconds, size, count)
-        # of two sizes that are equally good the smaller one is taken
-        if count and (best is None or option[:2] > best[:2]):
-            best = option
-    assert best is not None, "no size holds the first part"
-    return best[2:]
+    images = list(accumulate(rows))
+    # of two sizes that are equally good the smaller one is taken
+    _, _, smaller, count = max((seconds <= left_s, images[count - 1] / seconds, -size, count)
+                               for size, seconds in times.items()
+                               if (count := bisect_right(images, size)))
+    return -smaller, count
 
 
 class WaitingRequests:
