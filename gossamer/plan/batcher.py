@@ -95,7 +95,7 @@ class Batcher:
             worker.prepare(self.times)
             worker.start()
         weakref.finalize(self, _give_up, self._work, self._waiting)
-        CLOSED_AT_EXIT.add(self)
+        CLOSED_AT_EXIT.add(self._work)
 
     def __repr__(self) -> str:
         """Return the plan, the batch sizes and how many images wait."""
@@ -286,8 +286,7 @@ class Batcher:
         """
         with self._work.changed:
             self._is_closed = True
-        self._work.end()
-        self._work.join()
+        self._work.close()
 
     def __enter__(self) -> Batcher:
         """Return the batcher itself."""

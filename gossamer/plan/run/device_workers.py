@@ -252,7 +252,7 @@ class SharedWork:
         self.members = members
         self.changed = threading.Condition()
         self._next_task = next_task
-        self._is_over = False
+        self._is_over = self._is_dropping = False
         self.workers = [DeviceWorker(self, member, depth, sizes) for member in members.usable]
 
     def take(self, member: Member, *, wait: bool) -> BatchTask | None:
@@ -260,7 +260,7 @@ class SharedWork:
         a task, and returns None when no further task will come."""
         with self.changed:
             while not member.problem:
-                task = self._next_task(member)
+                task = None if self._is_dropping else self._next_task(member)
                 if task is not None or not wait or self._is_over:
                     return task
                 self.changed.wait()
@@ -272,12 +272,12 @@ class SharedWork:
         """Say that no further task will come. dropping: whether the tasks that wait are dropped."""
         with self.changed:
             self._is_over = True
-            if dropping:
-                self._next_task = lambda member: None
+            self._is_dropping = self._is_dropping or dropping
             self.changed.notify_all()
 
-    def join(self) -> None:
-        """Wait for the threads."""
+    def close(self, *, dropping: bool = False) -> None:
+        """End the work, and wait for the threads."""
+        self.end(dropping=dropping)
         for worker in self.workers:
             if worker.ident and worker is not threading.current_thread():
                 worker.join()
@@ -357,7 +357,8 @@ class DeviceWorker(threading.Thread):
 
 
 CLOSED_AT_EXIT: weakref.WeakSet[Any] = weakref.WeakSet()
-"""What is closed before the libraries of devices are unloaded."""
+"""What is closed before the libraries of devices are unloaded, because a thread that is still in one
+of them then would end the process."""
 
 
 @atexit.register

@@ -150,7 +150,7 @@ class _Pipeline:
         """End the threads, and wait for those that compute and, for a short time, for the thread
         that reads."""
         self.end()
-        self._work.join()
+        self._work.close(dropping=True)
         if self._reader.ident and self._reader is not threading.current_thread():
             self._reader.join(_JOIN_S)
 
