@@ -357,8 +357,8 @@ class DeviceWorker(threading.Thread):
 
 
 CLOSED_AT_EXIT: weakref.WeakSet[Any] = weakref.WeakSet()
-"""What is closed before the libraries of devices are unloaded, because a thread that is still in one
-of them then would end the process."""
+"""What is closed before the libraries of devices are unloaded. A thread that is in one of them then
+would abort the process."""
 
 
 @atexit.register
