@@ -17,6 +17,7 @@ from gossamer.plan.candidate import BuildCost, Candidate, counted, why_not
 from gossamer.plan.choose.outcomes import DENSE_ONLY, Accuracy, EndToEnd, Planned
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report.bits import LayerForm, MemoryUse, form_of, forms_line, memory_use
+from gossamer.plan.report.cells import Table, layer_table
 from gossamer.plan.report.part_notes import run_notes
 from gossamer.plan.report.zeros import (
     FEW_ZEROS,
@@ -158,17 +159,25 @@ class Report:
             return ""
         text = (f"zeros are skipped in {len(sparse)} of {counted(len(weighted), 'layer')} "
                 "with weights")
-        if not sparse or any(row.get(key) is None for row in sparse
-                             for key in ("median_us", "best_dense_us")):
+        if not sparse or not all(row.get("speedup") for row in sparse):
             return text
-        taken, dense = (sum(row[key] for row in sparse) for key in ("median_us", "best_dense_us"))
+        # a profile has times of another kind than those of the dense algorithms
+        dense = sum(row["best_dense_us"] for row in sparse)
+        taken = sum(row["best_dense_us"] / row["speedup"] for row in sparse)
         text += (f": alone these take {duration_text(taken)}, with the best dense algorithms "
                  f"{duration_text(dense)}")
         medians = [row["median_us"] for row in self.plans if row["plan"] == DENSE_ONLY]
-        if self.end_to_end_us is not None and medians and medians[0] is not None:
-            text += (f"; the network takes {duration_text(self.end_to_end_us)}, with {DENSE_ONLY} "
+        if self.compared_us is not None and medians and medians[0] is not None:
+            text += (f"; the network takes {duration_text(self.compared_us)}, with {DENSE_ONLY} "
                      f"{duration_text(medians[0])}")
         return text
+
+    @property
+    def compared_us(self) -> float | None:
+        """Microseconds of one execution, as it was timed beside other plans where there are
+        any."""
+        return next((row["median_us"] for row in self.plans
+                     if row["is_taken"] and row["median_us"]), self.end_to_end_us)
 
     @property
     def zeros_lines(self) -> list[str]:
@@ -224,17 +233,12 @@ class Report:
         return fragment(self)
 
     @property
-    def table(self) -> list[list[str]]:
-        """The cells of the table of layers, of which the first row has the headings."""
+    def table(self) -> Table:
+        """The table of layers, with times where all steps and the whole execution have times."""
+        headings, rows = layer_table(self.rows)
         timed = self.end_to_end_us is not None and all("share" in row for row in self.rows)
-        header = ["layer", "problem", "algorithm", "config"] + (["time", "%"] if timed else [])
-        lines = [header]
-        for row in self.rows:
-            cells = [row["layer"], row["problem"], row["algorithm"], row["config"]]
-            if timed:
-                cells += [row_time_text(row), f"{100 * row['share']:.1f}"]
-            lines.append(cells)
-        return lines
+        keys = ["layer", "problem", "algorithm", "config"] + (["time", "share"] if timed else [])
+        return {key: headings[key] for key in keys}, rows
 
     @property
     def lines(self) -> list[str]:
@@ -254,28 +258,12 @@ class Report:
         return [*text, *self.notes]
 
     def __str__(self) -> str:
-        table = self.table
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-                for line in table]
+        headings, rows = self.table
+        widths = {key: max(len(row[key]) for row in (headings, *rows)) for key in headings}
+        text = ["  ".join(row[key].ljust(width) for key, width in widths.items())
+                for row in (headings, *rows)]
         # names may come from strangers, and must not control the terminal
         return "\n".join(map(one_line, [*text, *self.lines]))
-
-
-def row_time_text(row: Mapping[str, Any], key: str = "median_us") -> str:
-    """Return a time of a row with its unit; "" where it is not known."""
-    value = row.get(key)
-    if value is None:
-        return ""
-    return duration_text(value) if row["config"] == "in place" else layer_time_text(value)
-
-
-def layer_time_text(us: float) -> str:
-    """Return the time of a layer with its unit.
-
-    The profile of ONNX Runtime has whole microseconds, so that no time of a layer is exactly 0.
-    """
-    return "< 1 us" if us < 0.05 else duration_text(us)
 
 
 def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | None,
