@@ -338,10 +338,10 @@ def _rows(program: Program, why: str, builds: Sequence[BuildCost | None] | None,
     for step, built in zip(program.steps, builds or [None] * len(program.steps), strict=True):
         for shown in step.shown:
             library_us = sum(library.get(name, math.inf) for name in shown.layer.computes)
+            if shown.part:
+                # the candidates that compute the layer alone
+                shown = replace(shown, candidates=known.get(shown.layer.name, ()))
             rows.append(_row(shown, why, built, library_us))
-            if shown.part and (alone := known.get(shown.layer.name)):
-                rows[-1] |= {**_alone(alone, shown.part, rows[-1]["rejected"], library_us),
-                             **zero_columns(replace(shown, candidates=alone), library_us)}
             if built is not None:
                 # a part is built once, for all of its layers
                 built = replace(built, seconds=0.0, nbytes=built.nbytes and 0)
@@ -374,64 +374,58 @@ def _row(step: Step, why: str, built: BuildCost | None, library_us: float) -> di
 def _built(step: Step, now: BuildCost | None) -> dict[str, Any]:
     """Return the columns about preparing a step. A step that was measured has the seconds from its
     measurement, since its kernels come from the cache now."""
-    measured = step.candidate_of(step.candidates).measured if step.candidates else None
-    if measured is not None and measured.build_s is not None:
-        return {"build_when": "measured", **{name: getattr(measured, name) for name in _BUILDING}}
+    taken = _taken(step)
+    if taken is not None and taken.measured.build_s is not None:
+        return {"build_when": "measured",
+                **{name: getattr(taken.measured, name) for name in _BUILDING}}
     if now is not None:
         return {"build_s": now.seconds, "build_when": "now", "build_cached": now.from_cache,
                 "device_bytes": now.nbytes}
     return dict.fromkeys(("build_when", *_BUILDING))
 
 
+def _taken(step: Step) -> Candidate | None:
+    """Return the candidate that computes a step; None for a layer that a part computes, and where
+    nothing was measured."""
+    return None if step.part or not step.candidates else step.candidate_of(step.candidates)
+
+
 def _measured(step: Step, why: str, library_us: float) -> dict[str, Any]:
     """Return the columns of a step whose candidates were measured, with the times of the tuner.
+    A layer that a part computes has the candidates that compute it alone.
 
     library_us: the time that a library takes for the step's layers within a part.
     """
-    taken = step.candidate_of(step.candidates)
+    taken = _taken(step)
+
+    def why_other(candidate: Candidate) -> str:
+        if taken is not None:
+            return why_not(candidate, taken, why)
+        return (candidate.measured.failure
+                or f"{duration_text(candidate.cost)} alone; computed with others: {step.part}")
+
     best_dense = min((candidate for candidate in step.candidates if candidate.algorithm.dense),
                      key=lambda candidate: candidate.cost, default=None)
     alone = math.inf if best_dense is None else best_dense.cost
     dense = min(alone, library_us)
+    columns = {
+        "best_dense_us": dense if math.isfinite(dense) else None,
+        "candidates": [
+            _candidate(candidate, "taken" if candidate is taken else why_other(candidate))
+            for candidate in step.candidates]}
+    if taken is None:
+        # the fastest candidate of an algorithm comes last, so that its reason replaces the others
+        slowest_first = sorted(step.candidates, key=lambda candidate: -candidate.cost)
+        return {**columns, "rejected": {**step.rejected, **{
+            candidate.algorithm.name: why_other(candidate) for candidate in slowest_first}}}
     comparable = math.isfinite(dense) and taken.cost > 0
     reason = ""
     if comparable and dense < taken.cost:
-        reason = (why_not(best_dense, taken, why) if best_dense and alone == dense else
+        reason = (why_other(best_dense) if best_dense and alone == dense else
                   f"{duration_text(dense)} within a library's run of several layers against "
                   f"{duration_text(taken.cost)} alone")
-    return {
-        **{name: getattr(taken.measured, name) for name in _TIMES},
-        "best_dense_us": dense if math.isfinite(dense) else None,
-        "speedup": dense / taken.cost if comparable else None,
-        "speedup_reason": reason,
-        "candidates": [
-            _candidate(candidate, "taken" if candidate is taken else why_not(candidate, taken, why))
-            for candidate in step.candidates],
-    }
-
-
-def _alone(candidates: Sequence[Candidate], part: str, rejected: Mapping[str, str],
-           library_us: float) -> dict[str, Any]:
-    """Return, for the row of a layer that a part computes, the columns about the candidates that
-    compute the layer alone.
-
-    rejected: why other algorithms were not taken.
-    library_us: the layer's time within the part.
-    """
-    reasons = [candidate.measured.failure
-               or f"{duration_text(candidate.cost)} alone; computed with others: {part}"
-               for candidate in candidates]
-    dense = min([library_us, *(candidate.cost for candidate in candidates
-                               if candidate.algorithm.dense)])
-    # the fastest candidate of an algorithm comes last, so that its reason replaces the others
-    slowest_first = sorted(zip(candidates, reasons, strict=True), key=lambda pair: -pair[0].cost)
-    return {
-        "best_dense_us": dense if math.isfinite(dense) else None,
-        "candidates": [_candidate(candidate, reason)
-                       for candidate, reason in zip(candidates, reasons, strict=True)],
-        "rejected": {**rejected, **{candidate.algorithm.name: reason
-                                    for candidate, reason in slowest_first}},
-    }
+    return {**columns, **{name: getattr(taken.measured, name) for name in _TIMES},
+            "speedup": dense / taken.cost if comparable else None, "speedup_reason": reason}
 
 
 def _candidate(candidate: Candidate, reason: str) -> dict[str, Any]:
