@@ -23,6 +23,7 @@ from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.device_workers import (
     CLOSED_AT_EXIT,
     WARM_CALLS,
+    Closable,
     Member,
     Members,
     SharedWork,
@@ -34,7 +35,7 @@ _DEPTH = 2
 """The most batches that a device has at the same time: one is copied while another is computed."""
 
 
-class Batcher:
+class Batcher(Closable):
     """Dynamic batching of the requests of threads and of asyncio tasks.
 
     The plan's times at batch sizes 1, 2, 4, ... are measured when the batcher is made. When a
@@ -287,14 +288,6 @@ class Batcher:
         with self._work.changed:
             self._is_closed = True
         self._work.close()
-
-    def __enter__(self) -> Batcher:
-        """Return the batcher itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Compute the requests that wait and end the threads, as close() does."""
-        self.close()
 
 
 def _give_up(work: SharedWork, waiting: WaitingRequests) -> None:

@@ -11,14 +11,14 @@ from gossamer.device.registry import find_several
 from gossamer.errors import InputError
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.plan.plan import Plan
-from gossamer.plan.run.device_workers import Member, Members
+from gossamer.plan.run.device_workers import Closable, Member, Members
 from gossamer.plan.run.stream import ResultStream
 
 if TYPE_CHECKING:
     from gossamer.plan.report.report import Report
 
 
-class PlanGroup:
+class PlanGroup(Closable):
     """One network on several devices of this host, in one process.
 
     A call, or a batch of a stream, goes to a worker that is free. A device that fails is left out
@@ -273,11 +273,3 @@ class PlanGroup:
         """
         for plan in self.plans:
             plan.close()
-
-    def __enter__(self) -> PlanGroup:
-        """Return the group itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Free the memory on the devices, as close() does."""
-        self.close()

@@ -6,6 +6,7 @@ is copied while others are computed. A batch that fails on one device is compute
 
 from __future__ import annotations
 
+import abc
 import atexit
 import contextlib
 import threading
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -354,6 +355,22 @@ class DeviceWorker(threading.Thread):
             task.result.set_exception(task.name(last))
         else:
             task.result.set_result(result)
+
+
+class Closable(abc.ABC):
+    """What a `with` block closes at its end."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Free memory and end threads."""
+
+    def __enter__(self) -> Self:
+        """Return the object itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it, as close() does."""
+        self.close()
 
 
 CLOSED_AT_EXIT: weakref.WeakSet[Any] = weakref.WeakSet()

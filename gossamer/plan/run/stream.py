@@ -16,6 +16,7 @@ from gossamer.errors import GossamerError, InputError, kind_of, one_of
 from gossamer.plan.run.device_workers import (
     CLOSED_AT_EXIT,
     BatchTask,
+    Closable,
     Member,
     Members,
     SharedWork,
@@ -28,7 +29,7 @@ _JOIN_S = 1.0
 """Seconds for which close() waits for a read of the caller's iterator to end."""
 
 
-class ResultStream(Iterator[Any]):
+class ResultStream(Closable, Iterator[Any]):
     """The results of batches, in their order, as `Plan.stream` returns them.
 
     Threads read and compute ahead of the caller, at most `2 * depth` batches for each device. The
@@ -53,9 +54,6 @@ class ResultStream(Iterator[Any]):
         self._pipeline = _Pipeline(members, iterator, depth)
         self._is_over = False
         weakref.finalize(self, self._pipeline.end)
-
-    def __iter__(self) -> ResultStream:
-        return self
 
     def __next__(self) -> Any:
         """Return the result of the next batch.
@@ -99,12 +97,6 @@ class ResultStream(Iterator[Any]):
         """
         self._is_over = True
         self._pipeline.close()
-
-    def __enter__(self) -> ResultStream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _Pipeline:
