@@ -21,8 +21,7 @@ from gossamer.io.output_files import replacing
 from gossamer.ops.algorithm import PRECISIONS
 from gossamer.plan.candidate import counted
 from gossamer.plan.policy import EFFORTS
-from gossamer.plan.report.html import time_text
-from gossamer.plan.report.report import layer_time_text
+from gossamer.plan.report.cells import layer_time_text, time_text
 
 
 def advise_(

@@ -24,7 +24,7 @@ from gossamer.device.registry import find, find_several, names_several
 from gossamer.errors import InputError, closest
 from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
-from gossamer.io.text import duration_text, share_text
+from gossamer.io.text import duration_text
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import default_batch
 from gossamer.ops.algorithm import PRECISIONS
@@ -35,19 +35,10 @@ from gossamer.plan.fusion import find_fusions
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import EFFORTS, Policy
 from gossamer.plan.program import Layer
-from gossamer.plan.report.html import (
-    BREAK_EVEN,
-    WHY_SLOWER,
-    build_text,
-    by_time,
-    error_text,
-    page,
-    quartiles_text,
-    time_text,
-    with_precision,
-)
-from gossamer.plan.report.report import Report, row_time_text
-from gossamer.plan.report.zeros import break_even_line, break_even_text
+from gossamer.plan.report.cells import candidate_table, layer_table, plan_table, rejected
+from gossamer.plan.report.html import page
+from gossamer.plan.report.report import Report
+from gossamer.plan.report.zeros import break_even_line
 from gossamer.plan.store.plan_file import SUFFIX
 from gossamer.plan.tune.search import Progress as TuningProgress
 from gossamer.plan.tune.tuner import Tuner
@@ -299,29 +290,14 @@ def _print_report(report: Report, said: set[str], precision: str) -> None:
     said: lines that were printed before, for any batch size, and are not repeated.
     """
     print(f"\nbatch {report.batch}")
-    rows = [{**row, "density": None if row["density"] is None else share_text(row["density"]),
-             "algorithm": with_precision(row),
-             "us": row_time_text(row), "spread": quartiles_text(row),
-             "dense": row_time_text(row, "best_dense_us"),
-             "break_even": break_even_text(row),
-             "speedup": "" if row.get("speedup") is None else f"{row['speedup']:.2f}",
-             "error": error_text(row.get("error"))} for row in report.rows]
-    slower = any(row.get("speedup_reason") for row in report.rows)
-    with_zeros = any(row["break_even"] for row in rows)
+    headings, rows = layer_table(report.rows)
     terminal.print_table(
-        {"layer": "layer", "problem": "problem", "density": "density", "algorithm": "algorithm",
-         "config": "config", "us": "time", "spread": "quartiles", "dense": "dense time",
-         "speedup": "speed-up", **({"break_even": BREAK_EVEN} if with_zeros else {}),
-         **({"speedup_reason": WHY_SLOWER} if slower else {}),
-         "error": "error"}, rows,
-        spare=("config", "error", "spread", "problem", "break_even", "density"),
-        below="speedup_reason")
+        {key: heading for key, heading in headings.items()
+         if key not in ("share", "build", "memory")}, rows,
+        spare=("config", "error", "spread", "problem", "break_even", "density"), below="why")
     if report.plans:
         print()
-        terminal.print_table(
-            {"plan": "plan", "us": "end to end", "spread": "quartiles", "outcome": "outcome"},
-            [{**plan, "us": time_text(plan["median_us"]), "spread": quartiles_text(plan)}
-             for plan in report.plans], spare=("spread",), below="outcome")
+        terminal.print_table(*plan_table(report.plans), spare=("spread",), below="outcome")
         print()
     if report.end_to_end_us is not None:
         print(f"end to end, batch {report.batch}: {duration_text(report.end_to_end_us)}"
@@ -345,18 +321,10 @@ def _print_candidates(row: Mapping[str, Any], batch: int) -> None:
     print()
     terminal.print_line(f"{row['layer']} ({row['op']} {row['problem']}), batch {batch}: "
                         f"{row['algorithm']} on {row['device']}")
-    rows = [{**candidate, "layouts": " ".join(candidate["layouts"]),
-             "us": time_text(candidate["median_us"]), "spread": quartiles_text(candidate),
-             "cold": time_text(candidate["cold_us"]), "error": error_text(candidate["error"]),
-             "build": build_text(candidate)}
-            for candidate in by_time(row)]
-    measured = {candidate["algorithm"] for candidate in rows}
-    rows += [{"algorithm": name, "reason": reason} for name, reason in row["rejected"].items()
-             if name not in measured]
+    headings, rows = candidate_table(row)
+    rows += [{"algorithm": name, "reason": reason} for name, reason in rejected(row).items()]
     terminal.print_table(
-        {"algorithm": "algorithm", "config": "config", "layouts": "layouts",
-         "precision": "precision", "us": "time", "spread": "quartiles", "cold": "cold time",
-         "error": "error", "build": "build", "reason": "outcome"}, rows,
+        {key: heading for key, heading in headings.items() if key != "memory"}, rows,
         spare=("cold", "precision", "layouts", "build", "error", "spread", "config"),
         below="reason")
 

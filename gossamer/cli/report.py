@@ -26,7 +26,7 @@ def input_bar() -> Iterator[Progress]:
 
 def print_report(report: Any) -> None:
     """Print a table of the layers of a profiled plan, and the time from end to end."""
-    from gossamer.plan.report.report import row_time_text
+    from gossamer.plan.report.cells import row_time_text
 
     rows = [{**row, "density": None if row["density"] is None else share_text(row["density"]),
              "median_us": row_time_text(row), "share": f"{row['share']:.1%}"}

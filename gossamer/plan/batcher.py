@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import math
-import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping
@@ -23,8 +21,9 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.plan_group import PlanGroup
 from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.device_workers import (
+    CLOSED_AT_EXIT,
     WARM_CALLS,
-    DeviceWorker,
+    Closable,
     Member,
     Members,
     SharedWork,
@@ -36,7 +35,7 @@ _DEPTH = 2
 """The most batches that a device has at the same time: one is copied while another is computed."""
 
 
-class Batcher:
+class Batcher(Closable):
     """Dynamic batching of the requests of threads and of asyncio tasks.
 
     The plan's times at batch sizes 1, 2, 4, ... are measured when the batcher is made. When a
@@ -91,15 +90,13 @@ class Batcher:
         self.times = {size: max(each[size] for each in times.values())
                       for size in sorted(set.intersection(*map(set, times.values())))}
         self._waiting = WaitingRequests(times)
-        self._work = SharedWork(members, self._waiting.next_task)
+        self._work = SharedWork(members, self._waiting.next_task, _DEPTH, len(sizes))
         self._is_closed = False
-        self._workers = [DeviceWorker(self._work, member, _DEPTH, len(sizes))
-                         for member in members.usable]
-        for worker in self._workers:
+        for worker in self._work.workers:
             worker.prepare(self.times)
             worker.start()
         weakref.finalize(self, _give_up, self._work, self._waiting)
-        _BATCHERS.add(self)
+        CLOSED_AT_EXIT.add(self._work)
 
     def __repr__(self) -> str:
         """Return the plan, the batch sizes and how many images wait."""
@@ -290,36 +287,14 @@ class Batcher:
         """
         with self._work.changed:
             self._is_closed = True
-            self._work.is_over = True
-            self._work.changed.notify_all()
-        for worker in self._workers:
-            if worker is not threading.current_thread():
-                worker.join()
-
-    def __enter__(self) -> Batcher:
-        """Return the batcher itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Compute the requests that wait and end the threads, as close() does."""
-        self.close()
+        self._work.close()
 
 
 def _give_up(work: SharedWork, waiting: WaitingRequests) -> None:
     """End the threads of a batcher that was dropped, and fail the requests that wait."""
-    work.end()
+    work.end(dropping=True)
     with work.changed:
         waiting.fail_all(InputError("the batcher was dropped; keep it until the results are there"))
-
-
-_BATCHERS: weakref.WeakSet[Batcher] = weakref.WeakSet()
-
-
-@atexit.register
-def _end_all() -> None:
-    """End the threads of all batchers before the libraries of devices are unloaded."""
-    for batcher in list(_BATCHERS):
-        batcher.close()
 
 
 def _times(members: Members, sizes: list[int],

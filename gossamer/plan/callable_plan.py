@@ -12,11 +12,11 @@ from gossamer.model.graph import Graph
 from gossamer.plan.run.bound import BoundCall
 from gossamer.plan.run.calls import Calls, TailCalls
 from gossamer.plan.run.context import Context, single
-from gossamer.plan.run.device_workers import Members
+from gossamer.plan.run.device_workers import Closable, Members
 from gossamer.plan.run.stream import ResultStream
 
 
-class CallablePlan(abc.ABC):
+class CallablePlan(Closable):
     """Calls a network on one device; the subclass `Plan` chooses the algorithm of each layer.
 
     Attributes

@@ -9,13 +9,17 @@ pixel, and the steps that use the part read only these channels.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import operator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeVar
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Epilogue, Problem, Variant
 from gossamer.ops.concat.problem import ConcatProblem
-from gossamer.ops.copy.problem import CopyProblem
+from gossamer.ops.copy.problem import CopyProblem, split
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer, MeasuredLayer, Place, Program, Step
@@ -23,6 +27,7 @@ from gossamer.tensor import Format, TensorSpec
 
 _WIDEST_ACCESS = 16
 """The most bytes of a tensor that a kernel loads, copies or stores at once."""
+_T = TypeVar("_T")
 
 
 def layers_in_place(layers: Sequence[Layer]) -> frozenset[str]:
@@ -60,46 +65,47 @@ def is_conversion(problem: Problem | None) -> bool:
     return isinstance(problem, ElementwiseProblem) and problem.is_conversion
 
 
+@lru_cache(maxsize=1024)
+def _slices(problem: Problem) -> Sequence[CopyProblem]:
+    """Return the copies that would take the parts of a concatenation out of its output. A copy
+    takes its output, as the only part, out of its input. Other problems have no parts."""
+    if isinstance(problem, ConcatProblem):
+        return split(problem.outputs[0], problem.axis,
+                     [part.shape[problem.axis] for part in problem.parts])
+    return [problem] if isinstance(problem, CopyProblem) else []
+
+
+def _whole_and_parts(problem: Problem, inputs: Sequence[_T],
+                     outputs: Sequence[_T]) -> tuple[_T, Sequence[_T]]:
+    """Return the output of a concatenation and its inputs, or the input of a copy and its
+    output."""
+    return (outputs[0], inputs) if isinstance(problem, ConcatProblem) else (inputs[0], outputs)
+
+
 def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int] | None:
     """Return the byte of a concatenation's output at which each input begins, or the byte of a
     copy's input at which its output begins. Return None where a part alone would have another
     layout in memory than within the whole, or where a part does not begin at a multiple of the
     alignment."""
-    if isinstance(problem, ConcatProblem):
-        (whole,), parts = variant.outputs, variant.inputs
-        starts, position = [], 0
-        for part in parts:
-            starts.append({problem.axis: position})
-            position += part.shape[problem.axis]
-        dims: Sequence[int | None] = range(len(whole.shape))
-        steps: Sequence[int] = [1] * len(whole.shape)
-    elif isinstance(problem, CopyProblem):
-        (whole,), parts = variant.inputs, variant.outputs
-        starts, dims, steps = [dict(enumerate(problem.starts))], problem.dims, problem.steps
-    else:
+    slices = _slices(problem)
+    if not slices:
         return None
-    offsets = [_offset(whole, start, part, dims, steps)
-               for start, part in zip(starts, parts, strict=True)]
-    if any(offset is None or offset % alignment for offset in offsets):
-        return None
-    return [offset for offset in offsets if offset is not None]
+    whole, parts = _whole_and_parts(problem, variant.inputs, variant.outputs)
+    found = [_offset(whole, part, copy) for part, copy in zip(parts, slices, strict=True)]
+    offsets = [offset for offset in found if offset is not None and offset % alignment == 0]
+    return offsets if len(offsets) == len(found) else None
 
 
-def _offset(whole: TensorSpec, start: Mapping[int, int], part: TensorSpec,
-            dims: Sequence[int | None], steps: Sequence[int]) -> int | None:
+def _offset(whole: TensorSpec, part: TensorSpec, copy: CopyProblem) -> int | None:
     """Return the byte of a tensor at which a part of the tensor begins; None where the part alone
-    has another layout in memory than within the tensor.
-
-    start: where the part begins along the tensor's dimensions.
-    dims, steps: as in CopyProblem.
-    """
+    has another layout in memory than within the tensor. copy: takes the part out of the tensor."""
     if whole.dtype != part.dtype or part.size == 0 or not (_is_dense(whole) and _is_dense(part)):
         return None
-    for size, stride, dim, step in zip(part.shape, part.strides, dims, steps, strict=True):
+    for size, stride, dim, step in zip(part.shape, part.strides, copy.dims, copy.steps,
+                                       strict=True):
         if size > 1 and (dim is None or stride != step * whole.strides[dim]):
             return None
-    elements = sum(position * whole.strides[dim] for dim, position in start.items())
-    return elements * whole.stored_dtype.itemsize
+    return sum(map(operator.mul, copy.starts, whole.strides)) * whole.stored_dtype.itemsize
 
 
 def _is_dense(spec: TensorSpec) -> bool:
@@ -122,9 +128,7 @@ def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> 
         offsets = part_offsets(step.problem, step.variant, device.alignment)
         if offsets is None:
             continue
-        joins = isinstance(step.problem, ConcatProblem)
-        whole, parts = ((step.outputs[0], step.inputs) if joins
-                        else (step.inputs[0], step.outputs))
+        whole, parts = _whole_and_parts(step.problem, step.inputs, step.outputs)
         program.places.update((program.root(part), Place(program.root(whole), offset))
                              for part, offset in zip(parts, offsets, strict=True))
         step.in_place = True
@@ -165,20 +169,17 @@ def in_place_candidates(node: MeasuredLayer, names: Collection[str],
     nodes: all layers.
     """
     problem = node.layer.problem
-    if is_conversion(problem):
-        return [candidate.in_no_time() if _is_unchanged(candidate.variant) else candidate
-                for candidate in map(Candidate.in_its_time, node.candidates)]
-    joins = isinstance(problem, ConcatProblem)
-    parts = node.layer.inputs if joins else node.layer.outputs
+    _, parts = _whole_and_parts(problem, node.layer.inputs, node.layer.outputs)
     users = [(other, value, value in other.layer.outputs) for value in parts for other in nodes
               if other is not node and value in (*other.layer.inputs, *other.layer.outputs)]
 
     def is_free(variant: Variant) -> bool:
-        if part_offsets(problem, variant, device.alignment) is not None:
-            return True
-        return first_channels(problem, variant) is not None and all(
-            _takes_part(other, value, variant.outputs[0].dtype, names, is_output=is_output)
-            for other, value, is_output in users)
+        if is_conversion(problem):
+            return _is_unchanged(variant)
+        return part_offsets(problem, variant, device.alignment) is not None or (
+            first_channels(problem, variant) is not None and all(
+                _takes_part(other, value, variant.outputs[0].dtype, names, is_output=is_output)
+                for other, value, is_output in users))
 
     return [candidate.in_no_time() if is_free(candidate.variant) else candidate
             for candidate in map(Candidate.in_its_time, node.candidates)]
@@ -205,18 +206,11 @@ def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
     of a copy's input at which its output begins. Return None where the problem neither joins nor
     selects channels in NHWC, where a part is not aligned (see aligned_channels()), or where the
     larger tensor has 2^31 elements or more."""
-    if isinstance(problem, ConcatProblem):
-        (whole,), parts = variant.outputs, variant.inputs
-        if problem.axis != 1:
-            return None
-        firsts = [sum(part.shape[1] for part in parts[:index]) for index in range(len(parts))]
-    elif isinstance(problem, CopyProblem):
-        (whole,), parts = variant.inputs, variant.outputs
-        if not _takes_channels(problem):
-            return None
-        firsts = [problem.starts[1]]
-    else:
+    slices = _slices(problem)
+    if not slices or not all(map(_takes_channels, slices)):
         return None
+    whole, parts = _whole_and_parts(problem, variant.inputs, variant.outputs)
+    firsts = [copy.starts[1] for copy in slices]
     fits = all(_is_plain(spec) and spec.dtype == whole.dtype for spec in (whole, *parts))
     if not fits or whole.size >= 2**31 or any(
             place % aligned_channels(part) for first, part in zip(firsts, parts, strict=True)
@@ -266,18 +260,6 @@ def may_be_part(algorithm: Algorithm, problem: Problem, variant: Variant, index:
 
 
 @dataclass(frozen=True)
-class _Use:
-    """A value as an input or an output of a step.
-
-    index: the number of the value among the step's inputs or outputs.
-    """
-
-    step: Step
-    index: int
-    is_output: bool
-
-
-@dataclass(frozen=True)
 class _Part:
     """The place of a value that is a part of the channels of a larger value.
 
@@ -302,12 +284,13 @@ class ChannelParts:
         self._program = program
         self._device = device
         self._parts: dict[str, _Part] = {}
-        self._uses: dict[str, list[_Use]] = {}
+        self._uses: defaultdict[str, list[tuple[Step, int, bool]]] = defaultdict(list)
+        """The steps that read or write each value, each with the number of the value among the
+        step's inputs or outputs, and whether it is an output."""
         for step in program.steps:
             for values, is_output in ((step.inputs, False), (step.outputs, True)):
                 for index, value in enumerate(values):
-                    self._uses.setdefault(program.root(value), []).append(
-                        _Use(step, index, is_output))
+                    self._uses[program.root(value)].append((step, index, is_output))
         self._apart = {program.root(value) for value in (
             *program.aliases, *program.inputs.values(), *program.outputs.values(),
             *program.places, *(place.whole for place in program.places.values()))}
@@ -322,16 +305,15 @@ class ChannelParts:
         firsts = first_channels(step.problem, step.variant)
         if firsts is None:
             return False
-        joins = isinstance(step.problem, ConcatProblem)
-        wholes, parts = (step.outputs, step.inputs) if joins else (step.inputs, step.outputs)
+        whole, parts = _whole_and_parts(step.problem, step.inputs, step.outputs)
         roots = [self._program.root(part) for part in parts]
         for value in self._within(roots):
             if value in self._apart or not all(
-                    use.step is step or self._takes(use) for use in self._uses[value]):
+                    user is step or self._takes(user, index, is_output)
+                    for user, index, is_output in self._uses[value]):
                 return False
-        (spec,) = step.variant.outputs if joins else step.variant.inputs
-        whole = self._program.root(wholes[0])
-        self._parts.update((root, _Part(whole, first, spec.shape[1]))
+        spec, _ = _whole_and_parts(step.problem, step.variant.inputs, step.variant.outputs)
+        self._parts.update((root, _Part(self._program.root(whole), first, spec.shape[1]))
                            for root, first in zip(roots, firsts, strict=True))
         return True
 
@@ -342,24 +324,28 @@ class ChannelParts:
             found |= more
         return found
 
-    def _takes(self, use: _Use) -> bool:
-        step = use.step
+    def _takes(self, step: Step, index: int, is_output: bool) -> bool:
+        """Whether a step can read or write a value as a part."""
         return step.in_place or (step.device is self._device and may_be_part(
-            step.algorithm, step.problem, step.variant, use.index, is_output=use.is_output))
+            step.algorithm, step.problem, step.variant, index, is_output=is_output))
 
     def finish(self) -> None:
         """Write the places of all parts, and the variants of steps that use parts, to the
         program."""
-        formats = {part: self._format(part) for part in self._parts}
+        program, formats = self._program, {part: self._format(part) for part in self._parts}
         for name, part in self._parts.items():
-            self._program.places[name] = Place(part.whole, 0)
-            self._program.specs[name] = replace(self._program.specs[name], format=formats[name])
-        for step in self._program.steps:
-            if not step.in_place:
-                inputs, outputs = (self._with_formats(specs, values, formats) for specs, values in (
-                    (step.variant.inputs, step.inputs), (step.variant.outputs, step.outputs)))
-                if (inputs, outputs) != (step.variant.inputs, step.variant.outputs):
-                    step.placed_variant = replace(step.variant, inputs=inputs, outputs=outputs)
+            program.places[name] = Place(part.whole, 0)
+            program.specs[name] = replace(program.specs[name], format=formats[name])
+
+        def placed(specs: Sequence[TensorSpec], values: Sequence[str]) -> tuple[TensorSpec, ...]:
+            return tuple(replace(spec, format=formats.get(program.root(value), spec.format))
+                         for spec, value in zip(specs, values, strict=True))
+
+        for step in program.steps:
+            variant = replace(step.variant, inputs=placed(step.variant.inputs, step.inputs),
+                              outputs=placed(step.variant.outputs, step.outputs))
+            if not step.in_place and variant != step.variant:
+                step.placed_variant = variant
 
     def _format(self, name: str) -> Format:
         """Return the format of a part within the tensor that owns the memory."""
@@ -370,10 +356,3 @@ class ChannelParts:
             before += part.first
         after = part.channels - before - spec.shape[1]
         return replace(spec.format, other_channels=(before, after))
-
-    def _with_formats(self, specs: tuple[TensorSpec, ...], values: list[str],
-                      formats: Mapping[str, Format]) -> tuple[TensorSpec, ...]:
-        return tuple(
-            replace(spec, format=formats[root])
-            if (root := self._program.root(value)) in formats else spec
-            for spec, value in zip(specs, values, strict=True))

@@ -20,6 +20,7 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.run.binding import as_called_for, batch_of, in_order
 from gossamer.plan.run.bound import BoundCall
+from gossamer.plan.run.device_workers import Closable
 from gossamer.tensor import AXES
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ Sizes = tuple[tuple[int, ...], ...]
 """The shape of each input without the batch, with the axes in the network's order."""
 
 
-class OpenPlan:
+class OpenPlan(Closable):
     """A network whose inputs leave sizes open, on one device.
 
     `gossamer.compile` makes an OpenPlan where a file leaves other dimensions than the batch open,
@@ -223,14 +224,6 @@ class OpenPlan:
             plans, self._plans = [*self._plans.values()], OrderedDict()
         for plan in plans:
             plan.close()
-
-    def __enter__(self) -> OpenPlan:
-        """Return the plan itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Free the memory, as close() does."""
-        self.close()
 
     def _last(self) -> Plan:
         with self._lock:

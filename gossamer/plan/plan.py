@@ -497,14 +497,6 @@ class Plan(CallablePlan):
         """
         self._calls.close()
 
-    def __enter__(self) -> Plan:
-        """Return the plan itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Free the memory on the device, as close() does."""
-        self.close()
-
     def __reduce__(self) -> NoReturn:
         """Refuse to pickle or copy the plan, with a TypeError."""
         raise TypeError("a plan holds memory of its device and cannot be pickled or copied; "

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find_several
-from gossamer.errors import DeviceError, DeviceLostError, InputError, OutOfMemoryError
+from gossamer.errors import InputError
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.plan.plan import Plan
-from gossamer.plan.run.device_workers import Member, Members
+from gossamer.plan.run.device_workers import Closable, Member, Members
 from gossamer.plan.run.stream import ResultStream
 
 if TYPE_CHECKING:
     from gossamer.plan.report.report import Report
 
 
-class PlanGroup:
+class PlanGroup(Closable):
     """One network on several devices of this host, in one process.
 
     A call, or a batch of a stream, goes to a worker that is free. A device that fails is left out
@@ -50,8 +48,6 @@ class PlanGroup:
             raise InputError("a group of no plans; give one for each device")
         self.members = Members([plan.calls("be shared by several devices") for plan in self.plans])
         self._plan_of: dict[Member, Plan] = dict(zip(self.members.all, self.plans, strict=True))
-        self._calls: Counter[Member] = Counter()
-        self._lock = threading.Lock()
 
     @classmethod
     def of(cls, devices: Sequence[Device], make: Callable[[Device], Plan]) -> PlanGroup:
@@ -169,32 +165,7 @@ class PlanGroup:
         DeviceError
             If every device fails; the error of the first device is raised.
         """
-        failed: dict[Member, DeviceError] = {}
-        while member := self._taken(failed):
-            try:
-                result = self._plan_of[member](*inputs, **named)
-            except DeviceError as error:
-                failed[member] = error
-                if isinstance(error, DeviceLostError):
-                    self.members.leave_out(member, error)
-                continue
-            finally:
-                with self._lock:
-                    self._calls[member] -= 1
-            for other, failure in failed.items():
-                if not isinstance(failure, OutOfMemoryError):
-                    self.members.leave_out(other, failure)
-            return result
-        raise next(iter(failed.values()))
-
-    def _taken(self, failed: dict[Member, DeviceError]) -> Member | None:
-        """Return the device that makes the next call, or None where all devices have failed."""
-        with self._lock:
-            left = [member for member in self.members.usable if member not in failed]
-            member = min(left, key=self._calls.__getitem__, default=None)
-            if member is not None:
-                self._calls[member] += 1
-            return member
+        return self.members.computed(lambda member: self._plan_of[member](*inputs, **named))
 
     async def run_async(self, *inputs: Any, **named: Any) -> Any:
         """Compute the network's outputs while the event loop goes on.
@@ -302,11 +273,3 @@ class PlanGroup:
         """
         for plan in self.plans:
             plan.close()
-
-    def __enter__(self) -> PlanGroup:
-        """Return the group itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Free the memory on the devices, as close() does."""
-        self.close()

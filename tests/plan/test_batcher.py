@@ -241,7 +241,7 @@ def test_a_closed_batcher_computes_what_waits(held: tuple[Batcher, HeldHost]) ->
 def test_a_dropped_batcher_ends_its_threads(fixed_times: None, tmp_path: Path) -> None:
     batcher = Batcher(compiled(small(), find("host"), tmp_path))
     batcher(images(1))
-    (worker,) = batcher._workers
+    (worker,) = batcher._work.workers
     del batcher
     gc.collect()
     worker.join(20)

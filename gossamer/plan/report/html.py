@@ -9,17 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.errors import one_line
-from gossamer.io.text import bytes_text, duration_text, human, range_text, share_text
+from gossamer.io.text import bytes_text, duration_text, human, share_text
 from gossamer.model.passes.dead_channels import less_work
 from gossamer.plan.candidate import counted
 from gossamer.plan.choose.outcomes import DENSE_ONLY
-from gossamer.plan.report.report import Report, row_time_text
-from gossamer.plan.report.zeros import break_even_line, break_even_text
+from gossamer.plan.report.cells import (
+    by_time,
+    candidate_table,
+    layer_table,
+    quartiles_text,
+    rejected,
+    with_precision,
+)
+from gossamer.plan.report.report import Report
+from gossamer.plan.report.zeros import break_even_line
 
-WHY_SLOWER = "why below 1"
-"""Heading of the column that says why a layer is slower than with the best dense algorithm."""
-BREAK_EVEN = "zeros win below"
-"""Heading of the column of densities below which skipping zeros is expected to be faster."""
+_NUMBERS = {"density", "time", "spread", "dense", "speedup", "break_even", "error", "build",
+            "memory", "cold"}
+"""Keys of columns of numbers."""
+_EQUAL = "equal within noise"
+"""The end of the outcome of a plan whose samples overlap with those of the plan taken."""
 
 
 def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
@@ -42,42 +51,6 @@ def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
                   f"{counted(facts['measured'], 'candidate')} measured, {facts['reused']} from "
                   "the cache"),
         *(_section(report) for report in reports), "</html>", ""])
-
-
-def by_time(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row's candidates, the fastest first and candidates without a time last."""
-    return sorted(row.get("candidates", []),
-                  key=lambda candidate: (candidate["median_us"] is None,
-                                         candidate["median_us"] or 0.0))
-
-
-def with_precision(row: Mapping[str, Any]) -> str:
-    """Return the algorithm's name, with its precision where the precision is not float32."""
-    return row["algorithm"] + ("" if row["precision"] == "fp32" else f" {row['precision']}")
-
-
-def time_text(value: float | None) -> str:
-    """Return a time in microseconds with its unit; "" for None."""
-    return "" if value is None else duration_text(value)
-
-
-def quartiles_text(times: Mapping[str, Any]) -> str:
-    """Return the quartiles of a row or a candidate as text; "" where they are not known."""
-    low, high = times.get("p25_us"), times.get("p75_us")
-    return "" if low is None or high is None else range_text(low, high)
-
-
-def error_text(value: float | None) -> str:
-    """Return a normalised error as text; "" for None."""
-    return "" if value is None else f"{value:.0e}"
-
-
-def build_text(built: Mapping[str, Any]) -> str:
-    """Return the time that preparing a row or a candidate took, with "(cached)" where a kernel was
-    in the disk cache."""
-    if built["build_s"] is None:
-        return ""
-    return duration_text(1e6 * built["build_s"]) + (" (cached)" if built["build_cached"] else "")
 
 
 def _section(report: Report) -> str:
@@ -109,14 +82,13 @@ def _headline(report: Report) -> list[str]:
 
 
 def _all_numbers(report: Report) -> str:
-    """Return the table with a row for each layer."""
-    slower = any(row.get("speedup_reason") for row in report.rows)
-    with_zeros = any(break_even_text(row) for row in report.rows)
-    headings = ["layer", "problem", "density", "algorithm", "config", "time", "quartiles",
-                "dense time", "speed-up", *([WHY_SLOWER] if slower else []),
-                *([BREAK_EVEN] if with_zeros else []), "error", "build", "MiB"]
-    return table(headings, [_numbers(row, _anchor(report, index), slower, with_zeros)
-                             for index, row in enumerate(report.rows)])
+    """Return the table with a row for each layer. The layer's name is a link to the reasons for its
+    algorithm."""
+    headings, rows = layer_table(report.rows)
+    del headings["share"]
+    links = [f'<a href="#{_anchor(report, index)}">{escape(row["layer"])}</a>'
+             for index, row in enumerate(rows)]
+    return table(headings, rows, links=links)
 
 
 def _anchor(report: Report, index: int) -> str:
@@ -145,7 +117,7 @@ def _plans(plans: Sequence[Mapping[str, Any]]) -> str:
 def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
     """Return a layer's bars, which can be opened to show why its algorithm was taken."""
     median, dense = row.get("median_us"), row.get("best_dense_us")
-    density = f", density {_density(row)}" if _density(row) else ""
+    density = "" if row["density"] is None else f", density {share_text(row['density'])}"
     bars = _bar(with_precision(row), median, longest, True, density)
     if dense is not None and dense != median:
         speedup = row.get("speedup")
@@ -160,70 +132,26 @@ def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
                       f'<div id="{anchor}">', _candidates(row), "</div></details>"])
 
 
-def _numbers(row: Mapping[str, Any], anchor: str, with_reason: bool,
-             with_zeros: bool) -> list[str]:
-    """Return the cells of a layer's row in the table of all numbers. The layer's name is a link to
-    the reasons for its algorithm."""
-    speedup = row.get("speedup")
-    return [
-        f'<td><a href="#{anchor}">{escape(row["layer"])}</a></td>', cell(row["problem"]),
-        _number(_density(row)), _whole(with_precision(row)),
-        cell(row["config"]), _number(row_time_text(row)), _number(quartiles_text(row)),
-        _number(row_time_text(row, "best_dense_us")),
-        _number("" if speedup is None else f"{speedup:.2f}"),
-        *([cell(row.get("speedup_reason") or "")] if with_reason else []),
-        *([_number(break_even_text(row))] if with_zeros else []),
-        _number(error_text(row.get("error"))), _number(build_text(row)),
-        _number(_mebibytes(row["device_bytes"]))]
-
-
-def _density(row: Mapping[str, Any]) -> str:
-    """Return the share of a layer's nonzero weights as text; "" where the layer has no weights."""
-    return "" if row["density"] is None else share_text(row["density"])
-
-
 def _candidates(row: Mapping[str, Any]) -> str:
     """Return the bars and the table of a layer's candidates, with the reason why each candidate
     was taken or was not taken."""
     candidates = by_time(row)
     longest = max((candidate["median_us"] or 0.0 for candidate in candidates), default=0.0)
-    bars, lines = [], []
+    bars = []
     for candidate in candidates:
-        taken = candidate["reason"] == "taken"
         name = f"{candidate['algorithm']} {candidate['config']}".strip()
-        bars.append(_bar(name, candidate["median_us"], longest, taken) or _value(name))
+        bars.append(_bar(name, candidate["median_us"], longest, candidate["reason"] == "taken")
+                    or _value(name))
         bars.append(f'<div class="why">{escape(candidate["reason"])}</div>')
-        lines.append([
-            _whole(candidate["algorithm"]), cell(candidate["config"]),
-            _number(time_text(candidate["median_us"])), _number(quartiles_text(candidate)),
-            _number(time_text(candidate["cold_us"])), _number(error_text(candidate["error"])),
-            cell(" ".join(candidate["layouts"])), cell(candidate["precision"]),
-            _number(build_text(candidate)), _number(_mebibytes(candidate["device_bytes"]))])
-    named = {candidate["algorithm"] for candidate in candidates}
     bars += [f'<div>{escape(name)}</div><div class="why">{escape(reason)}</div>'
-             for name, reason in row["rejected"].items() if name not in named]
-    return "\n".join([*bars, table(
-        ["algorithm", "config", "time", "quartiles", "cold time", "error", "layouts",
-         "precision", "build", "MiB"], lines,
-        next((index for index, candidate in enumerate(candidates)
-              if candidate["reason"] == "taken"), -1))])
-
-
-def _mebibytes(nbytes: int | None) -> str:
-    return "" if nbytes is None else f"{nbytes / 2**20:.2f}"
+             for name, reason in rejected(row).items()]
+    headings, rows = candidate_table(row)
+    return "\n".join([*bars, table({key: heading for key, heading in headings.items()
+                                    if key != "reason"}, rows)])
 
 
 def _longest(row: Mapping[str, Any]) -> float:
     return max(row.get("median_us") or 0.0, row.get("best_dense_us") or 0.0)
-
-
-def _whole(value: str) -> str:
-    """Return a cell whose words are not broken."""
-    return f'<td class="whole">{escape(value)}</td>'
-
-
-def _number(value: str) -> str:
-    return f'<td class="number">{escape(value)}</td>'
 
 
 def _value(name: str) -> str:
@@ -244,12 +172,11 @@ def _bar(name: str, value: float | None, longest: float, taken: bool, more: str 
 
 def fragment(report: Report) -> str:
     """Return a report as a part of another page, such as a notebook, which has its own style."""
-    head, *rows = report.table
     tiles = "; ".join(f"<b>{escape(tile.number)}</b> {escape(tile.meaning)}"
                       for tile in headline(report))
     return "\n".join([
         *([f"<p>{tiles}</p>"] if tiles else []),
-        table(head, [list(map(cell, row)) for row in rows]),
+        table(*report.table),
         *map(paragraph, report.lines)])
 
 
@@ -259,28 +186,30 @@ def escape(text: str) -> str:
     return html.escape(one_line(text))
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], taken: int = -1) -> str:
-    """Return a table.
+def table(headings: Mapping[str, str], rows: Sequence[Mapping[str, str]],
+          links: Sequence[str] = ()) -> str:
+    """Return a table, in which the row of a candidate that was taken is highlighted. On a narrow
+    screen, without room for the line of headings, each cell shows the name of its column.
 
-    rows: the cells of each row as HTML. On a narrow screen, without room for the line of headings,
-    each cell shows the name of its column.
-    taken: number of the row that is highlighted; -1 for none.
+    headings: the headings by the keys of the columns.
+    links: the first cell of each row as HTML, in place of its text.
     """
-    lines = ["<table>", "<thead><tr>" + "".join(f"<th>{heading}</th>" for heading in headings)
+    styles = {key: ' class="number"' if key in _NUMBERS else
+              ' class="whole"' if key == "algorithm" else "" for key in headings}
+    lines = ["<table>", "<thead><tr>" + "".join(map("<th>{}</th>".format, headings.values()))
              + "</tr></thead>", "<tbody>"]
-    for index, cells in enumerate(rows):
-        named = [cell.replace("<td", f'<td data-name="{heading}"', 1)
-                 for heading, cell in zip(headings, cells, strict=True)]
-        lines.append(f'<tr{" class=taken" if index == taken else ""}>{"".join(named)}</tr>')
+    for index, row in enumerate(rows):
+        cells = {key: escape(row[key]) for key in headings}
+        if links:
+            cells[next(iter(headings))] = links[index]
+        lines.append(f'<tr{" class=taken" if row.get("reason") == "taken" else ""}>' + "".join(
+            f'<td data-name="{headings[key]}"{styles[key]}>{text}</td>'
+            for key, text in cells.items()) + "</tr>")
     return "\n".join([*lines, "</tbody></table>"])
 
 
 def paragraph(text: str) -> str:
     return f"<p>{escape(text)}</p>"
-
-
-def cell(value: str) -> str:
-    return f"<td>{escape(value)}</td>"
 
 
 @dataclass(frozen=True)
@@ -293,29 +222,27 @@ class Tile:
 
 def headline(report: Report) -> list[Tile]:
     """Return the time of the whole network, how much less work it is without the channels that
-    have no effect, and the times of three other plans as multiples of
-    this time: the best dense plan, the best plan of one library, and the best plan of one algorithm
-    of gossamer's own. Plans without a time are left out; only for the dense plan a tile says that
-    it was not timed."""
-    tiles, time = [], report.end_to_end_us
-    if time:
+    have no effect, and how the time compares with the best dense plan's."""
+    tiles = []
+    if report.end_to_end_us:
         cached = ", from the cache" if report.end_to_end_cached else ""
-        rate = f": {report.batch / time * 1e6:,.0f} a second" if report.batch else ""
-        tiles = [Tile(duration_text(time), f"end to end{cached}{rate}")]
+        rate = (f": {report.batch / report.end_to_end_us * 1e6:,.0f} a second" if report.batch
+                else "")
+        tiles = [Tile(duration_text(report.end_to_end_us), f"end to end{cached}{rate}")]
     if (less := less_work(report.notes)) is not None:
         tiles.append(Tile(f"{less[1]} x", f"less work, as {less[0]} channels without effect are "
                           "left out"))
-    if not time:
-        return tiles
-    times = {plan["plan"]: plan["median_us"] for plan in report.plans if plan["median_us"]}
-    # plans are compared by times of one kind, those of the comparison
-    time = next((plan["median_us"] for plan in report.plans
-                 if plan["is_taken"] and plan["median_us"]), time)
-    if DENSE_ONLY in times:
-        tiles.append(Tile(f"{times[DENSE_ONLY] / time:.2f} x", "as fast as the best dense plan ("
-                          f"{duration_text(times[DENSE_ONLY])})"))
-    tiles += [Tile("not timed", f"the best dense plan ({plan['outcome']})") for plan in report.plans
-              if plan["plan"] == DENSE_ONLY and not plan["median_us"]]
+    for plan in report.plans if report.end_to_end_us else ():
+        us, outcome = plan["median_us"], plan["outcome"]
+        if plan["plan"] != DENSE_ONLY:
+            continue
+        if not us or not report.compared_us:
+            tiles.append(Tile("not timed", f"the best dense plan ({outcome})"))
+        elif outcome.endswith(_EQUAL):
+            tiles.append(Tile(_EQUAL, f"as the best dense plan ({duration_text(us)})"))
+        else:
+            tiles.append(Tile(f"{us / report.compared_us:.2f} x",
+                              f"as fast as the best dense plan ({duration_text(us)})"))
     return tiles
 
 

@@ -17,6 +17,7 @@ from gossamer.plan.candidate import BuildCost, Candidate, counted, why_not
 from gossamer.plan.choose.outcomes import DENSE_ONLY, Accuracy, EndToEnd, Planned
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report.bits import LayerForm, MemoryUse, form_of, forms_line, memory_use
+from gossamer.plan.report.cells import Table, layer_table
 from gossamer.plan.report.part_notes import run_notes
 from gossamer.plan.report.zeros import (
     FEW_ZEROS,
@@ -158,17 +159,25 @@ class Report:
             return ""
         text = (f"zeros are skipped in {len(sparse)} of {counted(len(weighted), 'layer')} "
                 "with weights")
-        if not sparse or any(row.get(key) is None for row in sparse
-                             for key in ("median_us", "best_dense_us")):
+        if not sparse or not all(row.get("speedup") for row in sparse):
             return text
-        taken, dense = (sum(row[key] for row in sparse) for key in ("median_us", "best_dense_us"))
+        # a profile has times of another kind than those of the dense algorithms
+        dense = sum(row["best_dense_us"] for row in sparse)
+        taken = sum(row["best_dense_us"] / row["speedup"] for row in sparse)
         text += (f": alone these take {duration_text(taken)}, with the best dense algorithms "
                  f"{duration_text(dense)}")
         medians = [row["median_us"] for row in self.plans if row["plan"] == DENSE_ONLY]
-        if self.end_to_end_us is not None and medians and medians[0] is not None:
-            text += (f"; the network takes {duration_text(self.end_to_end_us)}, with {DENSE_ONLY} "
+        if self.compared_us is not None and medians and medians[0] is not None:
+            text += (f"; the network takes {duration_text(self.compared_us)}, with {DENSE_ONLY} "
                      f"{duration_text(medians[0])}")
         return text
+
+    @property
+    def compared_us(self) -> float | None:
+        """Microseconds of one execution, as it was timed beside other plans where there are
+        any."""
+        return next((row["median_us"] for row in self.plans
+                     if row["is_taken"] and row["median_us"]), self.end_to_end_us)
 
     @property
     def zeros_lines(self) -> list[str]:
@@ -224,17 +233,12 @@ class Report:
         return fragment(self)
 
     @property
-    def table(self) -> list[list[str]]:
-        """The cells of the table of layers, of which the first row has the headings."""
+    def table(self) -> Table:
+        """The table of layers, with times where all steps and the whole execution have times."""
+        headings, rows = layer_table(self.rows)
         timed = self.end_to_end_us is not None and all("share" in row for row in self.rows)
-        header = ["layer", "problem", "algorithm", "config"] + (["time", "%"] if timed else [])
-        lines = [header]
-        for row in self.rows:
-            cells = [row["layer"], row["problem"], row["algorithm"], row["config"]]
-            if timed:
-                cells += [row_time_text(row), f"{100 * row['share']:.1f}"]
-            lines.append(cells)
-        return lines
+        keys = ["layer", "problem", "algorithm", "config"] + (["time", "share"] if timed else [])
+        return {key: headings[key] for key in keys}, rows
 
     @property
     def lines(self) -> list[str]:
@@ -254,28 +258,12 @@ class Report:
         return [*text, *self.notes]
 
     def __str__(self) -> str:
-        table = self.table
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-                for line in table]
+        headings, rows = self.table
+        widths = {key: max(len(row[key]) for row in (headings, *rows)) for key in headings}
+        text = ["  ".join(row[key].ljust(width) for key, width in widths.items())
+                for row in (headings, *rows)]
         # names may come from strangers, and must not control the terminal
         return "\n".join(map(one_line, [*text, *self.lines]))
-
-
-def row_time_text(row: Mapping[str, Any], key: str = "median_us") -> str:
-    """Return a time of a row with its unit; "" where it is not known."""
-    value = row.get(key)
-    if value is None:
-        return ""
-    return duration_text(value) if row["config"] == "in place" else layer_time_text(value)
-
-
-def layer_time_text(us: float) -> str:
-    """Return the time of a layer with its unit.
-
-    The profile of ONNX Runtime has whole microseconds, so that no time of a layer is exactly 0.
-    """
-    return "< 1 us" if us < 0.05 else duration_text(us)
 
 
 def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | None,
@@ -350,10 +338,10 @@ def _rows(program: Program, why: str, builds: Sequence[BuildCost | None] | None,
     for step, built in zip(program.steps, builds or [None] * len(program.steps), strict=True):
         for shown in step.shown:
             library_us = sum(library.get(name, math.inf) for name in shown.layer.computes)
+            if shown.part:
+                # the candidates that compute the layer alone
+                shown = replace(shown, candidates=known.get(shown.layer.name, ()))
             rows.append(_row(shown, why, built, library_us))
-            if shown.part and (alone := known.get(shown.layer.name)):
-                rows[-1] |= {**_alone(alone, shown.part, rows[-1]["rejected"], library_us),
-                             **zero_columns(replace(shown, candidates=alone), library_us)}
             if built is not None:
                 # a part is built once, for all of its layers
                 built = replace(built, seconds=0.0, nbytes=built.nbytes and 0)
@@ -386,64 +374,58 @@ def _row(step: Step, why: str, built: BuildCost | None, library_us: float) -> di
 def _built(step: Step, now: BuildCost | None) -> dict[str, Any]:
     """Return the columns about preparing a step. A step that was measured has the seconds from its
     measurement, since its kernels come from the cache now."""
-    measured = step.candidate_of(step.candidates).measured if step.candidates else None
-    if measured is not None and measured.build_s is not None:
-        return {"build_when": "measured", **{name: getattr(measured, name) for name in _BUILDING}}
+    taken = _taken(step)
+    if taken is not None and taken.measured.build_s is not None:
+        return {"build_when": "measured",
+                **{name: getattr(taken.measured, name) for name in _BUILDING}}
     if now is not None:
         return {"build_s": now.seconds, "build_when": "now", "build_cached": now.from_cache,
                 "device_bytes": now.nbytes}
     return dict.fromkeys(("build_when", *_BUILDING))
 
 
+def _taken(step: Step) -> Candidate | None:
+    """Return the candidate that computes a step; None for a layer that a part computes, and where
+    nothing was measured."""
+    return None if step.part or not step.candidates else step.candidate_of(step.candidates)
+
+
 def _measured(step: Step, why: str, library_us: float) -> dict[str, Any]:
     """Return the columns of a step whose candidates were measured, with the times of the tuner.
+    A layer that a part computes has the candidates that compute it alone.
 
     library_us: the time that a library takes for the step's layers within a part.
     """
-    taken = step.candidate_of(step.candidates)
+    taken = _taken(step)
+
+    def why_other(candidate: Candidate) -> str:
+        if taken is not None:
+            return why_not(candidate, taken, why)
+        return (candidate.measured.failure
+                or f"{duration_text(candidate.cost)} alone; computed with others: {step.part}")
+
     best_dense = min((candidate for candidate in step.candidates if candidate.algorithm.dense),
                      key=lambda candidate: candidate.cost, default=None)
     alone = math.inf if best_dense is None else best_dense.cost
     dense = min(alone, library_us)
+    columns = {
+        "best_dense_us": dense if math.isfinite(dense) else None,
+        "candidates": [
+            _candidate(candidate, "taken" if candidate is taken else why_other(candidate))
+            for candidate in step.candidates]}
+    if taken is None:
+        # the fastest candidate of an algorithm comes last, so that its reason replaces the others
+        slowest_first = sorted(step.candidates, key=lambda candidate: -candidate.cost)
+        return {**columns, "rejected": {**step.rejected, **{
+            candidate.algorithm.name: why_other(candidate) for candidate in slowest_first}}}
     comparable = math.isfinite(dense) and taken.cost > 0
     reason = ""
     if comparable and dense < taken.cost:
-        reason = (why_not(best_dense, taken, why) if best_dense and alone == dense else
+        reason = (why_other(best_dense) if best_dense and alone == dense else
                   f"{duration_text(dense)} within a library's run of several layers against "
                   f"{duration_text(taken.cost)} alone")
-    return {
-        **{name: getattr(taken.measured, name) for name in _TIMES},
-        "best_dense_us": dense if math.isfinite(dense) else None,
-        "speedup": dense / taken.cost if comparable else None,
-        "speedup_reason": reason,
-        "candidates": [
-            _candidate(candidate, "taken" if candidate is taken else why_not(candidate, taken, why))
-            for candidate in step.candidates],
-    }
-
-
-def _alone(candidates: Sequence[Candidate], part: str, rejected: Mapping[str, str],
-           library_us: float) -> dict[str, Any]:
-    """Return, for the row of a layer that a part computes, the columns about the candidates that
-    compute the layer alone.
-
-    rejected: why other algorithms were not taken.
-    library_us: the layer's time within the part.
-    """
-    reasons = [candidate.measured.failure
-               or f"{duration_text(candidate.cost)} alone; computed with others: {part}"
-               for candidate in candidates]
-    dense = min([library_us, *(candidate.cost for candidate in candidates
-                               if candidate.algorithm.dense)])
-    # the fastest candidate of an algorithm comes last, so that its reason replaces the others
-    slowest_first = sorted(zip(candidates, reasons, strict=True), key=lambda pair: -pair[0].cost)
-    return {
-        "best_dense_us": dense if math.isfinite(dense) else None,
-        "candidates": [_candidate(candidate, reason)
-                       for candidate, reason in zip(candidates, reasons, strict=True)],
-        "rejected": {**rejected, **{candidate.algorithm.name: reason
-                                    for candidate, reason in slowest_first}},
-    }
+    return {**columns, **{name: getattr(taken.measured, name) for name in _TIMES},
+            "speedup": dense / taken.cost if comparable else None, "speedup_reason": reason}
 
 
 def _candidate(candidate: Candidate, reason: str) -> dict[str, Any]:

@@ -84,13 +84,6 @@ def break_even_line(rows: Sequence[Row]) -> str:
             "with their number alone; the true density is lower where it lost, higher where it won")
 
 
-def break_even_text(row: Row) -> str:
-    """Return the density of a row below which skipping zeros would be faster, as text; "" where
-    the density is not known."""
-    value = row.get("break_even")
-    return "" if value is None else share_text(value)
-
-
 _SLOWER = "the best algorithm that skips them"
 _FASTER = "what skips them is faster alone, but the plan is faster without"
 

@@ -134,7 +134,7 @@ class Calls:
 
     def first_context(self, batch: int) -> Context:
         """Return the first context of a batch size, which is the last one from now on."""
-        context = self.contexts.first(batch)
+        context = self.contexts.of(batch).first()
         self.last_batch = batch
         return context
 
@@ -180,8 +180,12 @@ class Calls:
     def _computed(self, batch: int, arrays: Sequence[np.ndarray], *,
                   shows: bool = False) -> Sequence[np.ndarray]:
         """Return the outputs for NumPy arrays that were checked."""
-        with self.contexts.taken(batch) as context:
+        pool = self.contexts.of(batch)
+        context = pool.take()
+        try:
             outputs = context.compute(arrays, shows=shows)
+        finally:
+            pool.give_back(context)
         self.last_batch = batch
         return outputs
 
@@ -207,7 +211,7 @@ class Calls:
             results = new_outputs(device, graph, [
                 default_spec(array.shape, str(array.dtype)) for array in empty], stream)
         else:
-            context = self.contexts.on_stream(batch, stream)
+            context = self.contexts.of(batch).on_stream(stream)
             results = new_outputs(device, graph, context.output_specs, stream)
             captured = context.run_on_device(buffers_of(arrays), buffers_of(results), stream)
             self.last_batch = batch

@@ -18,9 +18,11 @@ from gossamer.model.graph import Graph
 from gossamer.ops.part.host import Ready
 from gossamer.plan.fusion import source_of
 from gossamer.plan.program import Program
+from gossamer.plan.run.binding import in_order
 from gossamer.plan.run.host_transfers import (
+    Finish,
     HostTransfers,
-    TransferGraph,
+    Transfer,
     copies_in_chunks,
     page_locked_array,
 )
@@ -77,7 +79,7 @@ class Context:
                                     self.inputs, self.outputs)
         self._whole = whole_part(self)
         self._graph: Callable[..., None] | None = None
-        self._transfer_graph: TransferGraph | None = None
+        self._transfer_graph: Transfer | None = None
         self._executions = 0
         self.last_stream = stream
         self.foreign_copies = 0
@@ -96,17 +98,23 @@ class Context:
         dtype that this context's program accepts.
         """
         self.device.check_usable()
-        outputs = self.compute(self._checked(inputs), shows=debug.level() >= 2)
+        arrays = in_order(self.graph, (), inputs)
+        for info, array, spec in zip(self.graph.inputs, arrays, self.input_specs, strict=True):
+            if tuple(array.shape) != spec.stored_shape or array.dtype != spec.stored_dtype:
+                raise InputError(f"input {info.name!r} is {shape_text(array.shape)} {array.dtype}, "
+                                 f"a context of batch {self.program.batch} takes "
+                                 f"{shape_text(spec.stored_shape)} {spec.stored_dtype}")
+        outputs = self.compute(arrays, shows=debug.level() >= 2)
         return {info.name: output for info, output in zip(self.graph.outputs, outputs, strict=True)}
 
     def compute(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray] | None = None, *,
-                graph: TransferGraph | None = None, shows: bool = False) -> Sequence[np.ndarray]:
+                graph: Transfer | None = None, shows: bool = False) -> Sequence[np.ndarray]:
         """Return the outputs, in order, for NumPy arrays.
 
         arrays: the inputs in order, which were checked before: they have the inputs' shapes, and
         dtypes that convert to the inputs' dtypes.
         results: contiguous arrays that receive the outputs; by default new arrays.
-        graph: a graph for these arrays and results.
+        graph: queues an execution on these arrays and results.
         shows: whether the steps run one by one, and each prints a line.
         """
         if self._whole is not None and not shows:
@@ -120,7 +128,7 @@ class Context:
             return self._begun(arrays, results, graph=graph, shows=shows)()
 
     def begin(self, arrays: Sequence[np.ndarray],
-              computing: Any = None) -> Callable[[], Sequence[np.ndarray]]:
+              computing: Any = None) -> Finish:
         """Queue an execution, and return a function that waits for the execution and returns the
         outputs as compute() does. The function has to be called before the next execution begins.
 
@@ -145,8 +153,8 @@ class Context:
         return collect
 
     def _begun(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray] | None = None, *,
-               graph: TransferGraph | None = None, shows: bool = False,
-               computing: Any = None) -> Callable[[], Sequence[np.ndarray]]:
+               graph: Transfer | None = None, shows: bool = False,
+               computing: Any = None) -> Finish:
         """Queue an execution; the caller holds the lock. For new results a graph of the copies and
         steps is captured when kernels are loaded, and replayed from then on."""
         self._follow(self.stream)
@@ -162,8 +170,7 @@ class Context:
             if graph is None:
                 return self._transfers.begin(given, targets, partial(
                     self._run, shows=shows, computing=computing))
-        graph.queue(arrays)
-        return partial(graph.results, results)
+        return graph(arrays, results)
 
     def bound_on_host(self, arrays: Sequence[np.ndarray],
                       results: Sequence[np.ndarray]) -> Callable[[], Any]:
@@ -252,22 +259,6 @@ class Context:
             return outputs
 
         return replay
-
-    def _checked(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the inputs in order. Raises InputError for a missing or wrong one."""
-        arrays = []
-        names = [info.name for info in self.graph.inputs]
-        for name, spec in zip(names, self.input_specs, strict=True):
-            if name not in inputs:
-                raise InputError(f"input {name!r} is missing; this network takes "
-                                 f"{', '.join(map(repr, names))}")
-            array = inputs[name]
-            if tuple(array.shape) != spec.stored_shape or array.dtype != spec.stored_dtype:
-                raise InputError(f"input {name!r} is {shape_text(array.shape)} {array.dtype}, a "
-                                 f"context of batch {self.program.batch} takes "
-                                 f"{shape_text(spec.stored_shape)} {spec.stored_dtype}")
-            arrays.append(array)
-        return arrays
 
     def _contiguous(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the inputs as contiguous arrays of the program's dtypes."""

@@ -6,14 +6,18 @@ is copied while others are computed. A batch that fails on one device is compute
 
 from __future__ import annotations
 
+import abc
+import atexit
 import contextlib
 import threading
 import warnings
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -53,7 +57,7 @@ class Lanes:
         self.calls = calls
         self.computing = calls.device.create_stream() if calls.device.locks_pages else None
         self._most_idle = most_idle
-        self._idle: OrderedDict[Context, None] = OrderedDict()
+        self._idle: list[Context] = []
 
     def take(self, batch: int) -> Context:
         """Return a lane for a batch size. The caller gives the lane back unless the lane's batch
@@ -61,7 +65,7 @@ class Lanes:
         lane = next((lane for lane in reversed(self._idle) if lane.program.batch == batch), None)
         if lane is None:
             return self._new(batch)
-        del self._idle[lane]
+        self._idle.remove(lane)
         return lane
 
     def prepare(self, batch: int, count: int) -> None:
@@ -76,9 +80,8 @@ class Lanes:
 
     def give_back(self, lane: Context) -> None:
         """Keep a lane for another batch."""
-        self._idle[lane] = None
-        while len(self._idle) > self._most_idle:
-            self._idle.popitem(last=False)
+        self._idle.append(lane)
+        del self._idle[:-self._most_idle]
 
     def begun(self, lane: Context, arrays: Sequence[np.ndarray]
               ) -> Callable[[], Sequence[np.ndarray]]:
@@ -103,9 +106,12 @@ class Lanes:
         self._idle.clear()
         return self.calls.make_context(batch, stream)
 
-    def clear(self) -> None:
-        """Free the lanes that are not in use."""
-        self._idle.clear()
+
+def host_arrays(graph: Graph, inputs: Sequence[Any]) -> tuple[list[Any], int]:
+    """Return the inputs as arrays in host memory, and their batch size. Raises InputError for
+    arrays that do not fit the graph or are not in host memory."""
+    arrays = list(map(on_host, inputs))
+    return arrays, batch_of(graph, arrays, inputs)
 
 
 def checked(plans: Sequence[Calls], item: Any) -> Begin:
@@ -116,18 +122,7 @@ def checked(plans: Sequence[Calls], item: Any) -> Begin:
     inputs = calls.in_order(tuple(item) if isinstance(item, (tuple, list)) else (item,), {})
     if len(plans) == 1 and are_on(calls.device, inputs):
         return _on_device(calls, inputs)
-    return _on_host(calls.graph, inputs)
-
-
-def host_arrays(graph: Graph, inputs: Sequence[Any]) -> tuple[list[Any], int]:
-    """Return the inputs as arrays in host memory, and their batch size. Raises InputError for
-    arrays that do not fit the graph or are not in host memory."""
-    arrays = list(map(on_host, inputs))
-    return arrays, batch_of(graph, arrays, inputs)
-
-
-def _on_host(graph: Graph, inputs: tuple[Any, ...]) -> Begin:
-    arrays, batch = host_arrays(graph, inputs)
+    arrays, batch = host_arrays(calls.graph, inputs)
 
     def begin(lanes: Lanes) -> Collect:
         if any(array.size == 0 for array in arrays):
@@ -160,15 +155,21 @@ class Member:
 
     calls: the calls of the device's plan.
     problem: why the device is left out; empty while it takes part.
+    in_progress: how many computations of Members.computed() the device has.
     """
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
         self.problem = ""
+        self.in_progress = 0
 
 
 class Members:
-    """The devices that share work, and the devices that are left out because they failed."""
+    """The devices that share work, and the devices that are left out because they failed.
+
+    A device is left out in two cases: it is lost, or another device succeeded where it had failed.
+    A device with too little memory is not left out.
+    """
 
     def __init__(self, plans: Sequence[Calls]) -> None:
         self.all = list(map(Member, plans))
@@ -178,6 +179,38 @@ class Members:
     def usable(self) -> list[Member]:
         """The devices that take part."""
         return [member for member in self.all if not member.problem]
+
+    def computed(self, compute: Callable[[Member], Any],
+                 earlier: Mapping[Member, DeviceError] | None = None) -> Any:
+        """Return the result of the first device that succeeds, beginning with the device that has
+        the least in progress. Raises the error of the first device where all of them fail.
+
+        compute: computes the result on a device.
+        earlier: the errors of devices that have failed before.
+        """
+        failed = dict(earlier or {})
+        while True:
+            for other, failure in failed.items():
+                if isinstance(failure, DeviceLostError):
+                    self.leave_out(other, failure)
+            with self._lock:
+                member = min((member for member in self.usable if member not in failed),
+                             key=lambda member: member.in_progress, default=None)
+                if member is None:
+                    raise next(iter(failed.values()))
+                member.in_progress += 1
+            try:
+                result = compute(member)
+            except DeviceError as error:
+                failed[member] = error
+                continue
+            finally:
+                with self._lock:
+                    member.in_progress -= 1
+            for other, failure in failed.items():
+                if not isinstance(failure, OutOfMemoryError):
+                    self.leave_out(other, failure)
+            return result
 
     def leave_out(self, member: Member, error: Exception) -> None:
         """Give a device no further work, and warns the user. The last device is kept, because its
@@ -190,112 +223,65 @@ class Members:
                       f"devices: {error}", GossamerWarning, stacklevel=2)
 
 
+@dataclass(frozen=True, eq=False)
 class BatchTask:
     """A batch that one of the devices computes.
 
     begin: queues the batch on a lane.
     result: receives the batch's result, or an error.
     name: adds the caller's name of the batch to an error.
-    errors: the errors with which the batch failed, by device.
     """
 
-    def __init__(self, begin: Begin, result: Future[Any],
-                 name: Callable[[Exception], Exception] = lambda error: error) -> None:
-        self.begin = begin
-        self.result = result
-        self.name = name
-        self.errors: dict[Member, Exception] = {}
+    begin: Begin
+    result: Future[Any]
+    name: Callable[[Exception], Exception] = lambda error: error
 
 
 class SharedWork:
-    """The tasks of several devices.
-
-    A task that fails with a DeviceError is tried on each of the other devices, until one succeeds.
-    A device is left out in two cases: it is lost, or another device succeeded with a task at which
-    the first device had failed. A device with too little memory for a task is not left out.
+    """The tasks of several devices, and a thread for each device.
 
     members: the devices.
     next_task: returns the next task for a device, or None where no task waits. The lock `changed`
     is held during the call.
+    depth, sizes: as in DeviceWorker.
     changed: a condition, which is notified when next_task may return a task.
-    is_over: whether no further task will come.
+    workers: the threads.
     """
 
-    def __init__(self, members: Members, next_task: Callable[[Member], BatchTask | None]) -> None:
+    def __init__(self, members: Members, next_task: Callable[[Member], BatchTask | None],
+                 depth: int, sizes: int = 2) -> None:
         self.members = members
         self.changed = threading.Condition()
-        self.is_over = False
         self._next_task = next_task
-        self._again: deque[BatchTask] = deque()
-        self._in_work = 0
-        self._is_ended = False
+        self._is_over = self._is_dropping = False
+        self.workers = [DeviceWorker(self, member, depth, sizes) for member in members.usable]
 
     def take(self, member: Member, *, wait: bool) -> BatchTask | None:
         """Return the next task for a device; None if no task waits. With `wait` the call waits for
         a task, and returns None when no further task will come."""
         with self.changed:
-            while not self._is_ended and not member.problem:
-                task = next((task for task in self._again if member not in task.errors), None)
-                if task is not None:
-                    self._again.remove(task)
-                else:
-                    task = self._next_task(member)
-                if task is not None:
-                    self._in_work += 1
+            while not member.problem:
+                task = None if self._is_dropping else self._next_task(member)
+                if task is not None or not wait or self._is_over:
                     return task
-                if not wait or (self.is_over and not self._in_work and not self._again):
-                    break
                 self.changed.wait()
-        if member.problem:
-            self._fail_hopeless()
-        return None
-
-    def done(self, task: BatchTask, result: Any) -> None:
-        """Set the result of a task, and leaves out the devices that failed at the task."""
-        for member, error in task.errors.items():
-            if not isinstance(error, OutOfMemoryError):
-                self.members.leave_out(member, error)
-        self._settle()
-        task.result.set_result(result)
-
-    def failed(self, task: BatchTask, member: Member, error: Exception) -> None:
-        """Give the task to another device, or set the task's error where no other device can do
-        the task."""
-        if isinstance(error, DeviceLostError):
-            self.members.leave_out(member, error)
-        if isinstance(error, DeviceError):
-            task.errors[member] = error
-            with self.changed:
-                self._again.append(task)
-        self._settle()
-        if not isinstance(error, DeviceError):
-            task.result.set_exception(task.name(error))
-
-    def _settle(self) -> None:
-        """End the work on a task."""
-        with self.changed:
-            self._in_work -= 1
-            if not self._again and not self.is_over:
-                # no thread waits for the end of this task
-                return
-        self._fail_hopeless()
-
-    def _fail_hopeless(self) -> None:
-        """Set the error of each task that has failed on every device that still takes part."""
-        with self.changed:
-            usable = self.members.usable
-            hopeless = [task for task in self._again if all(map(task.errors.__contains__, usable))]
-            for task in hopeless:
-                self._again.remove(task)
+            # another thread has to take the task for which this thread was woken
             self.changed.notify_all()
-        for task in hopeless:
-            task.result.set_exception(task.name(next(iter(task.errors.values()))))
+            return None
 
-    def end(self) -> None:
-        """Make take() return None from now on."""
+    def end(self, *, dropping: bool = False) -> None:
+        """Say that no further task will come. dropping: whether the tasks that wait are dropped."""
         with self.changed:
-            self._is_ended = True
+            self._is_over = True
+            self._is_dropping = self._is_dropping or dropping
             self.changed.notify_all()
+
+    def close(self, *, dropping: bool = False) -> None:
+        """End the work, and wait for the threads."""
+        self.end(dropping=dropping)
+        for worker in self.workers:
+            if worker.ident and worker is not threading.current_thread():
+                worker.join()
 
 
 class DeviceWorker(threading.Thread):
@@ -308,19 +294,21 @@ class DeviceWorker(threading.Thread):
     sizes: the number of batch sizes for which the thread keeps lanes.
     """
 
-    def __init__(self, work: SharedWork, member: Member, depth: int, sizes: int = 2) -> None:
+    def __init__(self, work: SharedWork, member: Member, depth: int, sizes: int) -> None:
         super().__init__(name="gossamer computes", daemon=True)
         self._work = work
         self._member = member
         self._at_once = 1 if member.calls.device.on_processors else depth
-        self._lanes = Lanes(member.calls, sizes * self._at_once)
+        self._most_idle = sizes * self._at_once
+        self._lanes = {member: Lanes(member.calls, self._most_idle)}
+        """The lanes of the thread's device, and of devices that repeat batches which failed."""
 
     def prepare(self, batches: Iterable[int]) -> None:
         """Make the lanes for batch sizes before the thread starts, as many as memory holds;
         further lanes are made when they are needed."""
         with contextlib.suppress(OutOfMemoryError):
             for batch in batches:
-                self._lanes.prepare(batch, self._at_once)
+                self._lanes[self._member].prepare(batch, self._at_once)
 
     def run(self) -> None:
         """Compute tasks until no further task will come."""
@@ -331,9 +319,9 @@ class DeviceWorker(threading.Thread):
             task = self._work.take(self._member, wait=not queued)
             if task is not None:
                 try:
-                    queued.append((task, task.begin(self._lanes)))
+                    queued.append((task, task.begin(self._lanes[self._member])))
                 except Exception as error:
-                    self._work.failed(task, self._member, error)
+                    self._repeat(task, error)
             elif queued:
                 self._collect(*queued.popleft())
             else:
@@ -347,6 +335,50 @@ class DeviceWorker(threading.Thread):
         try:
             result = collect()
         except Exception as error:
-            self._work.failed(task, self._member, error)
+            self._repeat(task, error)
         else:
-            self._work.done(task, result)
+            task.result.set_result(result)
+
+    def _repeat(self, task: BatchTask, error: Exception) -> None:
+        """Compute a batch on the other devices, after this thread's device has failed, and set its
+        result; set the error where the batch is wrong or all devices fail."""
+        def compute(member: Member) -> Any:
+            if member not in self._lanes:
+                self._lanes[member] = Lanes(member.calls, self._most_idle)
+            return task.begin(self._lanes[member])()
+
+        try:
+            if not isinstance(error, DeviceError):
+                raise error
+            result = self._work.members.computed(compute, {self._member: error})
+        except Exception as last:
+            task.result.set_exception(task.name(last))
+        else:
+            task.result.set_result(result)
+
+
+class Closable(abc.ABC):
+    """What a `with` block closes at its end."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Free memory and end threads."""
+
+    def __enter__(self) -> Self:
+        """Return the object itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it, as close() does."""
+        self.close()
+
+
+CLOSED_AT_EXIT: weakref.WeakSet[Any] = weakref.WeakSet()
+"""What is closed before the libraries of devices are unloaded. A thread that is in one of them then
+would abort the process."""
+
+
+@atexit.register
+def _close_all() -> None:
+    for each in list(CLOSED_AT_EXIT):
+        each.close()

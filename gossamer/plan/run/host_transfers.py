@@ -13,7 +13,6 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
@@ -39,37 +38,12 @@ machine has little page-locked memory; the driver alone copies larger arrays. Th
 of thumb."""
 
 
-@dataclass(frozen=True)
-class TransferGraph:
-    """A captured graph that copies inputs from page-locked memory to the device, executes a
-    program, and copies the outputs to page-locked memory.
-
-    inputs, outputs: the page-locked arrays, in order.
-    replay: queues the graph on the context's stream.
-    wait: waits until the stream's work has ended.
-    """
-
-    inputs: Sequence[np.ndarray]
-    outputs: Sequence[np.ndarray]
-    replay: Callable[[], None]
-    wait: Callable[[], None]
-
-    def queue(self, arrays: Sequence[np.ndarray]) -> None:
-        """Queue an execution on arrays of the graph's shapes, whose dtypes convert to its own."""
-        for memory, array in zip(self.inputs, arrays, strict=True):
-            if memory is not array:
-                memory[...] = array
-        self.replay()
-
-    def results(self, results: Sequence[np.ndarray] | None = None) -> Sequence[np.ndarray]:
-        """Wait for the queued execution, and return the outputs in new arrays or in `results`."""
-        self.wait()
-        if results is None:
-            return [output.copy() for output in self.outputs]
-        for result, output in zip(results, self.outputs, strict=True):
-            if result is not output:
-                result[...] = output
-        return results
+Finish = Callable[[], Sequence[np.ndarray]]
+"""Function that waits for a queued execution, and returns its outputs."""
+Transfer = Callable[[Sequence[np.ndarray], Sequence[np.ndarray] | None], Finish]
+"""Function that queues an execution by a captured graph. It takes inputs of the graph's shapes,
+whose dtypes convert to the graph's dtypes, and the arrays that receive the outputs; None for new
+arrays."""
 
 
 class HostTransfers:
@@ -90,7 +64,7 @@ class HostTransfers:
         output after all inputs."""
 
     def begin(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray],
-              execute: Callable[[Any], None]) -> Callable[[], Sequence[np.ndarray]]:
+              execute: Callable[[Any], None]) -> Finish:
         """Queue the execution of a program on contiguous inputs, and return a function that waits
         for the execution, fills contiguous results and returns them. The function has to be called
         before the next execution is queued, and inputs in page-locked memory must not change until
@@ -121,9 +95,10 @@ class HostTransfers:
         return finish
 
     def captured(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray],
-                 steps: Callable[[Any], None], *, in_place: bool) -> TransferGraph | None:
-        """Return a graph of the copies and of the program's steps; None where not all arrays are
-        copied whole from and to page-locked memory.
+                 steps: Callable[[Any], None], *, in_place: bool) -> Transfer | None:
+        """Capture a graph of the copies and of the program's steps, and return the function that
+        queues an execution by this graph; None where not all arrays are copied whole from and to
+        page-locked memory.
 
         steps: queues the program's steps on a stream.
         in_place: whether page-locked arrays are read and written where they lie, as their caller
@@ -147,9 +122,25 @@ class HostTransfers:
             for buffer, memory in zip(self._outputs, outputs, strict=True):
                 self._device.queue_read(buffer, memory, stream)
 
-        return TransferGraph(
-            inputs, outputs, self._device.replayed(self._device.capture(work), self._stream),
-            partial(self._device.synchronize, self._stream))
+        replay = self._device.replayed(self._device.capture(work), self._stream)
+
+        def queue(arrays: Sequence[np.ndarray], results: Sequence[np.ndarray] | None) -> Finish:
+            for memory, array in zip(inputs, arrays, strict=True):
+                if memory is not array:
+                    memory[...] = array
+            replay()
+            return partial(finish, results)
+
+        def finish(results: Sequence[np.ndarray] | None) -> Sequence[np.ndarray]:
+            self._device.synchronize(self._stream)
+            if results is None:
+                return [output.copy() for output in outputs]
+            for result, output in zip(results, outputs, strict=True):
+                if result is not output:
+                    result[...] = output
+            return results
+
+        return queue
 
     def _page_locked(self, number: int, array: np.ndarray) -> np.ndarray | None:
         """Return page-locked memory for an array of an input or output: the array itself,

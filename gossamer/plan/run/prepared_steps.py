@@ -4,7 +4,6 @@ alive together share memory, its prepared steps, and captured graphs of all step
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -368,7 +367,7 @@ class DeviceGraphs:
         self._queue = queue
         self._inputs = inputs
         self._outputs = outputs
-        self._known: OrderedDict[tuple[int, ...], CopyingGraph | None] = OrderedDict()
+        self._known: dict[tuple[int, ...], CopyingGraph | None] = {}
 
     @cached_property
     def are_possible(self) -> bool:
@@ -383,20 +382,18 @@ class DeviceGraphs:
 
         is_loaded: whether all kernels are loaded; no graph can be captured before they are.
         """
-        if not self._copies_outputs:
-            return None
         key = tuple(buffer.address for buffer in inputs)
-        if any(address % _VECTOR_BYTES for address in key):
+        if not self._copies_outputs or any(address % _VECTOR_BYTES for address in key):
             return None
-        if key in self._known:
-            self._known.move_to_end(key)
-            if self._known[key] is None and is_loaded:
-                self._known[key] = self._copying(inputs)
-        else:
-            self._known[key] = None
-            while len(self._known) > _MOST_FOREIGN:
-                self._known.popitem(last=False)
-        return self._known[key]
+        is_known = key in self._known
+        graph = self._known.pop(key, None)
+        if graph is None and is_known and is_loaded:
+            graph = self._copying(inputs)
+        # the inputs that were used last are at the end
+        self._known[key] = graph
+        if len(self._known) > _MOST_FOREIGN:
+            del self._known[next(iter(self._known))]
+        return graph
 
     def in_place(self, inputs: Sequence[Buffer],
                  outputs: Sequence[Buffer]) -> Callable[..., None]:

@@ -8,14 +8,15 @@ the queue fastest.
 
 from __future__ import annotations
 
-import heapq
 import math
 import threading
 import time
+from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -105,18 +106,12 @@ def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) 
     left_s: seconds until the first part is due.
     times: seconds of each batch size.
     """
-    best: tuple[bool, float, int, int] | None = None
-    for size, seconds in sorted(times.items()):
-        images = count = 0
-        while count < len(rows) and images + rows[count] <= size:
-            images += rows[count]
-            count += 1
-        option = (seconds <= left_s, images / seconds, size, count)
-        # of two sizes that are equally good the smaller one is taken
-        if count and (best is None or option[:2] > best[:2]):
-            best = option
-    assert best is not None, "no size holds the first part"
-    return best[2:]
+    images = list(accumulate(rows))
+    # of two sizes that are equally good the smaller one is taken
+    _, _, smaller, count = max((seconds <= left_s, images[count - 1] / seconds, -size, count)
+                               for size, seconds in times.items()
+                               if (count := bisect_right(images, size)))
+    return -smaller, count
 
 
 class WaitingRequests:
@@ -131,8 +126,7 @@ class WaitingRequests:
         self._times = times
         self.batches: Counter[int] = Counter()
         self.rows = 0
-        self._heap: list[tuple[float, int, Part]] = []
-        self._count = 0
+        self._parts: list[Part] = []
         self._busy_until = dict.fromkeys(times, 0.0)
         self._largest = min(max(sizes, default=0) for sizes in times.values())
 
@@ -141,58 +135,57 @@ class WaitingRequests:
         self.rows += request.rows
         step = self._largest or request.rows
         for start in range(0, request.rows, step):
-            part = Part(request, start, min(start + step, request.rows))
-            heapq.heappush(self._heap, (request.due, self._count, part))
-            self._count += 1
+            # of parts that are due at the same time, the one that came first stays first
+            insort(self._parts, Part(request, start, min(start + step, request.rows)),
+                   key=lambda part: part.request.due)
 
     def next_task(self, member: Member) -> BatchTask | None:
         """Return the batch that a device computes next; None where no request waits."""
-        while entries := self._first_entries(max(self._times[member], default=1)):
-            count, size = len(entries), entries[0][2].rows
+        while parts := self._first_parts(max(self._times[member], default=1)):
+            size = parts[0].rows
             if self._largest:
                 start = max(time.monotonic(), self._busy_until[member])
-                size, count = chosen_size([part.rows for _, _, part in entries],
-                                          entries[0][0] - start, self._times[member])
+                size, count = chosen_size([part.rows for part in parts],
+                                          parts[0].request.due - start, self._times[member])
                 self._busy_until[member] = start + self._times[member][size]
-            for entry in entries[count:]:
-                heapq.heappush(self._heap, entry)
-            self.rows -= sum(part.rows for _, _, part in entries[:count])
-            parts = [part for _, _, part in entries[:count] if part.request.begin()]
-            if parts:
+                self._parts[:0] = parts[count:]
+                del parts[count:]
+            self.rows -= sum(part.rows for part in parts)
+            begun = [part for part in parts if part.request.begin()]
+            if begun:
                 self.batches[size] += 1
                 result: Future[Sequence[np.ndarray]] = Future()
-                result.add_done_callback(partial(_hand_out, parts, size))
-                return BatchTask(joined(parts, size) if self._largest else alone(parts[0].request),
-                            result)
+                result.add_done_callback(partial(_hand_out, begun, size))
+                return BatchTask(joined(begun, size) if self._largest else alone(begun[0].request),
+                                 result)
         return None
 
-    def _first_entries(self, most: int) -> list[tuple[float, int, Part]]:
+    def _first_parts(self, most: int) -> list[Part]:
         """Remove the first parts from the queue, and return them: parts of up to `most` images
         together, or only the first part if this part has more images. Parts whose outputs nobody
         wants any more are dropped."""
-        entries: list[tuple[float, int, Part]] = []
+        parts: list[Part] = []
         images = 0
         now = time.monotonic()
-        while self._heap and (not entries or images + self._heap[0][2].rows <= most):
-            entry = heapq.heappop(self._heap)
-            if entry[2].request.is_wanted(now):
-                entries.append(entry)
-                images += entry[2].rows
+        while self._parts and (not parts or images + self._parts[0].rows <= most):
+            part = self._parts.pop(0)
+            if part.request.is_wanted(now):
+                parts.append(part)
+                images += part.rows
             else:
-                self.rows -= entry[2].rows
-        return entries
+                self.rows -= part.rows
+        return parts
 
     def drop_unwanted(self) -> None:
         """Drop the requests whose outputs nobody wants any more."""
         now = time.monotonic()
-        self._heap = [entry for entry in self._heap if entry[2].request.is_wanted(now)]
-        heapq.heapify(self._heap)
-        self.rows = sum(part.rows for _, _, part in self._heap)
+        self._parts = [part for part in self._parts if part.request.is_wanted(now)]
+        self.rows = sum(part.rows for part in self._parts)
 
     def fail_all(self, error: Exception) -> None:
         """Fail all requests that wait, with an error."""
-        while self._heap:
-            heapq.heappop(self._heap)[2].request.fail(error)
+        while self._parts:
+            self._parts.pop().request.fail(error)
         self.rows = 0
 
 
@@ -243,16 +236,10 @@ def _hand_out(parts: Sequence[Part], size: int,
     place = 0
     for part in parts:
         stop = place + part.rows
+        # an output may have several rows for each image
         part.request.add(part.start, part.rows, tuple(
-            _rows(output, place, stop, size) for output in outputs))
+            output[len(output) // size * place:len(output) // size * stop] for output in outputs))
         place = stop
-
-
-def _rows(output: np.ndarray, start: int, stop: int, size: int) -> np.ndarray:
-    """Return the rows of some images of a batch; an output may have several rows for each
-    image."""
-    each = len(output) // size
-    return output[start * each:stop * each]
 
 
 def measured_times(seconds_of: Callable[[int], float], sizes: Sequence[int],

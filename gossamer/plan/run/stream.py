@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
 import weakref
 from collections import deque
@@ -15,8 +14,9 @@ from typing import Any
 
 from gossamer.errors import GossamerError, InputError, kind_of, one_of
 from gossamer.plan.run.device_workers import (
+    CLOSED_AT_EXIT,
     BatchTask,
-    DeviceWorker,
+    Closable,
     Member,
     Members,
     SharedWork,
@@ -29,7 +29,7 @@ _JOIN_S = 1.0
 """Seconds for which close() waits for a read of the caller's iterator to end."""
 
 
-class ResultStream(Iterator[Any]):
+class ResultStream(Closable, Iterator[Any]):
     """The results of batches, in their order, as `Plan.stream` returns them.
 
     Threads read and compute ahead of the caller, at most `2 * depth` batches for each device. The
@@ -54,9 +54,6 @@ class ResultStream(Iterator[Any]):
         self._pipeline = _Pipeline(members, iterator, depth)
         self._is_over = False
         weakref.finalize(self, self._pipeline.end)
-
-    def __iter__(self) -> ResultStream:
-        return self
 
     def __next__(self) -> Any:
         """Return the result of the next batch.
@@ -99,14 +96,7 @@ class ResultStream(Iterator[Any]):
         read goes on until it returns by itself.
         """
         self._is_over = True
-        self._pipeline.end()
-        self._pipeline.join()
-
-    def __enter__(self) -> ResultStream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._pipeline.close()
 
 
 class _Pipeline:
@@ -118,24 +108,22 @@ class _Pipeline:
     """
 
     def __init__(self, members: Members, iterator: Iterator[Any], depth: int) -> None:
-        used = members.usable
-        self._plans = [member.calls for member in used]
+        self._plans = [member.calls for member in members.usable]
         self._iterator = iterator
-        self._room = threading.Semaphore(2 * depth * len(used))
+        self._room = threading.Semaphore(2 * depth * len(self._plans))
         self._tasks: deque[BatchTask] = deque()
-        self._work = SharedWork(members, self._next_task)
+        self._work = SharedWork(members, self._next_task, depth)
         self._entries: SimpleQueue[Future[Any] | BaseException | None] = SimpleQueue()
         self._is_ending = False
-        _PIPELINES.add(self)
+        CLOSED_AT_EXIT.add(self)
         self._reader = threading.Thread(target=self._read, name="gossamer reads", daemon=True)
-        self._workers = [DeviceWorker(self._work, member, depth) for member in used]
 
     def next_entry(self) -> Future[Any] | BaseException | None:
         """Return the future of the next batch in order, the iterator's error, or None at the
         end."""
         if not self._reader.ident:
             self._reader.start()
-            for worker in self._workers:
+            for worker in self._work.workers:
                 worker.start()
         return self._entries.get()
 
@@ -147,14 +135,14 @@ class _Pipeline:
         """Make the threads end soon."""
         self._is_ending = True
         self._room.release()
-        self._work.end()
+        self._work.end(dropping=True)
         self._entries.put(None)
 
-    def join(self) -> None:
-        """Wait for the threads that compute and, for a short time, for the thread that reads."""
-        for worker in self._workers:
-            if worker.ident and worker is not threading.current_thread():
-                worker.join()
+    def close(self) -> None:
+        """End the threads, and wait for those that compute and, for a short time, for the thread
+        that reads."""
+        self.end()
+        self._work.close(dropping=True)
         if self._reader.ident and self._reader is not threading.current_thread():
             self._reader.join(_JOIN_S)
 
@@ -190,20 +178,7 @@ class _Pipeline:
         # a generator of the caller ends here, in the thread in which it has run
         self._iterator = iter(())
         self._entries.put(last)
-        with self._work.changed:
-            self._work.is_over = True
-            self._work.changed.notify_all()
-
-
-_PIPELINES: weakref.WeakSet[_Pipeline] = weakref.WeakSet()
-
-
-@atexit.register
-def _end_all() -> None:
-    """End the threads of all streams before the libraries of devices are unloaded."""
-    for pipeline in list(_PIPELINES):
-        pipeline.end()
-        pipeline.join()
+        self._work.end()
 
 
 def _of_batch(index: int, error: Exception) -> Exception:

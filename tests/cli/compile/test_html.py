@@ -109,3 +109,15 @@ def test_a_dense_plan_that_was_not_timed_says_why() -> None:
     plan = _plan("dense algorithms only", None, "not tried: its layers take longer")
     text = Page(page(FACTS, [Report("host", 1, [], [], end_to_end_us=5.0, plans=[plan])])).text
     assert "the best dense plan (not tried: its layers take longer)" in text
+
+
+def test_a_dense_plan_that_is_equal_within_noise_is_no_slower_one() -> None:
+    outcome = "5.1 us against 5.0 us, equal within noise"
+    plans = [{**_plan("measured choice", 5.0), "is_taken": True},
+             _plan("dense algorithms only", 5.1, outcome)]
+    text = Page(page(FACTS, [Report("host", 1, [], [], end_to_end_us=4.0, plans=plans)])).text
+    assert "as the best dense plan (5.1 us)" in text and "equal within noise" in text
+    text = Page(page(FACTS, [Report("host", 1, [], [], end_to_end_us=4.0, plans=[
+        plans[0], _plan("dense algorithms only", 6.0)])])).text
+    # both of the comparison, whatever another measurement of the plan says
+    assert "1.20 x" in text

@@ -21,7 +21,8 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.choose.outcomes import DENSE_ONLY, EndToEnd, Planned
 from gossamer.plan.plan import Plan
 from gossamer.plan.plan_group import PlanGroup
-from gossamer.plan.report.report import Report, make_report, row_time_text
+from gossamer.plan.report.cells import row_time_text
+from gossamer.plan.report.report import Report, make_report
 from tests.cli.command_line import succeeds
 from tests.model.onnx_models import model, runtime, save, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
@@ -126,7 +127,8 @@ def test_what_preparing_took_in_words() -> None:
 
 def test_what_became_of_the_zeros_in_words() -> None:
     def row(skips: bool, density: float | None, us: float, dense: float | None) -> dict[str, Any]:
-        return {"skips_zeros": skips, "density": density, "median_us": us, "best_dense_us": dense}
+        return {"skips_zeros": skips, "density": density, "best_dense_us": dense,
+                "speedup": dense and dense / us}
 
     thin, other, full = row(True, 0.1, 4.0, 9.5), row(True, 0.3, 2.0, 3.0), row(False, 1.0, 7, 7)
     pool = row(False, None, 1.0, 1.0)
@@ -134,7 +136,7 @@ def test_what_became_of_the_zeros_in_words() -> None:
         "zeros are skipped in 2 of 3 layers with weights: alone these take 6.0 us, with the best "
         "dense algorithms 12.5 us")
     measured = Report("host", 1, [thin, other], end_to_end_us=8.0,
-                      plans=[{"plan": DENSE_ONLY, "median_us": 15.0}])
+                      plans=[{"plan": DENSE_ONLY, "median_us": 15.0, "is_taken": False}])
     assert measured.zeros_line.endswith(
         "12.5 us; the network takes 8.0 us, with dense algorithms only 15.0 us")
     unknown = row(True, 0.2, 1.0, None)

@@ -108,7 +108,7 @@ def test_further_calls_wait(plan: Plan) -> None:
 def test_a_device_that_is_full_gives_fewer_contexts(plan: Plan, monkeypatch: pytest.MonkeyPatch
                                                     ) -> None:
     made: list[int] = []
-    make = plan._calls.contexts._make
+    make = plan._calls.contexts.make
 
     def limited(batch: int, stream: Any) -> Context:
         if len(made) == 2:
@@ -116,7 +116,7 @@ def test_a_device_that_is_full_gives_fewer_contexts(plan: Plan, monkeypatch: pyt
         made.append(batch)
         return make(batch, stream)
 
-    monkeypatch.setattr(plan._calls.contexts, "_make", limited)
+    monkeypatch.setattr(plan._calls.contexts, "make", limited)
     held(plan, monkeypatch, 2)
     in_threads(4, lambda seed: assert_close(plan(images(2, seed)), expected(images(2, seed))))
     assert made == [2, 2]
@@ -128,7 +128,7 @@ def test_a_first_context_that_cannot_be_made_is_an_error_each_time(
         raise OutOfMemoryError("no memory left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(plan._calls.contexts, "_make", full)
+        patch.setattr(plan._calls.contexts, "make", full)
         for _ in range(2):
             with pytest.raises(DeviceError, match="no memory left"):
                 plan(images(2))

@@ -103,15 +103,16 @@ def test_copies_are_part_of_a_graph() -> None:
     kept = transfers.captured([np.empty(10, np.float32)], [target], steps, in_place=False)
     bound = transfers.captured([pinned], [target], steps, in_place=True)
     assert kept is not None and bound is not None and len(graphs) == 2
-    assert bound.inputs[0] is pinned and kept.inputs[0] is not pinned
+    for work, reads_pinned in zip(graphs, (False, True), strict=True):
+        work(None)
+        assert (device.queue[0][1] is pinned) == reads_pinned
+        device.queue.clear()
     for turn in range(3):
         array = turn + np.arange(10, dtype=np.float16)
-        kept.queue([array])
-        (result,) = kept.results()
+        (result,) = kept([array], None)()
         np.testing.assert_array_equal(result, array.astype(np.float32), strict=True)
         pinned[...] = -array
-        bound.queue([pinned])
-        assert bound.results([target])[0] is target
+        assert bound([pinned], [target])()[0] is target
         np.testing.assert_array_equal(target, -array)
 
 

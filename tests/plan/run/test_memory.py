@@ -122,13 +122,13 @@ def test_batches_keep_their_buffers_within_a_share_of_the_memory(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = compiled(small(), find("host"), tmp_path)
     made: list[int] = []
-    make = plan._calls.contexts._make
+    make = plan._calls.contexts.make
 
     def counted(batch: int, stream: Any = None) -> Any:
         made.append(batch)
         return make(batch, stream)
 
-    monkeypatch.setattr(plan._calls.contexts, "_make", counted)
+    monkeypatch.setattr(plan._calls.contexts, "make", counted)
     batches = range(1, 41)
     for batch in (*batches, *batches):
         plan(images(batch))

@@ -1,0 +1,116 @@
+"""The cells of a report's tables as text, which the terminal and the page show.
+
+Each table is its headings and its rows, both by the keys of the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gossamer.io.text import duration_text, range_text, share_text
+
+Table = tuple[dict[str, str], list[dict[str, str]]]
+
+_LAYERS = {
+    "layer": "layer", "problem": "problem", "density": "density", "algorithm": "algorithm",
+    "config": "config", "time": "time", "share": "%", "spread": "quartiles",
+    "dense": "dense time", "speedup": "speed-up", "why": "why below 1",
+    "break_even": "zeros win below", "error": "error", "build": "build", "memory": "MiB"}
+_CANDIDATES = {
+    "algorithm": "algorithm", "config": "config", "time": "time", "spread": "quartiles",
+    "cold": "cold time", "error": "error", "layouts": "layouts", "precision": "precision",
+    "build": "build", "memory": "MiB", "reason": "outcome"}
+_PLANS = {"plan": "plan", "time": "end to end", "spread": "quartiles", "outcome": "outcome"}
+
+
+def layer_table(layers: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table of layers, the rows of a report. It has the columns that say why a layer is
+    slower than with the best dense algorithm, and below which density skipping zeros is expected
+    to be faster, only where they are not empty."""
+    rows = [{"layer": row["layer"], "problem": row["problem"], "config": row["config"],
+             "density": share(row["density"]), "algorithm": with_precision(row),
+             "dense": row_time_text(row, "best_dense_us"),
+             "speedup": "" if row.get("speedup") is None else f"{row['speedup']:.2f}",
+             "why": row.get("speedup_reason") or "", "break_even": share(row.get("break_even")),
+             **_measured(row), "time": row_time_text(row),
+             "share": "" if "share" not in row else f"{100 * row['share']:.1f}"} for row in layers]
+    return {key: heading for key, heading in _LAYERS.items()
+            if key not in ("why", "break_even") or any(row[key] for row in rows)}, rows
+
+
+def candidate_table(row: Mapping[str, Any]) -> Table:
+    """Return the table of a layer's candidates, in the order of by_time()."""
+    return _CANDIDATES, [
+        {"algorithm": candidate["algorithm"], "config": candidate["config"],
+         "cold": time_text(candidate["cold_us"]), "layouts": " ".join(candidate["layouts"]),
+         "precision": candidate["precision"], "reason": candidate["reason"],
+         **_measured(candidate)} for candidate in by_time(row)]
+
+
+def plan_table(plans: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table of plans that were compared."""
+    return _PLANS, [{"plan": plan["plan"], "time": time_text(plan["median_us"]),
+                     "spread": quartiles_text(plan), "outcome": plan["outcome"]}
+                    for plan in plans]
+
+
+def by_time(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row's candidates, the fastest first and candidates without a time last."""
+    return sorted(row.get("candidates", []),
+                  key=lambda candidate: (candidate["median_us"] is None,
+                                         candidate["median_us"] or 0.0))
+
+
+def with_precision(row: Mapping[str, Any]) -> str:
+    """Return the algorithm's name, with its precision where the precision is not float32."""
+    return row["algorithm"] + ("" if row["precision"] == "fp32" else f" {row['precision']}")
+
+
+def rejected(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return why algorithms without a candidate were not taken, by their names."""
+    named = {candidate["algorithm"] for candidate in row.get("candidates", ())}
+    return {name: reason for name, reason in row["rejected"].items() if name not in named}
+
+
+def row_time_text(row: Mapping[str, Any], key: str = "median_us") -> str:
+    """Return a time of a row with its unit; "" where it is not known."""
+    value = row.get(key)
+    if value is None:
+        return ""
+    return duration_text(value) if row["config"] == "in place" else layer_time_text(value)
+
+
+def layer_time_text(us: float) -> str:
+    """Return the time of a layer with its unit.
+
+    The profile of ONNX Runtime has whole microseconds, so that no time of a layer is exactly 0.
+    """
+    return "< 1 us" if us < 0.05 else duration_text(us)
+
+
+def time_text(value: float | None) -> str:
+    """Return a time in microseconds with its unit; "" for None."""
+    return "" if value is None else duration_text(value)
+
+
+def quartiles_text(times: Mapping[str, Any]) -> str:
+    """Return the quartiles of a row, a candidate or a plan; "" where they are not known."""
+    low, high = times.get("p25_us"), times.get("p75_us")
+    return "" if low is None or high is None else range_text(low, high)
+
+
+def share(value: float | None) -> str:
+    """Return a share as text; "" for None."""
+    return "" if value is None else share_text(value)
+
+
+def _measured(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the cells that rows of layers and candidates share. The time of building has
+    "(cached)" where a kernel was in the disk cache."""
+    error, seconds, nbytes = row.get("error"), row["build_s"], row["device_bytes"]
+    return {"time": time_text(row.get("median_us")), "spread": quartiles_text(row),
+            "error": "" if error is None else f"{error:.0e}",
+            "build": "" if seconds is None else (
+                duration_text(1e6 * seconds) + (" (cached)" if row["build_cached"] else "")),
+            "memory": "" if nbytes is None else f"{nbytes / 2**20:.2f}"}
