@@ -160,7 +160,8 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
     key_of = (lambda option: option.choice) if apart else (lambda option: option.effect)
     for index, place, cost in _states(everything, slack, key_of):
         option = everything[index]
-        variable = program.state(cost, place, option.unwanted)
+        variable = program.variable(cost, _PREFERRED * place + _UNWANTED * option.unwanted,
+                                    is_state=True)
         index_of[variable] = index
         variable_of[key_of(option)] = variable
         for node in option.nodes:
@@ -259,26 +260,15 @@ class _Program:
     of variables."""
 
     def __init__(self) -> None:
-        self._costs: list[float] = []
-        self._extra: list[float] = []
-        self._is_state: list[bool] = []
+        self._variables: list[tuple[float, float, bool]] = []
         self._entries: list[tuple[int, int, float]] = []
         self._limits: list[tuple[float, float]] = []
 
-    def state(self, cost: float, place: int, unwanted: int) -> int:
-        """Return the number of the variable of a state. place: its place in the order of
-        preference."""
-        variable = self.variable(cost)
-        self._extra[variable] = _PREFERRED * place + _UNWANTED * unwanted
-        self._is_state[variable] = True
-        return variable
-
-    def variable(self, cost: float) -> int:
-        """Return the number of a variable that is 0 or 1 where the variables of all states are."""
-        self._costs.append(cost)
-        self._extra.append(0.0)
-        self._is_state.append(False)
-        return len(self._costs) - 1
+    def variable(self, cost: float, extra: float = 0.0, *, is_state: bool = False) -> int:
+        """Return the number of a variable. It is 0 or 1 where it is that of a state, and where the
+        variables of all states are. extra: a cost that is not scaled."""
+        self._variables.append((cost, extra, is_state))
+        return len(self._variables) - 1
 
     def limit(self, variables: Iterable[int], low: float, high: float,
               less: Iterable[int] = ()) -> None:
@@ -298,11 +288,10 @@ class _Program:
         # SciPy 1.13 takes no other integers as indices
         places = np.array([rows, columns], np.int32)
         matrix = sparse.csr_array((factors, (places[0], places[1])),
-                                  shape=(len(self._limits), len(self._costs)))
-        costs = np.array(self._costs)
+                                  shape=(len(self._limits), len(self._variables)))
+        costs, extra, is_state = np.array(self._variables).T
         result = optimize.milp(
-            costs * scale + np.array(self._extra),
-            integrality=self._is_state, bounds=optimize.Bounds(0.0, 1.0),
+            costs * scale + extra, integrality=is_state, bounds=optimize.Bounds(0.0, 1.0),
             constraints=optimize.LinearConstraint(matrix, *zip(*self._limits, strict=True)),
             options={"mip_rel_gap": 0.0, "time_limit": _MOST_SECONDS})
         if result.x is None:

@@ -99,7 +99,7 @@ class Table:
         dense algorithms for layers, the fusions, and all others for layers."""
         policy, tuner, device = self.policy, self.tuner, self.device
         layers = [layer for layer in self.network.layers if not layer.is_reshape]
-        tuner.ask(layers, device)
+        answers = tuner.ask(layers, device)
         if policy.only is None and policy.sparse_threshold is None and not policy.force:
             own = [self._node(layer, self._refusal_of_own) for layer in layers]
             yield [node for node in own if node.device is device]
@@ -107,7 +107,7 @@ class Table:
         yield self.of_fusions
         # the assignment needs the solver, whose import takes a few tenths of a second
         load_solver()
-        wait(tuner.space.answers)
+        wait(answers)
         self.of_layers = [self._node(layer, self._refusal) for layer in self.network.layers]
         tuner.measure_all([node for node in self.of_layers if node.device is not device])
         yield [node for node in self.of_layers

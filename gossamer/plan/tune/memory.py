@@ -17,8 +17,6 @@ from gossamer.ops.lru_cache import LruCache
 from gossamer.plan.tune.check import GUARD, DeviceCheck, checks_in_memory
 from gossamer.tensor import AXES, TensorSpec, pack
 
-_FILLED_AT_ONCE = 2**24
-"""Bytes of an output that are filled with the guard byte at once."""
 _SHARE, _MOST_BYTES = 8, 2**33
 """Inputs are stored for later layers in at most 1/_SHARE of the device's memory, and at most
 _MOST_BYTES."""
@@ -66,10 +64,7 @@ class CandidateMemory:
         if self.on_device is not None:
             self.on_device.fill_with_guards(memory)
             return memory
-        guards = np.full(min(nbytes, _FILLED_AT_ONCE), GUARD, np.uint8)
-        for first in range(0, nbytes, _FILLED_AT_ONCE):
-            part = min(_FILLED_AT_ONCE, nbytes - first)
-            device.write(memory.view(first, part), guards[:part])
+        device.write(memory, np.full(nbytes, GUARD, np.uint8))
         return memory
 
     def workspace_of(self, variant: Variant) -> Buffer | None:

@@ -41,30 +41,29 @@ class Space:
         self._threads = threads
         self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
-        self.answers: list[Future[object]] = []
-        """Futures of the answers of vendors' libraries that were asked in other processes. A future
-        is done when the library has answered or failed."""
         self.why = f"with effort {effort}"
         """Words for messages: what sets the limit on build time."""
 
-    def ask(self, layers: Sequence[Layer], device: Device, compilers: Compilers) -> None:
+    def ask(self, layers: Sequence[Layer], device: Device, compilers: Compilers
+            ) -> list[Future[object]]:
         """Begin to ask vendors' libraries, in other processes, which variants they have for
         layers. Does so only where there are many layers and the device builds side by side, and
-        asks only the libraries that take long to answer. The variants are on disk when `answers`
-        are done."""
+        asks only the libraries that take long to answer. Return futures of their answers: when
+        these are done, the variants are on disk, or the libraries have failed."""
         asked = {(algorithm, layer.problem): None for layer in layers
                  for algorithm in OPS[layer.op].algorithms if algorithm.vendor}
-        self.answers = []
+        answers: list[Future[object]] = []
         if not device.builds_side_by_side or len(asked) < _FEW_LISTED:
-            return
+            return answers
         with self._profile.stage(LISTING):
             compilers.start(on_device=True)
             for algorithm, problem in asked:
                 work = algorithm.listing_ahead(problem, device,
                                                self._asked_precisions(problem))
                 if work is not None:
-                    self.answers.append(compilers.ask(
+                    answers.append(compilers.ask(
                         work, f"the list of {algorithm.name} for {problem.describe()}"))
+        return answers
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         """Return why an algorithm does not support a problem on a device, or has no variant whose

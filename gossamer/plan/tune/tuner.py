@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
 from gossamer.device.base import Device
@@ -115,12 +116,10 @@ class Tuner:
             notices.append(scattered)
         return notices
 
-    def ask(self, layers: Sequence[Layer], device: Device) -> None:
-        """Begin to ask vendors' libraries, in other processes, which variants they have for
-        layers. Only libraries that answer slowly are asked, and only where the device can build
-        several candidates at the same time. The device's rates are measured first, since they
-        decide the order in which variants are listed."""
-        self.space.ask(layers, device, self._search(device).compilers)
+    def ask(self, layers: Sequence[Layer], device: Device) -> list[Future[object]]:
+        """Begin to ask vendors' libraries for their variants, as Space.ask() does. The device's
+        rates are measured first, since they decide the order in which variants are listed."""
+        return self.space.ask(layers, device, self._search(device).compilers)
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 device: Device) -> list[Candidate]:

@@ -106,8 +106,8 @@ def new_space() -> Space:
 def ask(asked: Asked) -> None:
     """Lists the candidates of two layers."""
     listed = new_space()
-    listed.ask(LAYERS, find("host"), asked)  # type: ignore[arg-type]
-    assert all(answer.done() for answer in listed.answers)
+    answers = listed.ask(LAYERS, find("host"), asked)  # type: ignore[arg-type]
+    assert all(answer.done() for answer in answers)
     for algorithm in reversed(OPS["conv2d"].algorithms):
         for layer in LAYERS:
             assert len(list(listed.within_effort(algorithm, layer.problem, find("host")))) == 1
