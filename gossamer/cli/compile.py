@@ -302,10 +302,7 @@ def _print_report(report: Report, said: set[str], precision: str) -> None:
     if report.end_to_end_us is not None:
         print(f"end to end, batch {report.batch}: {duration_text(report.end_to_end_us)}"
               + (" (from the cache)" if report.end_to_end_cached else ""))
-    if report.shares:
-        terminal.print_line(report.shares_line)
-    for line in (*report.zeros_lines, break_even_line(report.rows), report.forms_line,
-                 report.build_line):
+    for line in (*report.facts, break_even_line(report.rows)):
         if line and line not in said:
             terminal.print_line(line)
         said.add(line)

@@ -55,9 +55,8 @@ def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
 
 def _section(report: Report) -> str:
     longest = max((_longest(row) for row in report.rows), default=0.0)
-    facts = [note for note in report.notes if note not in report.warnings]
-    lines = [report.shares_line, report.call_line, *report.zeros_lines,
-             break_even_line(report.rows), report.forms_line, report.build_line, *facts]
+    lines = [*report.facts, break_even_line(report.rows),
+             *(note for note in report.notes if note not in report.warnings)]
     return "\n".join([
         f"<h2>batch {report.batch}</h2>", *_headline(report),
         *(f'<p class="warning"><strong>Notice:</strong> {escape(warning)}</p>'

@@ -241,21 +241,20 @@ class Report:
         return {key: headings[key] for key in keys}, rows
 
     @property
+    def facts(self) -> list[str]:
+        """Sentences on shares of the time, calls, zeros, bits, memory and building, as far as these
+        are known."""
+        memory_line = "" if self.memory is None else f"memory: {self.memory}"
+        return [line for line in (self.shares_line, self.call_line, *self.zeros_lines,
+                                  self.forms_line, memory_line, self.build_line) if line]
+
+    @property
     def lines(self) -> list[str]:
         """The sentences that follow the table."""
-        text = []
-        if self.end_to_end_us is not None:
-            text.append(f"end to end on {self.device}, batch {self.batch}: "
-                        f"{duration_text(self.end_to_end_us)}")
-        if self.shares:
-            text.append(self.shares_line)
-        if self.call_line:
-            text.append(self.call_line)
-        memory_line = "" if self.memory is None else f"memory: {self.memory}"
-        text += [line for line in (*self.zeros_lines, self.forms_line, memory_line, self.build_line)
-                 if line]
-        text += [f"{row['plan']}: {row['outcome']}" for row in self.plans]
-        return [*text, *self.notes]
+        time = [] if self.end_to_end_us is None else [
+            f"end to end on {self.device}, batch {self.batch}: {duration_text(self.end_to_end_us)}"]
+        return [*time, *self.facts, *(f"{row['plan']}: {row['outcome']}" for row in self.plans),
+                *self.notes]
 
     def __str__(self) -> str:
         headings, rows = self.table
