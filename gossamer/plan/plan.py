@@ -418,19 +418,21 @@ class Plan(CallablePlan):
             If the plan does not run.
         """
         batch = self._batch_or_last(batch)
-        with self._lock:
-            program = self.program(batch)
+        program = self.program(batch)
+        if self.tuner is None:
+            # without the lock, for which a thread that makes a context may wait
             if batch not in self._end_to_end:
-                if self.tuner is None:
-                    self._end_to_end[batch] = EndToEnd(
-                        self._calls.first_context(batch).end_to_end())
-                else:
-                    from gossamer.plan.choose.plan_times import end_to_end
+                self._end_to_end[batch] = EndToEnd(
+                    self._calls.first_context(batch).end_to_end())
+        else:
+            from gossamer.plan.choose.plan_times import end_to_end
 
+            with self._lock:
+                if batch not in self._end_to_end:
                     with self.tuner.profile.whole():
                         self._end_to_end[batch] = end_to_end(
                             self.graph, [program], self.device, self.tuner, self._note)[0]
-            result = self._end_to_end[batch]
+        result = self._end_to_end[batch]
         if result.timing is None:
             raise DeviceError(f"{self.graph.name} at batch {batch} on {self.device.name}: "
                               f"{result.failure}")

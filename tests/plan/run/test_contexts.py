@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,28 @@ def test_calls_of_several_threads_run_at_once(plan: Plan, monkeypatch: pytest.Mo
     held(plan, monkeypatch, 3)
     in_threads(3, lambda seed: assert_close(plan(images(2, seed)), expected(images(2, seed))))
     assert plan.memory["activations"] == 3 * plan.context(2).buffers.activation_bytes
+
+
+def test_a_first_call_and_the_time_of_the_plan_do_not_wait_for_each_other(
+        plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan.tuner = None
+    contexts, makes = plan._calls.contexts, threading.Event()
+    make = contexts.make
+
+    def slow(batch: int, stream: Any) -> Context:
+        makes.set()
+        time.sleep(0.2)
+        return make(batch, stream)
+
+    monkeypatch.setattr(contexts, "make", slow)
+    call = threading.Thread(target=plan, args=(images(2),), daemon=True)
+    call.start()
+    assert makes.wait(20)
+    timing = threading.Thread(target=plan.end_to_end, args=(2,), daemon=True)
+    timing.start()
+    for thread in (call, timing):
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 def test_further_calls_wait(plan: Plan) -> None:
