@@ -95,12 +95,6 @@ def cached(key: Sequence[str], build: Callable[[], bytes]) -> tuple[bytes, bool]
     return data, False
 
 
-def has_unwritten() -> bool:
-    """Return whether this process could not write some entries, and keeps them in memory. Other
-    processes cannot write either, so what they build does not reach this process."""
-    return bool(_unwritten)
-
-
 def stored(key: Sequence[str]) -> bytes | None:
     """Return the bytes of a key that any process has stored; None where there is no intact entry.
     """
