@@ -217,11 +217,6 @@ def integer(value: Any) -> Any:
     return ir.Constant(INT64, value) if isinstance(value, int) else value
 
 
-def rounded_up(number: int, step: int) -> int:
-    """Return the smallest multiple of a number that is not below another."""
-    return -(-number // step) * step
-
-
 def vector(lanes: int) -> ir.VectorType:
     """Return the type of a vector of float32 numbers."""
     return ir.VectorType(FLOAT, lanes)

@@ -32,5 +32,4 @@ OP = Op("conv2d", Conv2dProblem, reference,
          DirectSparseTable(), DirectSparseCompiled(), DirectSparsePixels(),
          ShiftedSparseMma(), Im2colCusparse(), BitTensorCore(), WidePopcount(), Popcount(),
          HostDepthwise(), HostIm2col(), HostDirect(), HostDirectDense(), SparseIm2col(),
-         HostPopcount(),
-         PublishedConvolution(), ZeroConvolution()))
+         HostPopcount(), PublishedConvolution(), ZeroConvolution()))

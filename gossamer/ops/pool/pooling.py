@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial, reduce
 from typing import Any
 
 from llvmlite import ir
 
-from gossamer.device.native.code import (
-    INT64,
-    POINTER,
-    Code,
-    integer,
-    larger,
-    rounded_up,
-    vector,
-)
+from gossamer.device.native.code import INT64, POINTER, Code, integer, larger, vector
+from gossamer.tensor import rounded_up
 
 
 def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
@@ -62,19 +56,15 @@ def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stri
 
             def down(column: Any, valid: int, lines: Sequence[Any] = lines) -> None:
                 byte = b.mul(column, integer(4))
-                value = code.load_first(lines[0], byte, lanes, valid)
-                for line in lines[1:]:
-                    value = larger(b, value, code.load_first(line, byte, lanes, valid))
+                value = reduce(partial(larger, b), [
+                    code.load_first(line, byte, lanes, valid) for line in lines])
                 code.store_first(value, scratch, b.add(byte, integer(4 * pads[1])), lanes, valid)
 
             def along(column: Any, valid: int, output: Any = output) -> None:
                 source = code.at(scratch, b.mul(column, integer(4 * stride[1])))
-                values = [code.strided(code.at(source, 4 * dilation * tap), integer(0), 0,
-                                       stride[1], stride[1] * lanes, lanes, lanes)
-                          for tap in range(kernel[1])]
-                value = values[0]
-                for other in values[1:]:
-                    value = larger(b, value, other)
+                value = reduce(partial(larger, b), [
+                    code.strided(code.at(source, 4 * dilation * tap), integer(0), 0, stride[1],
+                                 stride[1] * lanes, lanes, lanes) for tap in range(kernel[1])])
                 code.store_first(value, output, b.mul(column, integer(4)), lanes, valid)
 
             vectors(width, down)
