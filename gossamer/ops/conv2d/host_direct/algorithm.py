@@ -47,9 +47,6 @@ _TASKS = 4
 _OFTEN = 12
 """How often a vector that is copied should be read, by which it pays to copy it for each column of
 taps, a rule of thumb for any processor."""
-_COPY = 64
-"""Multiply-adds for each number that a layer reads or writes, below which the copies to a library's
-layout and back would take about as long as a dense layer, a rule of thumb for any processor."""
 
 
 class HostDirect(Algorithm):
@@ -73,12 +70,13 @@ class HostDirect(Algorithm):
         widths.sort(key=lambda lanes: -(-width // lanes) * lanes)
         kinds = (NONE, ALIGNED) if problem.is_pointwise else (
             (ALIGNED,) if problem.kernel[1] == 1 else (SHARED, ALIGNED))
+        outputs = self._together(problem)
         reads = problem.group_out_channels * problem.taps * problem.weights_info.density
-        if reads >= _OFTEN * problem.kernel[1]:
+        if outputs == 1 and reads >= _OFTEN * problem.kernel[1]:
             kinds = kinds[::-1]
         listed: dict[Config, None] = {}
         for kind, factor, lanes in itertools.product(kinds, (1, 4), widths):
-            views = views_of(problem, lanes, kind)
+            views = views_of(problem, lanes, kind, outputs)
             if views.positions > _MOST_POSITIONS:
                 continue
             fewest = max(_CACHE_BYTES // (4 * views.floats), math.ceil(_FEWEST_WEIGHTS / max(
@@ -86,7 +84,8 @@ class HostDirect(Algorithm):
             block = min(factor * fewest, problem.group_channels,
                         _MOST_POSITIONS // views.positions)
             for threads in thread_configs():
-                listed[("lanes", lanes), ("views", kind), ("channels", block), *threads] = None
+                listed[("lanes", lanes), ("outputs", outputs), ("views", kind),
+                       ("channels", block), *threads] = None
         for config in listed:
             yield Variant(config, problem.inputs, problem.outputs)
 
@@ -94,23 +93,25 @@ class HostDirect(Algorithm):
                 device: Device) -> State:
         from gossamer.ops.conv2d.host_direct.code import multiplying
 
-        lanes, block = variant["lanes"], variant["channels"]
-        tiles, views = tiles_of(problem, lanes), views_of(problem, lanes, variant["views"])
+        lanes, outputs, block = variant["lanes"], variant["outputs"], variant["channels"]
+        tiles = tiles_of(problem, lanes, outputs)
+        views = views_of(problem, lanes, variant["views"], outputs)
         kinds = tuple(dict.fromkeys(tile.kind for tile in tiles))
         # the code depends on nothing else of the problem
         shape = replace(problem, batch=1, weights_info=WeightsInfo(), facts=(), result=REAL)
         multiply = function("multiply", native.processor(), multiplying, shape, views, lanes, kinds,
-                            block)
-        table = _table(np.asarray(weights.arrays["weight"], np.float32), problem, views, block)
+                            outputs, block)
+        table = _table(np.asarray(weights.arrays["weight"], np.float32), problem, views, outputs,
+                       block)
         threads = number_of(variant[THREADS]) or processors()
-        units = _units(table.starts, problem, len(tiles), threads)
+        units = _units(table.starts, problem.groups, len(tiles), threads)
         places = np.array([(kinds.index(tile.kind), tile.row, tile.column) for tile in tiles],
                           np.int64).reshape(-1, 3)
         constants = float32_operands(weights)
         operands = [np.ascontiguousarray(constants[f"operand{index}"].reshape(-1))
                     if kind == "channel" else None
                     for index, kind in enumerate(problem.epilogue.operands)]
-        sums = max((rows * vectors for rows, vectors, _ in kinds), default=0) * lanes
+        sums = max((rows * vectors for rows, vectors, _ in kinds), default=0) * lanes * outputs
         scratch = 4 * (min(block, problem.group_channels) * views.floats * bool(views.step)
                        + sums * int(np.diff(units).max()) * (block < problem.group_channels))
         arrays = (*table, units, places)
@@ -119,6 +120,10 @@ class HostDirect(Algorithm):
             (*map(native.address, arrays), len(units) - 1),
             tuple(None if array is None else native.address(array) for array in operands),
             (*arrays, *operands)))
+
+    def _together(self, problem: Conv2dProblem) -> int:
+        """Return how many output channels read the same views at a time."""
+        return 1
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
@@ -143,10 +148,9 @@ class HostDirect(Algorithm):
 
 
 class HostDirectDense(HostDirect):
-    """The same code for layers without many zeros, where a library would have to copy its layout.
-
-    Such layers are depthwise, or have few products for each number that they read or write.
-    """
+    """The same code for layers without many zeros between pruned layers, where a library would have
+    to copy its layout. Several output channels are computed together, so that a vector of the input
+    is read once for all of them."""
 
     name = "host_direct_dense"
     dense = True
@@ -157,11 +161,10 @@ class HostDirectDense(HostDirect):
             return reason
         if too_dense(problem.weights_info) is None:
             return "has zeros, which host_direct skips"
-        products = _products(problem)
-        if not problem.is_depthwise and products > _COPY:
-            return (f"has {products:.0f} multiply-adds for each number that it reads or writes, "
-                    f"more than {_COPY}")
         return _refusal(problem)
+
+    def _together(self, problem: Conv2dProblem) -> int:
+        return next(count for count in (4, 3, 2, 1) if problem.group_out_channels % count == 0)
 
 
 def _refusal(problem: Conv2dProblem) -> str | None:
@@ -177,12 +180,6 @@ def _refusal(problem: Conv2dProblem) -> str | None:
     if views_of(problem, 4, SHARED).positions > _MOST_POSITIONS:
         return f"the window of a tile has more than {_MOST_POSITIONS} pixels"
     return None
-
-
-def _products(problem: Conv2dProblem) -> float:
-    """Return the multiply-adds for each number that a layer reads or writes."""
-    numbers = problem.inputs[0].size + problem.outputs[0].size
-    return problem.group_channels * problem.taps * problem.outputs[0].size / max(numbers, 1)
 
 
 class _Work(NamedTuple):
@@ -205,10 +202,11 @@ class _Work(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """The nonzero weights by block of input channels, output channel and position.
+    """The nonzero weights by block of input channels, output channels and position.
 
     positions: where the views of a block lie that are multiplied with a tile.
-    starts: (blocks, M + 1), where the weights of each output channel begin.
+    weights: (positions, outputs), those of the output channels that are computed together.
+    starts: (blocks, M / outputs + 1), where the positions of these output channels begin.
     """
 
     positions: np.ndarray
@@ -216,7 +214,8 @@ class _Table(NamedTuple):
     starts: np.ndarray
 
 
-def _table(weight: np.ndarray, problem: Conv2dProblem, views: Views, block: int) -> _Table:
+def _table(weight: np.ndarray, problem: Conv2dProblem, views: Views, outputs: int, block: int
+           ) -> _Table:
     """Return the table of weights (M, C/groups, R, S)."""
     taps = np.zeros(problem.kernel, np.int64)
     for r, s in np.ndindex(problem.kernel):
@@ -228,27 +227,28 @@ def _table(weight: np.ndarray, problem: Conv2dProblem, views: Views, block: int)
     step = max(views.step, 1)
     offsets = np.arange(block)[:, None, None] * views.positions + taps // step
     positions, weights, starts, done = [], [], [], 0
+    count = problem.out_channels // outputs
     for channel in range(0, problem.group_channels, block):
-        part = weight[:, channel:channel + block].reshape(problem.out_channels, -1)
-        outputs, places = np.nonzero(part)
+        part = weight[:, channel:channel + block].reshape(count, outputs, -1)
+        rows, places = np.nonzero(part.any(axis=1))
         positions.append(offsets.reshape(-1)[places].astype(np.uint16))
-        weights.append(part[outputs, places])
-        counts = np.bincount(outputs, minlength=problem.out_channels)
-        starts.append(done + np.concatenate([[0], np.cumsum(counts)]))
-        done += len(outputs)
+        weights.append(part[rows, :, places])
+        starts.append(done + np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))]))
+        done += len(rows)
     return _Table(np.concatenate(positions), np.concatenate(weights),
                   np.stack(starts).astype(np.int32))
 
 
-def _units(starts: np.ndarray, problem: Conv2dProblem, tiles: int, threads: int) -> np.ndarray:
-    """Divide the output channels of each group into units with about as many nonzero weights, one
-    where there are tiles enough for all threads. Returns where each unit begins, and the end."""
-    count = 1 if threads == 1 else min(
-        -(-_TASKS * threads // max(tiles * problem.groups, 1)), problem.group_out_channels)
+def _units(starts: np.ndarray, groups: int, tiles: int, threads: int) -> np.ndarray:
+    """Divide the rows of a table, of each group of a convolution, into units with about as many
+    nonzero weights, one where there are tiles enough for all threads. Returns where each unit
+    begins, and the end."""
+    rows = (starts.shape[1] - 1) // groups
+    count = 1 if threads == 1 else min(-(-_TASKS * threads // max(tiles * groups, 1)), rows)
     weights = np.diff(starts, axis=1).sum(axis=0) + 1
     first = []
-    for group in range(0, problem.out_channels, problem.group_out_channels):
-        done = np.cumsum(weights[group:group + problem.group_out_channels])
+    for group in range(0, rows * groups, rows):
+        done = np.cumsum(weights[group:group + rows])
         ends = np.searchsorted(done, done[-1] * np.arange(1, count) / count)
         first += [group, *(group + ends)]
-    return np.array([*first, problem.out_channels], np.int32)
+    return np.array([*first, rows * groups], np.int32)

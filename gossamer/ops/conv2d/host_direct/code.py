@@ -26,15 +26,15 @@ each. Tiles of fewer vectors multiply several weights at a time."""
 
 
 def multiplying(problem: Conv2dProblem, views: Views, lanes: int, kinds: Sequence[Kind],
-                block: int) -> str:
+                outputs: int, block: int) -> str:
     """Return a module with the function "multiply", whose tasks are pairs of a tile and a unit.
 
-    A unit is a range of output channels of a group. The arguments are the addresses of the input
+    A unit is a range of rows of the table, each of `outputs` output channels, in a group. The arguments are the addresses of the input
     and of the output of an image, of the table's positions, weights and starts, of the units and of
     the tiles, the number of units, and the addresses of the operands.
     """
     module = ir.Module()
-    tiles = [_TileCode(module, f"tile{index}", problem, views, lanes, kind, block).write()
+    tiles = [_TileCode(module, f"tile{index}", problem, views, lanes, kind, outputs, block).write()
              for index, kind in enumerate(kinds)]
     code = Code(module, "multiply", [POINTER, INT64, INT64, POINTER])
     arguments, first, end, scratch = code.arguments
@@ -67,7 +67,7 @@ def multiplying(problem: Conv2dProblem, views: Views, lanes: int, kinds: Sequenc
 class _TileCode:
     """The function that computes a tile of a unit, for each block of input channels in turn.
 
-    The views of the block are copied to the scratch memory. Then the sums of each output channel,
+    The views of the block are copied to the scratch memory. Then the sums of each row of the table,
     which lie behind the views, are read, and written with the products of the block. After the last
     block the epilogue is applied.
     """
@@ -78,6 +78,7 @@ class _TileCode:
     views: Views
     lanes: int
     kind: Kind
+    outputs: int
     block: int
 
     def __post_init__(self) -> None:
@@ -96,7 +97,7 @@ class _TileCode:
         problem, views, code, b = self.problem, self.views, self.code, self.code.builder
         blocks = -(-problem.group_channels // self.block)
         start = b.mul(b.add(b.mul(self.row, integer(self.width)), self.column), integer(4))
-        group = b.sdiv(self.first, integer(problem.group_out_channels))
+        group = b.sdiv(self.first, integer(problem.group_out_channels // self.outputs))
         x = code.at(self.x, b.mul(group, integer(problem.group_channels * self.input_bytes)))
         with code.loop(0, blocks) as part:
             channel = b.mul(part.index, integer(self.block))
@@ -108,26 +109,27 @@ class _TileCode:
                 inputs = code.at(inputs, start)
             else:
                 self._copy(inputs, count)
-            own = code.at(self.starts, b.mul(part.index, integer(4 * (problem.out_channels + 1))))
+            own = code.at(self.starts, b.mul(part.index, integer(4 * (problem.out_channels // self.outputs + 1))))
             is_first, is_last = (b.icmp_signed("==", part.index, integer(index))
                                  for index in (0, blocks - 1))
-            with code.loop(self.first, self.end) as output:
-                self._multiply(inputs, own, output.index, is_first, is_last, start)
+            with code.loop(self.first, self.end) as row:
+                self._multiply(inputs, own, row.index, is_first, is_last, start)
         b.ret_void()
         return code.function
 
-    def _multiply(self, inputs: Any, starts: Any, output: Any, is_first: Any, is_last: Any,
+    def _multiply(self, inputs: Any, starts: Any, row: Any, is_first: Any, is_last: Any,
                   start: Any) -> None:
-        """Write the products of a block with the weights of an output channel."""
+        """Write the products of a block with the weights of a row of the table."""
         problem, views, code, b = self.problem, self.views, self.code, self.code.builder
-        number = self.rows * self.vectors
+        vectors = self.rows * self.vectors
+        number = self.outputs * vectors
         kept = code.at(self.scratch, b.add(
             integer(4 * min(self.block, problem.group_channels) * views.floats * bool(views.step)),
-            b.mul(b.sub(output, self.first), integer(number * self.size))))
+            b.mul(b.sub(row, self.first), integer(number * self.size))))
         before = code.where(b.not_(is_first), lambda: [
             code.load(vector(self.lanes), kept, index * self.size) for index in range(number)],
             [self.zero] * number)
-        first, end = (code.index(starts, b.add(output, integer(index))) for index in range(2))
+        first, end = (code.index(starts, b.add(row, integer(index))) for index in range(2))
         source, step, line = (self.scratch, 4 * views.step, 4 * views.row) if views.step else (
             inputs, self.input_bytes, 0)
         # few sums wait for one another, so that neighbouring weights add to sums of their own
@@ -135,17 +137,19 @@ class _TileCode:
         zeros = [self.zero] * number
 
         def products(pair: Loop, offset: int) -> list[Any]:
-            """Return the sums of one of the weights that are multiplied together."""
+            """Return the sums of one of the positions that are multiplied together."""
             place = b.add(pair.index, integer(offset))
             view = code.at(source, b.mul(code.short(self.positions, place), integer(step)))
-            weight = code.splat(code.load(FLOAT, self.weights, b.mul(place, integer(4))),
-                                self.lanes)
             own = pair.values[offset * number:(offset + 1) * number]
-            return [code.multiply_add(code.load_first(
+            read = [code.load_first(
                 view, index // self.vectors * line + index % self.vectors * self.size, self.lanes,
-                self.last if not views.step and index == number - 1 else self.lanes,
-                aligned=views.step == self.lanes), weight, value)
-                for index, value in enumerate(own)]
+                self.last if not views.step and index == vectors - 1 else self.lanes,
+                aligned=views.step == self.lanes) for index in range(vectors)]
+            weights = code.at(self.weights, b.mul(place, integer(4 * self.outputs)))
+            return [code.multiply_add(value, weight, own[output * vectors + index])
+                    for output in range(self.outputs)
+                    for weight in [code.splat(code.load(FLOAT, weights, 4 * output), self.lanes)]
+                    for index, value in enumerate(read)]
 
         left = b.srem(b.sub(end, first), integer(together))
         middle = b.sub(end, left)
@@ -167,7 +171,9 @@ class _TileCode:
             code.store(value, kept, index * self.size)
         b.branch(after)
         b.position_at_end(finish)
-        self._finish(sums, output, start)
+        for output in range(self.outputs):
+            self._finish(sums[output * vectors:(output + 1) * vectors],
+                         b.add(b.mul(row, integer(self.outputs)), integer(output)), start)
         b.branch(after)
         b.position_at_end(after)
 

@@ -9,6 +9,9 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 
 _MOST_VECTORS = 14
 """Vectors of a tile: sums that are kept in registers."""
+_OTHERS = 2
+"""Registers that hold neither sums nor a weight of each of the output channels that are computed
+together."""
 NONE, SHARED, ALIGNED = "none", "shared", "aligned"
 """Views: the input itself, one for all columns of taps, or one for each."""
 
@@ -69,9 +72,9 @@ class Tile:
     column: int
 
 
-def views_of(problem: Conv2dProblem, lanes: int, kind: str) -> Views:
+def views_of(problem: Conv2dProblem, lanes: int, kind: str, outputs: int = 1) -> Views:
     """Return the views of a convolution: NONE, SHARED or ALIGNED."""
-    tiles = tiles_of(problem, lanes)
+    tiles = tiles_of(problem, lanes, outputs)
     height, vectors, _ = tiles[0].kind if tiles else (1, 1, 1)
     rows, columns = ([step * dilation for step in range(size)] for size, dilation in zip(
         problem.kernel, problem.dilation, strict=True))
@@ -88,16 +91,19 @@ def views_of(problem: Conv2dProblem, lanes: int, kind: str) -> Views:
                  further, {NONE: 0, SHARED: 1, ALIGNED: lanes}[kind])
 
 
-def tiles_of(problem: Conv2dProblem, lanes: int) -> list[Tile]:
+def tiles_of(problem: Conv2dProblem, lanes: int, outputs: int = 1) -> list[Tile]:
     """Return the tiles of an output plane, the first one the largest.
 
     A pointwise convolution sees a plane as one row.
+
+    outputs: how many output channels are computed together, whose sums share the registers.
     """
-    most = min(native.processor().registers - 3, _MOST_VECTORS)
+    most = min(native.processor().registers - 3, _MOST_VECTORS) if outputs == 1 else max(
+        (native.processor().registers - outputs - _OTHERS) // outputs, 1)
     if problem.is_pointwise:
         return [Tile((1, vectors, last), 0, first * lanes) for first, vectors, last in _spans(
             problem.image_pixels, lanes, most)]
-    spans = _spans(problem.out_width, lanes, 4)
+    spans = _spans(problem.out_width, lanes, min(most, 4) if outputs == 1 else most)
     rows = _parts(problem.out_height, max(most // max((span[1] for span in spans), default=1), 1))
     return [Tile((height, vectors, last), row, first * lanes)
             for row, height in rows for first, vectors, last in spans]
