@@ -18,6 +18,7 @@ import numpy as np
 
 from gossamer import debug, onnx_model
 from gossamer.device.base import Device
+from gossamer.device.other_libraries import DeviceArray
 from gossamer.errors import InputError, UnsupportedError, installing, quoted
 from gossamer.model.graph import Graph, Tail, ValueInfo, as_called
 from gossamer.model.infer.resolve import resolve
@@ -45,10 +46,13 @@ from gossamer.plan.run.contexts import Contexts
 from gossamer.plan.run.host_transfers import page_locked_array
 from gossamer.tensor import TensorSpec, default_spec
 
-_MOST_BOUND = 64
-"""The most forms of calls for which a bound call is kept."""
+_MOST_KNOWN = 64
+"""The most forms of calls that are known."""
 _NUMBERS = "biufc"
 """The values of dtype.kind of NumPy arrays of numbers."""
+
+Compute = Callable[[Sequence[Any]], Sequence[Any]]
+"""Function that takes the inputs of a call and returns its outputs."""
 
 
 class Calls:
@@ -67,9 +71,9 @@ class Calls:
         self.device = device
         self.make_context = make_context
         self.last_batch: int | None = None
-        self._bound: dict[Hashable, Callable[[Sequence[Any]], Sequence[Any]]] = {}
-        """The functions that compute the outputs of calls whose forms were checked."""
-        self.contexts = Contexts(device, make_context, self._bound.clear)
+        self._known: dict[Hashable, Compute | None] = {}
+        """The functions that compute calls of known forms."""
+        self.contexts = Contexts(device, make_context, self._known.clear)
         self._is_closed = False
 
     def __call__(self, inputs: tuple[Any, ...], named: Mapping[str, Any] | None = None,
@@ -77,8 +81,9 @@ class Calls:
         """Return the outputs of a call; see `Plan.__call__`."""
         self.check_usable()
         form = None if out is not None or stream is not None or named else form_of(inputs)
-        if (bound := self._kept(form)) is not None:
-            return single(bound(inputs))
+        known = self._known.get(form)
+        if known is not None and not debug.logger.isEnabledFor(logging.DEBUG):
+            return single(known(inputs))
         inputs = self.in_order(inputs, named or {})
         results = (self._on_device(inputs, stream, form) if are_on(self.device, inputs)
                    else self._on_host(inputs))
@@ -150,40 +155,29 @@ class Calls:
         stay in the caller's order."""
         return as_called_for(self.network, in_order(self.graph, inputs, named))
 
-    def _kept(self, form: Hashable) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
-        """Return the function that computes the calls of a form; None where calls of this form
-        were not checked yet, or their layers are shown."""
-        bound = self._bound.get(form)
-        return None if bound is None or debug.logger.isEnabledFor(logging.DEBUG) else bound
-
-    def _keep(self, form: Hashable, bound: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
-        """Let a function compute later calls of a form, which are not checked again."""
-        if form is None or debug.level() >= 2:
-            return
-        if len(self._bound) >= _MOST_BOUND:
-            self._bound.clear()
-        self._bound[form] = bound
+    def _keep(self, form: Hashable, computed: Compute | None) -> None:
+        """Let a function compute later calls of a form, which are not checked again. None says that
+        the form came once."""
+        if form is not None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[form] = computed
 
     def _on_host(self, inputs: tuple[Any, ...]) -> Sequence[Any]:
         arrays = list(map(on_host, inputs))
-        form = form_of(arrays)
-        if (bound := self._kept(form)) is not None:
-            results = bound(arrays)
-        else:
-            batch = batch_of(self.graph, arrays, inputs)
-            results = self._empty_outputs(batch) if any(array.size == 0 for array in arrays) else ()
-            if not results:
-                self._keep(form, partial(self._computed, batch))
-                results = self._computed(batch, arrays, shows=debug.level() >= 2)
+        batch = batch_of(self.graph, arrays, inputs)
+        results = self._empty_outputs(batch) if any(array.size == 0 for array in arrays) else ()
+        if not results:
+            self._keep(form_of(arrays), partial(self._computed, batch))
+            results = self._computed(batch, arrays)
         return [like_on_host(inputs[0], array) for array in results] if inputs else results
 
-    def _computed(self, batch: int, arrays: Sequence[np.ndarray], *,
-                  shows: bool = False) -> Sequence[np.ndarray]:
+    def _computed(self, batch: int, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """Return the outputs for NumPy arrays that were checked."""
         pool = self.contexts.of(batch)
         context = pool.take()
         try:
-            outputs = context.compute(arrays, shows=shows)
+            outputs = context.compute(arrays)
         finally:
             pool.give_back(context)
         self.last_batch = batch
@@ -193,8 +187,8 @@ class Calls:
                    form: Hashable | None) -> tuple[Any, ...]:
         """Return the outputs for arrays on the device.
 
-        form: the form of the call, later calls of which need no checks when a graph was captured
-        for them; None for a call that is always checked.
+        form: the form of the call, for which a graph is captured when it comes a second time; None
+        for a call that is always checked.
         """
         device, graph = self.device, self.graph
         current = callers_stream(inputs[0])
@@ -208,21 +202,31 @@ class Calls:
         batch = batch_of(graph, arrays, inputs)
         empty = () if batch else self._empty_outputs(batch)
         if empty:
-            results = new_outputs(device, graph, [
-                default_spec(array.shape, str(array.dtype)) for array in empty], stream)
-        else:
-            context = self.contexts.of(batch).on_stream(stream)
-            results = new_outputs(device, graph, context.output_specs, stream)
-            captured = context.run_on_device(buffers_of(arrays), buffers_of(results), stream)
-            self.last_batch = batch
-            if form is not None and captured is not None and all(map(operator.is_, taken, inputs)):
-                replay = context.replayed(captured, device.stream_handle(stream),
+            return self._like(inputs[0], new_outputs(device, graph, [
+                default_spec(array.shape, str(array.dtype)) for array in empty], stream))
+        context = self.contexts.of(batch).on_stream(stream)
+        buffers = buffers_of(arrays)
+        replay = None
+        if all(map(operator.is_, taken, inputs)):
+            if form in self._known and debug.level() < 2:
+                replay = context.replayed(buffers, device.stream_handle(stream),
                                           _torch_outputs(context, inputs[0]))
-                self._keep(form, lambda arrays: replay())
-            if current is None or stream is not current:
-                # the library of the inputs does not know that this stream still reads the inputs
-                device.synchronize(stream)
-        return tuple(device.like(inputs[0], array) for array in results)
+            self._keep(form, replay)
+        if replay is not None:
+            outputs = replay(inputs)
+        else:
+            results = new_outputs(device, graph, context.output_specs, stream)
+            context.run_on_device(buffers, buffers_of(results), stream)
+            outputs = self._like(inputs[0], results)
+        self.last_batch = batch
+        if current is None or stream is not current:
+            # the library of the inputs does not know that this stream still reads the inputs
+            device.synchronize(stream)
+        return outputs
+
+    def _like(self, array: Any, results: Sequence[DeviceArray]) -> tuple[Any, ...]:
+        """Return results on the device as arrays of another array's library."""
+        return tuple(self.device.like(array, result) for result in results)
 
     def _empty_outputs(self, batch: int) -> Sequence[np.ndarray]:
         """Return the outputs if all of them are empty; else an empty sequence."""

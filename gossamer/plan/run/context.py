@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gossamer import debug
-from gossamer.device.base import Buffer, CopyingGraph, Device
+from gossamer.device.base import Buffer, Device
 from gossamer.errors import InputError
 from gossamer.io.text import shape_text
 from gossamer.measure import Task, Timing, interleave
@@ -20,13 +20,13 @@ from gossamer.plan.fusion import source_of
 from gossamer.plan.program import Program
 from gossamer.plan.run.binding import in_order
 from gossamer.plan.run.host_transfers import (
+    MOST_STAGED_BYTES,
     Finish,
     HostTransfers,
     Transfer,
-    copies_in_chunks,
     page_locked_array,
 )
-from gossamer.plan.run.prepared_steps import DeviceGraphs, PreparedSteps, ProgramBuffers
+from gossamer.plan.run.prepared_steps import PreparedSteps, ProgramBuffers
 from gossamer.tensor import pack
 
 _MOST_DRAWN = 2**20
@@ -37,6 +37,8 @@ _REPEATS = 10
 
 NewOutputs = tuple[tuple[Any, ...], tuple[int, ...]]
 """Arrays of a caller's library, and their addresses in the device's memory."""
+Replay = Callable[[Sequence[Any]], tuple[Any, ...]]
+"""Function that takes the arrays of a call and returns its outputs."""
 
 
 def single(outputs: Sequence[Any]) -> Any:
@@ -75,8 +77,6 @@ class Context:
         self._outputs = list(map(self.buffers.of, self.outputs))
         self._transfers = HostTransfers(device, self._inputs, self._outputs, stream)
         self.steps = PreparedSteps(program, device, self.buffers)
-        self._graphs = DeviceGraphs(program, device, self.buffers, self.steps.queue,
-                                    self.inputs, self.outputs)
         self._whole = whole_part(self)
         self._graph: Callable[..., None] | None = None
         self._transfer_graph: Transfer | None = None
@@ -104,20 +104,19 @@ class Context:
                 raise InputError(f"input {info.name!r} is {shape_text(array.shape)} {array.dtype}, "
                                  f"a context of batch {self.program.batch} takes "
                                  f"{shape_text(spec.stored_shape)} {spec.stored_dtype}")
-        outputs = self.compute(arrays, shows=debug.level() >= 2)
+        outputs = self.compute(arrays)
         return {info.name: output for info, output in zip(self.graph.outputs, outputs, strict=True)}
 
-    def compute(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray] | None = None, *,
-                graph: Transfer | None = None, shows: bool = False) -> Sequence[np.ndarray]:
+    def compute(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray] | None = None,
+                graph: Transfer | None = None) -> Sequence[np.ndarray]:
         """Return the outputs, in order, for NumPy arrays.
 
         arrays: the inputs in order, which were checked before: they have the inputs' shapes, and
         dtypes that convert to the inputs' dtypes.
         results: contiguous arrays that receive the outputs; by default new arrays.
         graph: queues an execution on these arrays and results.
-        shows: whether the steps run one by one, and each prints a line.
         """
-        if self._whole is not None and not shows:
+        if self._whole is not None and debug.level() < 2:
             outputs = self._whole(arrays)
             if results is None:
                 return outputs
@@ -125,10 +124,9 @@ class Context:
                 result[...] = output
             return results
         with self._lock:
-            return self._begun(arrays, results, graph=graph, shows=shows)()
+            return self._begun(arrays, results, graph)()
 
-    def begin(self, arrays: Sequence[np.ndarray],
-              computing: Any = None) -> Finish:
+    def begin(self, arrays: Sequence[np.ndarray], computing: Any = None) -> Finish:
         """Queue an execution, and return a function that waits for the execution and returns the
         outputs as compute() does. The function has to be called before the next execution begins.
 
@@ -138,89 +136,74 @@ class Context:
         None means this context's own stream.
         """
         self.device.check_usable()
-        shows = debug.level() >= 2
         if self._whole is not None:
-            computed = self.compute(arrays, shows=shows)
+            computed = self.compute(arrays)
             return lambda: computed
+        if all(array.nbytes <= MOST_STAGED_BYTES for array in arrays):
+            computing = None
         with self._lock:
-            finish = self._begun(arrays, shows=shows,
-                                 computing=computing if copies_in_chunks(arrays) else None)
+            return self._begun(arrays, computing=computing)
 
-        def collect() -> Sequence[np.ndarray]:
-            with self._lock:
-                return finish()
-
-        return collect
-
-    def _begun(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray] | None = None, *,
-               graph: Transfer | None = None, shows: bool = False,
-               computing: Any = None) -> Finish:
+    def _begun(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray] | None = None,
+               graph: Transfer | None = None, computing: Any = None) -> Finish:
         """Queue an execution; the caller holds the lock. For new results a graph of the copies and
         steps is captured when kernels are loaded, and replayed from then on."""
         self._follow(self.stream)
-        is_new = results is None and not shows
-        if is_new:
+        shows = debug.level() >= 2
+        if results is None:
             graph = self._transfer_graph
-        if graph is None:
+        if graph is None or shows:
             given, targets = self._contiguous(arrays), results or [
                 np.empty(spec.shape, spec.stored_dtype) for spec in self.output_specs]
-            if is_new and self._executions > 1 and self._graphs.are_possible:
+            if (results is None and not shows and self._executions > 1
+                    and self.steps.can_be_captured):
                 graph = self._transfer_graph = self._transfers.captured(
                     given, targets, self.steps.queue, in_place=False)
-            if graph is None:
+            if graph is None or shows:
                 return self._transfers.begin(given, targets, partial(
-                    self._run, shows=shows, computing=computing))
+                    self._run, computing=computing))
         return graph(arrays, results)
 
     def bound_on_host(self, arrays: Sequence[np.ndarray],
                       results: Sequence[np.ndarray]) -> Callable[[], Any]:
         """Return a function that computes results as compute() does, for the present contents of
         arrays that stay the same."""
-        shows, graph = debug.level() >= 2, None
-        if self.device.locks_pages and self._graphs.are_possible and not shows:
+        graph = None
+        if self.device.locks_pages and self.steps.can_be_captured:
             if not self._executions:
                 # no graph can be captured before all kernels are loaded
                 self.compute(arrays)
             with self._lock:
                 graph = self._transfers.captured(self._contiguous(arrays), results,
                                                  self.steps.queue, in_place=True)
-        return partial(self.compute, arrays, results, graph=graph, shows=shows)
+        return partial(self.compute, arrays, results, graph)
 
     def run_on_device(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-                      stream: Any) -> CopyingGraph | None:
-        """Execute the program on arrays in the device's memory, in the stream's order. Inputs at
-        the addresses of an earlier call are read in place by a graph that was captured for them,
-        and is returned; other inputs, and all outputs, cost one copy within the device."""
+                      stream: Any) -> None:
+        """Execute the program on arrays in the device's memory, in the stream's order. Each input
+        and output costs one copy within the device."""
         self.device.check_usable()
-        shows = debug.level() >= 2
         with self._lock:
             self._follow(stream)
-            self.foreign_copies += len(outputs)
-            graph = None if shows else self._graphs.of(inputs, is_loaded=self._executions > 0)
-            if graph is not None:
-                graph.copy_to(tuple(buffer.address for buffer in outputs))
-                graph.on(stream)()
-                return graph
-            self.foreign_copies += len(inputs)
-            for own, buffer, spec in zip(self._inputs, inputs, self.input_specs,
-                                         strict=True):
+            self.foreign_copies += len(inputs) + len(outputs)
+            for own, buffer, spec in zip(self._inputs, inputs, self.input_specs, strict=True):
                 self.device.copy(own, buffer, spec.nbytes, stream)
-            self._run(stream, shows=shows)
-            for own, buffer, spec in zip(self._outputs, outputs, self.output_specs,
-                                         strict=True):
+            self._run(stream)
+            for own, buffer, spec in zip(self._outputs, outputs, self.output_specs, strict=True):
                 self.device.copy(buffer, own, spec.nbytes, stream)
-            return None
 
     def bound(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
               stream: Any) -> Callable[[], Any]:
         """Return a function that executes the program on the stream. It reads the inputs and
         writes the outputs in place in the device's memory."""
-        if not self._graphs.are_possible or debug.level() >= 2:
+        if not self.steps.can_be_captured or debug.level() >= 2:
             return partial(self.run_on_device, inputs, outputs, stream)
         with self._lock:
             self._follow(stream)
             self._load(stream)
-            launch = self.device.replayed(self._graphs.in_place(inputs, outputs), stream)
+            launch = self.device.replayed(self.steps.in_place(
+                list(zip(self.inputs, inputs, strict=True)),
+                list(zip(self.outputs, outputs, strict=True))), stream)
 
         def replay() -> None:
             with self._lock:
@@ -229,18 +212,24 @@ class Context:
 
         return replay
 
-    def replayed(self, graph: CopyingGraph, stream: Any,
-                 new_outputs: Callable[[], NewOutputs]) -> Callable[[], tuple[Any, ...]]:
-        """Return a function that executes the program by a graph that run_on_device() returned, on
-        the inputs of that call, and returns new outputs.
+    def replayed(self, inputs: Sequence[Buffer], stream: Any,
+                 new_outputs: Callable[[], NewOutputs]) -> Replay | None:
+        """Return a function that takes arrays over these inputs, executes the program by a graph
+        that reads them in place, and returns new outputs, each of which costs one copy within the
+        device. Return None where no such graph can be captured, as before the kernels are loaded.
 
         new_outputs: returns arrays for the outputs, and their addresses. The arrays of the next
         call are made while the device computes.
         """
+        with self._lock:
+            graph = self.steps.copying(dict(zip(self.inputs, inputs, strict=True)),
+                                       self.outputs) if self._executions else None
+        if graph is None:
+            return None
         launch, count = graph.on(stream), len(self.outputs)
         next_outputs: NewOutputs | None = None
 
-        def replay() -> tuple[Any, ...]:
+        def replay(_: Sequence[Any]) -> tuple[Any, ...]:
             nonlocal next_outputs
             with self._lock:
                 self._follow(stream)
@@ -278,7 +267,7 @@ class Context:
         if self._graph is not None:
             self._graph(stream)
             return
-        if self._executions == 1 and self._graphs.are_possible:
+        if self._executions == 1 and self.steps.can_be_captured:
             self._graph = self.device.capture(self.steps.queue)
             self._graph(stream)
         else:
@@ -318,18 +307,17 @@ class Context:
             self.device.write(buffer, pack(np.resize(numbers, spec.shape), spec))
         self.execute(stream)
 
-    def _run(self, stream: Any, *, shows: bool, computing: Any = None) -> None:
+    def _run(self, stream: Any, computing: Any = None) -> None:
         """Execute the steps in a stream's order.
 
-        shows: whether the steps run one by one, and each prints a line.
         computing: the stream that executes the steps in place of this stream, which has the copies
         before and after them.
         """
         if computing is not None:
             self.device.wait(computing, stream)
-            self._run(computing, shows=shows)
+            self._run(computing)
             self.device.wait(stream, computing)
-        elif shows:
+        elif debug.level() >= 2:
             self.steps.show(stream)
             self._executions += 1
         else:

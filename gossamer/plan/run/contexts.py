@@ -40,34 +40,23 @@ class ContextPool:
         self._free: list[Context] = []
         self._limit = math.inf
         """How many contexts fit into the device's memory, as far as is known."""
-        self._waiting = 0
         self._changed = threading.Condition()
 
     def take(self) -> Context:
         """Return a context that no other thread takes before it is given back."""
-        context = self._free_one()
-        if context is None:
-            with self._changed:
-                self._waiting += 1
-                try:
-                    while (context := self._free_one() or self._made()) is None:
-                        self._changed.wait()
-                finally:
-                    self._waiting -= 1
-        return context
+        with self._changed:
+            while True:
+                if self._free:
+                    return self._free.pop()
+                if (context := self._made()) is not None:
+                    return context
+                self._changed.wait()
 
     def give_back(self, context: Context) -> None:
         """Let other threads take a context."""
-        self._free.append(context)
-        if self._waiting:
-            with self._changed:
-                self._changed.notify()
-
-    def _free_one(self) -> Context | None:
-        try:
-            return self._free.pop()
-        except IndexError:
-            return None
+        with self._changed:
+            self._free.append(context)
+            self._changed.notify()
 
     def on_stream(self, stream: Any) -> Context:
         """Return the context that was last used on a stream. If there is none, returns a context

@@ -1,7 +1,8 @@
 """Work that several devices share.
 
 Each batch goes to a device that is free, which computes it on one of several lanes, so that a batch
-is copied while others are computed. A batch that fails on one device is computed on another.
+is copied while others are computed. A batch that fails on one device is computed once more on
+another.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -78,6 +79,10 @@ class Lanes:
         for lane in lanes:
             self.give_back(lane)
 
+    def clear(self) -> None:
+        """Forget the idle lanes."""
+        self._idle.clear()
+
     def give_back(self, lane: Context) -> None:
         """Keep a lane for another batch."""
         self._idle.append(lane)
@@ -103,7 +108,7 @@ class Lanes:
         except OutOfMemoryError:
             if not self._idle:
                 raise
-        self._idle.clear()
+        self.clear()
         return self.calls.make_context(batch, stream)
 
 
@@ -180,37 +185,36 @@ class Members:
         """The devices that take part."""
         return [member for member in self.all if not member.problem]
 
-    def computed(self, compute: Callable[[Member], Any],
-                 earlier: Mapping[Member, DeviceError] | None = None) -> Any:
-        """Return the result of the first device that succeeds, beginning with the device that has
-        the least in progress. Raises the error of the first device where all of them fail.
+    def computed(self, compute: Callable[[Member], Any], failed: Member | None = None,
+                 error: DeviceError | None = None) -> Any:
+        """Return the result of the device that has the least in progress. Where it fails, another
+        device computes once more, and the first error is raised where that fails too.
 
         compute: computes the result on a device.
-        earlier: the errors of devices that have failed before.
+        failed, error: a device that has failed before, and its error.
         """
-        failed = dict(earlier or {})
-        while True:
-            for other, failure in failed.items():
-                if isinstance(failure, DeviceLostError):
-                    self.leave_out(other, failure)
-            with self._lock:
-                member = min((member for member in self.usable if member not in failed),
-                             key=lambda member: member.in_progress, default=None)
-                if member is None:
-                    raise next(iter(failed.values()))
+        if failed is not None and isinstance(error, DeviceLostError):
+            self.leave_out(failed, error)
+        with self._lock:
+            member = min((member for member in self.usable if member is not failed),
+                         key=lambda member: member.in_progress, default=None)
+            if member is not None:
                 member.in_progress += 1
-            try:
-                result = compute(member)
-            except DeviceError as error:
-                failed[member] = error
-                continue
-            finally:
-                with self._lock:
-                    member.in_progress -= 1
-            for other, failure in failed.items():
-                if not isinstance(failure, OutOfMemoryError):
-                    self.leave_out(other, failure)
-            return result
+        if member is None:
+            assert error is not None
+            raise error
+        try:
+            result = compute(member)
+        except DeviceError as new:
+            if error is not None:
+                raise error from None
+            return self.computed(compute, member, new)
+        finally:
+            with self._lock:
+                member.in_progress -= 1
+        if failed is not None and error is not None and not isinstance(error, OutOfMemoryError):
+            self.leave_out(failed, error)
+        return result
 
     def leave_out(self, member: Member, error: Exception) -> None:
         """Give a device no further work, and warns the user. The last device is kept, because its
@@ -299,16 +303,14 @@ class DeviceWorker(threading.Thread):
         self._work = work
         self._member = member
         self._at_once = 1 if member.calls.device.on_processors else depth
-        self._most_idle = sizes * self._at_once
-        self._lanes = {member: Lanes(member.calls, self._most_idle)}
-        """The lanes of the thread's device, and of devices that repeat batches which failed."""
+        self._lanes = Lanes(member.calls, sizes * self._at_once)
 
     def prepare(self, batches: Iterable[int]) -> None:
         """Make the lanes for batch sizes before the thread starts, as many as memory holds;
         further lanes are made when they are needed."""
         with contextlib.suppress(OutOfMemoryError):
             for batch in batches:
-                self._lanes[self._member].prepare(batch, self._at_once)
+                self._lanes.prepare(batch, self._at_once)
 
     def run(self) -> None:
         """Compute tasks until no further task will come."""
@@ -318,10 +320,7 @@ class DeviceWorker(threading.Thread):
                 self._collect(*queued.popleft())
             task = self._work.take(self._member, wait=not queued)
             if task is not None:
-                try:
-                    queued.append((task, task.begin(self._lanes[self._member])))
-                except Exception as error:
-                    self._repeat(task, error)
+                queued.append((task, self._begun(task)))
             elif queued:
                 self._collect(*queued.popleft())
             else:
@@ -330,27 +329,23 @@ class DeviceWorker(threading.Thread):
             del task
         self._lanes.clear()
 
-    def _collect(self, task: BatchTask, collect: Collect) -> None:
-        """Wait for a batch, and set its result or its error."""
+    def _begun(self, task: BatchTask) -> Collect:
         try:
-            result = collect()
+            return task.begin(self._lanes)
         except Exception as error:
-            self._repeat(task, error)
-        else:
-            task.result.set_result(result)
+            failed: Future[Any] = Future()
+            failed.set_exception(error)
+            return failed.result
 
-    def _repeat(self, task: BatchTask, error: Exception) -> None:
-        """Compute a batch on the other devices, after this thread's device has failed, and set its
-        result; set the error where the batch is wrong or all devices fail."""
-        def compute(member: Member) -> Any:
-            if member not in self._lanes:
-                self._lanes[member] = Lanes(member.calls, self._most_idle)
-            return task.begin(self._lanes[member])()
-
+    def _collect(self, task: BatchTask, collect: Collect) -> None:
+        """Wait for a batch, and set its result. Where the device fails, another one computes the
+        batch once more; the error is set where that fails too, or where the batch is wrong."""
         try:
-            if not isinstance(error, DeviceError):
-                raise error
-            result = self._work.members.computed(compute, {self._member: error})
+            try:
+                result = collect()
+            except DeviceError as error:
+                result = self._work.members.computed(
+                    lambda member: task.begin(Lanes(member.calls, 1))(), self._member, error)
         except Exception as last:
             task.result.set_exception(task.name(last))
         else:

@@ -28,8 +28,6 @@ from gossamer.plan.candidate import BuildCost
 from gossamer.plan.fusion import source_of
 from gossamer.plan.program import Prepared, Program, Step, build, side_by_side
 
-_MOST_FOREIGN = 8
-"""Number of captured graphs that are stored for inputs in the memory of other libraries."""
 _VECTOR_BYTES = 16
 """Alignment in bytes that kernels require of their inputs, because they load four floats at once.
 Arrays of other libraries may have a smaller alignment."""
@@ -209,6 +207,67 @@ class PreparedSteps:
                         p25_us=timing.p25_us * time / total, p75_us=timing.p75_us * time / total)
                 for time in shown]
 
+    @cached_property
+    def can_be_captured(self) -> bool:
+        """Whether the steps can be captured: the device has graphs, and no step runs on the
+        host."""
+        return self._device.limits.graph and not self._program.host_steps(self._device)
+
+    def in_place(self, inputs: Sequence[tuple[str, Buffer]],
+                 outputs: Sequence[tuple[str, Buffer]]) -> Callable[..., None]:
+        """Return a graph of all steps for memory that callers give, by value. The graph reads
+        inputs and writes outputs in place where their memory is aligned and, for an output, where
+        no other value shares its memory. The graph copies all other inputs and outputs."""
+        program, own = self._program, self._buffers
+        callers: dict[str, Buffer] = {}
+        read: list[tuple[Buffer, Buffer, int]] = []
+        written: list[tuple[Buffer, Buffer, int]] = []
+        for value, buffer in inputs:
+            if buffer.address % _VECTOR_BYTES:
+                read.append((own.of(value), buffer, program.specs[value].nbytes))
+            else:
+                callers[program.root(value)] = buffer
+        # Outputs in this set are copied. No step writes an output that is an input or a constant.
+        # An output that is a part of a larger value, or that has parts, shares memory with other
+        # values, so that the output cannot lie in the caller's array.
+        shared = {program.root(value) for value in (
+            *program.inputs.values(), *program.constants, *program.places,
+            *(place.whole for place in program.places.values()))}
+        for value, buffer in outputs:
+            root = program.root(value)
+            if root in shared or root in callers or buffer.address % _VECTOR_BYTES:
+                written.append((buffer, callers.get(root) or own.of(value),
+                                program.specs[value].nbytes))
+            else:
+                callers[root] = buffer
+
+        def work(stream: Any) -> None:
+            for target, source, nbytes in read:
+                self._device.copy(target, source, nbytes, stream)
+            self.queue(stream)
+            for target, source, nbytes in written:
+                self._device.copy(target, source, nbytes, stream)
+
+        with own.replaced(callers):
+            return self._device.capture(work)
+
+    def copying(self, inputs: Mapping[str, Buffer], outputs: Sequence[str]) -> CopyingGraph | None:
+        """Return a graph of all steps that reads inputs in place where callers have them, by value,
+        and copies the outputs; None where the steps cannot be captured, an input is not aligned, or
+        an output is empty, too large, or an input, which the caller may have freed meanwhile."""
+        program = self._program
+        given = {program.root(value) for value in inputs}
+        if not self.can_be_captured or any(
+                buffer.address % _VECTOR_BYTES for buffer in inputs.values()) or not all(
+                0 < program.specs[value].nbytes <= _MOST_COPIED_BYTES
+                and program.place(value).whole not in given for value in outputs):
+            return None
+        # the caller owns the memory, and passes it again with every call
+        with self._buffers.replaced({value: self._device.wrap(buffer.address, buffer.nbytes, None)
+                                     for value, buffer in inputs.items()}):
+            return self._device.capture_copying(self.queue, [
+                (self._buffers.of(value), program.specs[value].nbytes) for value in outputs])
+
     def _built(self) -> Sequence[Callable[[], Prepared]]:
         """Return for each step a function that returns the step's prepared state and the cost of
         preparing it, or raises the error with which preparing the step failed."""
@@ -349,108 +408,3 @@ def step_line(step: Step, elapsed_us: float, state: State, level: int) -> str:
         text += "".join(f"; {launch.kernel.name}: {launch.kernel.registers} registers, "
                         f"{launch.kernel.spill_bytes} bytes spilled" for launch in state.launches)
     return text
-
-
-class DeviceGraphs:
-    """The graphs of one program, by the addresses of the inputs that they read.
-
-    queue: queues all steps on a stream.
-    inputs, outputs: the values of the network's inputs and outputs, in order.
-    """
-
-    def __init__(self, program: Program, device: Device, buffers: ProgramBuffers,
-                 queue: Callable[[Any], None], inputs: Sequence[str],
-                 outputs: Sequence[str]) -> None:
-        self._program = program
-        self._device = device
-        self._buffers = buffers
-        self._queue = queue
-        self._inputs = inputs
-        self._outputs = outputs
-        self._known: dict[tuple[int, ...], CopyingGraph | None] = {}
-
-    @cached_property
-    def are_possible(self) -> bool:
-        """Whether the steps can be captured: the device has graphs, and no step runs on the
-        host."""
-        return self._device.limits.graph and not self._program.host_steps(self._device)
-
-    def of(self, inputs: Sequence[Buffer], *, is_loaded: bool) -> CopyingGraph | None:
-        """Return a graph that reads these inputs in place and copies the outputs; None where no
-        such graph is captured. The graph is captured when inputs at the same addresses come a
-        second time.
-
-        is_loaded: whether all kernels are loaded; no graph can be captured before they are.
-        """
-        key = tuple(buffer.address for buffer in inputs)
-        if not self._copies_outputs or any(address % _VECTOR_BYTES for address in key):
-            return None
-        is_known = key in self._known
-        graph = self._known.pop(key, None)
-        if graph is None and is_known and is_loaded:
-            graph = self._copying(inputs)
-        # the inputs that were used last are at the end
-        self._known[key] = graph
-        if len(self._known) > _MOST_FOREIGN:
-            del self._known[next(iter(self._known))]
-        return graph
-
-    def in_place(self, inputs: Sequence[Buffer],
-                 outputs: Sequence[Buffer]) -> Callable[..., None]:
-        """Return a graph of all steps. The graph reads inputs and writes outputs in place where
-        their memory is aligned and, for an output, where no other value shares its memory. The
-        graph copies all other inputs and outputs."""
-        program, own = self._program, self._buffers
-        callers: dict[str, Buffer] = {}
-        read: list[tuple[Buffer, Buffer, int]] = []
-        written: list[tuple[Buffer, Buffer, int]] = []
-        for value, buffer in zip(self._inputs, inputs, strict=True):
-            if buffer.address % _VECTOR_BYTES:
-                read.append((own.of(value), buffer, program.specs[value].nbytes))
-            else:
-                callers[program.root(value)] = buffer
-        # Outputs in this set are copied. No step writes an output that is an input or a constant.
-        # An output that is a part of a larger value, or that has parts, shares memory with other
-        # values, so that the output cannot lie in the caller's array.
-        shared = {program.root(value) for value in (
-            *self._inputs, *program.constants, *program.places,
-            *(place.whole for place in program.places.values()))}
-        for value, buffer in zip(self._outputs, outputs, strict=True):
-            root = program.root(value)
-            if root in shared or root in callers or buffer.address % _VECTOR_BYTES:
-                written.append((buffer, callers.get(root) or own.of(value),
-                                program.specs[value].nbytes))
-            else:
-                callers[root] = buffer
-
-        def work(stream: Any) -> None:
-            for target, source, nbytes in read:
-                self._device.copy(target, source, nbytes, stream)
-            self._queue(stream)
-            for target, source, nbytes in written:
-                self._device.copy(target, source, nbytes, stream)
-
-        with own.replaced(callers):
-            return self._device.capture(work)
-
-    def _copying(self, inputs: Sequence[Buffer]) -> CopyingGraph:
-        """Return a graph of all steps that reads these inputs in place, and copies the outputs."""
-        program = self._program
-        # the caller owns the memory, and passes it again with every call
-        callers = {program.root(value): self._device.wrap(buffer.address, buffer.nbytes, None)
-                   for value, buffer in zip(self._inputs, inputs, strict=True)}
-        with self._buffers.replaced(callers):
-            return self._device.capture_copying(self._queue, [
-                (self._buffers.of(value), program.specs[value].nbytes)
-                for value in self._outputs])
-
-    @cached_property
-    def _copies_outputs(self) -> bool:
-        """Whether graphs can be captured that read inputs in place and copy all outputs. An output
-        that is an input would be copied from memory that the caller may have freed meanwhile."""
-        program = self._program
-        inputs = {program.root(value) for value in self._inputs}
-        return self.are_possible and all(
-            0 < program.specs[value].nbytes <= _MOST_COPIED_BYTES
-            and program.place(value).whole not in inputs
-            for value in self._outputs)

@@ -69,8 +69,9 @@ def test_arrays_of_any_size_go_there_and_back(size: int) -> None:
         source[...] = rng.standard_normal(size, np.float32)
         run()
         np.testing.assert_array_equal(source, target)
-    # memory is kept from call to call
-    assert [memory.nbytes for memory in device.locked] == [4 * size, 4 * size]
+    # memory is kept from call to call; the driver copies large arrays without it
+    assert [memory.nbytes for memory in device.locked] == (
+        [4 * size, 4 * size] if size <= 2**19 else [])
 
 
 def test_page_locked_arrays_are_copied_as_they_are() -> None:
@@ -117,12 +118,12 @@ def test_copies_are_part_of_a_graph() -> None:
 
 
 def test_large_arrays_have_no_graph_unless_they_are_page_locked() -> None:
-    device, size = PageLockingDevice(), 2**21
+    device, size = PageLockingDevice(), 2**21 + 1
     buffer = device.empty(size, "a test")
     transfers = HostTransfers(device, [buffer], [buffer], None)
     for array in (np.empty(size, np.uint8), device.page_locked(size)):
         device.capture = lambda work, *_: work  # type: ignore[method-assign]
-        graph = transfers.captured([array], [np.empty(size, np.uint8)], lambda stream: None,
+        graph = transfers.captured([array], [np.empty(8, np.uint8)], lambda stream: None,
                                    in_place=True)
         assert (graph is not None) == device.is_page_locked(array)
 
@@ -194,7 +195,7 @@ def test_calls_of_known_shapes_keep_their_inputs_and_outputs_apart(cuda: Device,
     assert plan._calls.contexts.all(4)[0]._transfer_graph is not None
 
 
-def test_large_arrays_reach_a_gpu_in_pieces(cuda: Device) -> None:
+def test_large_arrays_reach_a_gpu(cuda: Device) -> None:
     source = np.random.default_rng(0).integers(0, 256, 9 * 2**20 + 7, np.uint8)
     target = np.zeros_like(source)
     run = transferred(cuda, source, target)

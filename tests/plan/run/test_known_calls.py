@@ -148,3 +148,13 @@ def test_contexts_that_are_dropped_are_not_kept_by_calls(
     assert_close(plan(images(3)), expected(images(3)))
     assert_right(exchanging, plan(x), 0)
     assert exchanging.checked == 3
+
+
+def test_old_forms_are_forgotten(exchanging: TensorDevice, plan: Plan,
+                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gossamer.plan.run.calls._MOST_KNOWN", 8)
+    tensors = [exchanging.new(images(2, seed)) for seed in range(12)]
+    for _ in range(2):
+        for seed, x in enumerate(tensors):
+            assert_right(exchanging, plan(x), seed)
+    assert len(plan._calls._known) <= 8
