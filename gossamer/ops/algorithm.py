@@ -297,6 +297,9 @@ class Algorithm(abc.ABC):
     between_pruned : bool
         Whether the algorithm computes dense layers between pruned ones, and is not measured in
         networks without pruned layers.
+    by_image : bool
+        Whether `jobs` also computes fewer images than the problem has, so that a plan computes one
+        image after another while what is between layers lies in the caches.
     exact : bool
         Whether the algorithm sums bits to exact integers, so that rows state the precision EXACT.
         Variants of precision fp16 round the sums to float16; their rows state "fp16".
@@ -313,6 +316,7 @@ class Algorithm(abc.ABC):
     writes_parts: ClassVar[bool] = False
     by_name_only: ClassVar[bool] = False
     between_pruned: ClassVar[bool] = False
+    by_image: ClassVar[bool] = False
     exact: ClassVar[bool] = False
     rounds_sums: ClassVar[bool] = False
 
@@ -438,10 +442,12 @@ class Algorithm(abc.ABC):
         return ()
 
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-             workspace: Buffer | None) -> list[Job] | None:
+             workspace: Buffer | None, images: int | None = None) -> list[Job] | None:
         """Return the calls of generated code that `launch` makes; None where it makes others.
 
-        A plan runs the calls of neighbouring steps as one.
+        A plan runs the calls of neighbouring steps as one. `images` says how many images the
+        buffers hold, by default those of the problem; it is given only to an algorithm that
+        computes `by_image`.
         """
         return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gossamer
 from gossamer.device.host import HostDevice
-from gossamer.device.jobs import Job
 from gossamer.device.native import processor as native
-from gossamer.device.native.threads import Jobs
-from gossamer.model.builder import GraphBuilder
 from gossamer.ops.pool import host_direct
 from gossamer.ops.pool.host_direct import HostDirectPool
 from gossamer.ops.pool.problem import PoolProblem, pool
 from gossamer.ops.weights import Weights
-from gossamer.plan.run import prepared_steps
 from gossamer.tensor import default_spec
 from tests.ops.arm import run_on_arm
 from tests.ops.harness import run_variant
-from tests.plan.small import assert_close
 
 pytest.importorskip("llvmlite")
 HOST = HostDevice()
@@ -68,32 +61,6 @@ def test_arm_computes_the_same(window: Any, tmp_path: Path,
     ran = run_on_arm(monkeypatch, tmp_path, host_direct)
     compare(PoolProblem(default_spec((1, 3, 9, 21)), "max", *window), np.nan)
     assert ran
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_steps_of_a_plan_are_one_call(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    joined: list[int] = []
-
-    def recorded(jobs: Sequence[Job], threads: int) -> Jobs:
-        joined.append(len(jobs))
-        return Jobs(jobs, threads)
-
-    monkeypatch.setattr(prepared_steps, "Jobs", recorded)
-    build = GraphBuilder("net")
-    x = build.input("x", (None, 3, 12, 21))
-    weight = np.random.default_rng(0).standard_normal((8, 3, 3, 3)).astype(np.float32)
-    weight[weight < 0.5] = 0
-    y = build.conv2d(x, build.constant("w", weight), pads=(1, 1, 1, 1), name="conv")
-    y = build.pool(build.apply("relu", y), "max", (3, 3), strides=(2, 2), name="pool")
-    build.output(build.pool(y, "max", (2, 2), name="last"), (None, None, None, None))
-    graph = build.finish()
-    names = [layer.name for layer in gossamer.compile(graph, "host").layers(1)]
-    plan = gossamer.compile(graph, "host", threads=threads,
-                            force=dict.fromkeys(names, "host_direct"))
-    images = np.random.default_rng(1).standard_normal((2, 3, 12, 21)).astype(np.float32)
-    assert_close(plan(images), gossamer.compile(graph, "host", vendors=False)(images))
-    # a job for each image of the convolution
-    assert joined == [4]
 
 
 def compare(problem: PoolProblem, spoilt: float) -> None:

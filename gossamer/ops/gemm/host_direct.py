@@ -70,7 +70,7 @@ class HostDirectGemm(Algorithm):
         Jobs(self.jobs(state, inputs, outputs, workspace), state.data.threads).run()
 
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-             workspace: Buffer | None) -> list[Job]:
+             workspace: Buffer | None, images: int | None = None) -> list[Job]:
         problem: GemmProblem = state.problem  # type: ignore[assignment]
         if problem.outputs[0].size == 0:
             return []

@@ -27,6 +27,7 @@ class HostDirectPool(Algorithm):
     op = "pool"
     name = "host_direct"
     between_pruned = True
+    by_image = True
 
     def supports(self, problem: PoolProblem, device: Device) -> str | None:
         if (reason := native.unavailable(device)) is not None:
@@ -63,12 +64,12 @@ class HostDirectPool(Algorithm):
         Jobs(self.jobs(state, inputs, outputs, workspace), state.data.threads).run()
 
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-             workspace: Buffer | None) -> list[Job]:
+             workspace: Buffer | None, images: int | None = None) -> list[Job]:
         work: _Work = state.data
         spec = state.problem.outputs[0]
         if spec.size == 0:
             return []
-        planes = spec.shape[0] * spec.shape[1]
+        planes = (spec.shape[0] if images is None else images) * spec.shape[1]
         return [Job(work.code, (address_of(inputs[0]), address_of(outputs[0])), planes,
                     max(planes // (_TASKS * work.threads), 1), work.scratch)]
 

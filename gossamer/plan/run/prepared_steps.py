@@ -3,6 +3,7 @@ alive together share memory, its prepared steps, and captured graphs of all step
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import numpy as np
 
 from gossamer import debug
 from gossamer.device.base import Buffer, CopyingGraph, Device
-from gossamer.device.host import host_array
+from gossamer.device.host import HostBuffer, host_array
 from gossamer.device.jobs import Job
 from gossamer.device.native.threads import Jobs
 from gossamer.device.registry import find
@@ -79,7 +80,10 @@ class ProgramBuffers:
 
     def __init__(self, name: str, program: Program, device: Device) -> None:
         self._program = program
-        lifetimes = _lifetimes(program)
+        self.chains = _chains(program, device)
+        """The ranges of steps that are computed image by image; the memory of a value that only
+        such steps read and write holds one image."""
+        lifetimes = _lifetimes(program, self.chains)
         offsets, total = place(lifetimes, device.alignment)
         arena = device.empty(max(total, device.alignment),
                              f"activations of {name} at batch {program.batch}")
@@ -104,10 +108,19 @@ class ProgramBuffers:
         """Bytes of the uploaded constants."""
         return sum(buffer.nbytes for buffer in self._constants.values())
 
-    def of(self, value: str) -> Buffer:
-        """Return the memory of a value."""
+    def of(self, value: str, image: int | None = None) -> Buffer:
+        """Return the memory of a value, or of an image of a value that is computed image by
+        image."""
         root = self._program.root(value)
-        return self._constants[root] if root in self._constants else self._activations[root]
+        buffer = self._constants[root] if root in self._constants else self._activations[root]
+        if image is None:
+            return buffer
+        nbytes = _image_bytes(self._program, value)
+        if buffer.nbytes == nbytes:
+            return buffer
+        # generated code needs no alignment
+        data = host_array(buffer, (buffer.nbytes,), np.uint8)
+        return HostBuffer(buffer.device, data[image * nbytes:(image + 1) * nbytes])
 
     @contextmanager
     def replaced(self, buffers: Mapping[str, Buffer]) -> Iterator[None]:
@@ -122,10 +135,36 @@ class ProgramBuffers:
             self._activations = own
 
 
-def _lifetimes(program: Program) -> dict[str, Lifetime]:
+def _chains(program: Program, device: Device) -> list[range]:
+    """Return ranges of neighbouring steps that are computed image by image, on a processor."""
+    parts = {*program.places, *(place.whole for place in program.places.values())}
+
+    def is_by_image(index: int) -> bool:
+        step = program.steps[index]
+        return step.device is device and step.algorithm.by_image and all(
+            program.root(value) == value and value not in program.constants
+            and value not in parts and program.specs[value].shape[0] == program.batch
+            for value in (*step.inputs, *step.outputs))
+
+    if device.compiles or program.batch < 2:
+        return []
+    runs = [list(run) for is_chain, run in itertools.groupby(
+        range(len(program.steps)), is_by_image) if is_chain]
+    return [range(run[0], run[-1] + 1) for run in runs if len(run) > 1]
+
+
+def _image_bytes(program: Program, value: str) -> int:
+    return program.specs[value].nbytes // program.batch
+
+
+def _lifetimes(program: Program, chains: Sequence[range]) -> dict[str, Lifetime]:
     """Return the lifetime of every value that has memory of its own among the activations. Where a
     value A owns the memory in which a value B lies, a use of B counts as a use of A. Inputs and
-    outputs are alive until after the last step, so that an execution can be repeated."""
+    outputs are alive until after the last step, so that an execution can be repeated.
+
+    chains: steps that are computed image by image. A value that lives within a chain has the memory
+    of one image; other values that its steps read or write are alive as long as the chain.
+    """
     owners = {value: program.place(value).whole for value in (
         *program.inputs.values(), *program.outputs.values(),
         *(value for step in program.steps for value in (*step.inputs, *step.outputs)))}
@@ -138,8 +177,17 @@ def _lifetimes(program: Program) -> dict[str, Lifetime]:
             last[owners[value]] = index
     for value in (*program.inputs.values(), *program.outputs.values()):
         last[owners[value]] = len(program.steps)
-    return {value: Lifetime(max(program.specs[value].nbytes, 1), start, last[value])
-            for value, start in first.items()}
+    nbytes = {value: max(program.specs[value].nbytes, 1) for value in first}
+    for chain in chains:
+        for value in {value for step in program.steps[chain.start:chain.stop]
+                      for value in (*step.inputs, *step.outputs)}:
+            if first[value] in chain and last[value] in chain:
+                nbytes[value] = _image_bytes(program, value)
+            else:
+                if first[value] in chain:
+                    first[value] = chain.start
+                last[value] = max(last[value], chain.stop - 1)
+    return {value: Lifetime(nbytes[value], start, last[value]) for value, start in first.items()}
 
 
 class PreparedSteps:
@@ -163,8 +211,10 @@ class PreparedSteps:
                         for step, weights in zip(program.steps, self.weights, strict=True)]
         self._works = [self._work(step, built) for step, built in zip(
             program.steps, self._built(), strict=True)]
-        self._joined = self._works if device.compiles else _joined(
-            program.steps, self.states, self._works, buffers)
+        calls = {} if device.compiles else _generated_calls(program, self.states, buffers)
+        for index in itertools.chain(*buffers.chains):
+            self._works[index] = partial(_run_images, calls[index], self.states[index])
+        self._joined = _joined(self._works, calls, self.states, buffers.chains)
         program.prepared = weakref.ref(self)
 
     def queue(self, stream: Any) -> None:
@@ -319,33 +369,55 @@ class PreparedSteps:
         return work
 
 
-def _joined(steps: Sequence[Step], states: Sequence[State], works: Sequence[Work],
-            buffers: ProgramBuffers) -> list[Work]:
-    """Return the works of the host's steps, where those of neighbouring steps that only call
-    generated code are one."""
+def _generated_calls(program: Program, states: Sequence[State], buffers: ProgramBuffers
+                     ) -> dict[int, list[list[Job]]]:
+    """Return the calls of each of the host's steps that only calls generated code, by the step's
+    index: a list for each image where steps are computed image by image, else one list."""
+    by_image = set(itertools.chain(*buffers.chains))
+    calls: dict[int, list[list[Job]]] = {}
+    for index, (step, state) in enumerate(zip(program.steps, states, strict=True)):
+        for image in range(program.batch) if index in by_image else (None,):
+            jobs = [] if _is_idle(step) else step.algorithm.jobs(
+                state, [buffers.of(value, image) for value in step.inputs],
+                [buffers.of(value, image) for value in step.outputs], buffers.workspace,
+                None if image is None else 1)
+            if jobs is not None:
+                calls.setdefault(index, []).append(jobs)
+    return calls
+
+
+def _run_images(calls: Sequence[Sequence[Job]], state: State, stream: Any) -> None:
+    """Compute the images of one step."""
+    Jobs([job for jobs in calls for job in jobs], state.data.threads).run()
+
+
+def _joined(works: Sequence[Work], calls: Mapping[int, list[list[Job]]], states: Sequence[State],
+            chains: Sequence[range]) -> list[Work]:
+    """Return the works of steps, where those of neighbouring steps that only call generated code
+    are one. Chains are computed image by image."""
     joined: list[Work] = []
-    calls: list[Job] = []
-    threads = 1
-
-    def finish() -> None:
-        if calls:
-            together = Jobs(calls, threads)
-            joined.append(lambda stream: together.run())
-            calls.clear()
-
-    for step, state, work in zip(steps, states, works, strict=True):
-        if _is_idle(step):
+    chain_of = {index: chain for chain in chains for index in chain}
+    for is_generated, run in itertools.groupby(range(len(works)), calls.__contains__):
+        if not is_generated:
+            joined += [works[index] for index in run]
             continue
-        jobs = step.algorithm.jobs(state, [buffers.of(value) for value in step.inputs],
-                                   [buffers.of(value) for value in step.outputs], buffers.workspace)
-        if jobs is None:
-            finish()
-            joined.append(work)
-        else:
-            calls += jobs
-            threads = max(threads, state.data.threads)
-    finish()
+        jobs: list[Job] = []
+        threads = 1
+        for index in run:
+            chain = chain_of.get(index, range(index, index + 1))
+            if index == chain.start:
+                jobs += itertools.chain(*itertools.chain(*zip(
+                    *(calls[step] for step in chain), strict=True)))
+            if states[index].data is not None:
+                threads = max(threads, states[index].data.threads)
+        if jobs:
+            together = Jobs(jobs, threads)
+            joined.append(partial(_run, together))
     return joined
+
+
+def _run(jobs: Jobs, stream: Any) -> None:
+    jobs.run()
 
 
 def _is_idle(step: Step) -> bool:

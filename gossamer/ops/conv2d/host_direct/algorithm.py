@@ -59,6 +59,7 @@ class HostDirect(Algorithm):
     op = "conv2d"
     name = "host_direct"
     dense = False
+    by_image = True
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         return (native.unavailable(device) or too_dense(problem.weights_info)
@@ -130,7 +131,7 @@ class HostDirect(Algorithm):
         Jobs(self.jobs(state, inputs, outputs, workspace), state.data.threads).run()
 
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-             workspace: Buffer | None) -> list[Job]:
+             workspace: Buffer | None, images: int | None = None) -> list[Job]:
         problem: Conv2dProblem = state.problem  # type: ignore[assignment]
         work: _Work = state.data
         x, *tensors = map(address_of, inputs)
@@ -138,7 +139,7 @@ class HostDirect(Algorithm):
         source = 4 * problem.channels * problem.height * problem.width
         target = 4 * problem.out_channels * problem.image_pixels
         jobs = []
-        for image in range(problem.batch):
+        for image in range(problem.batch if images is None else images):
             given = iter(tensors)
             jobs.append(Job(work.multiply, (x + image * source, y + image * target, *work.fixed, *(
                 next(given) + image * target if constant is None else constant

@@ -29,9 +29,10 @@ def multiplying(problem: Conv2dProblem, views: Views, lanes: int, kinds: Sequenc
                 outputs: int, block: int) -> str:
     """Return a module with the function "multiply", whose tasks are pairs of a tile and a unit.
 
-    A unit is a range of rows of the table, each of `outputs` output channels, in a group. The arguments are the addresses of the input
-    and of the output of an image, of the table's positions, weights and starts, of the units and of
-    the tiles, the number of units, and the addresses of the operands.
+    A unit is a range of rows of the table, each of `outputs` output channels, in a group. The
+    arguments are the addresses of the input and of the output of an image, of the table's
+    positions, weights and starts, of the units and of the tiles, the number of units, and the
+    addresses of the operands.
     """
     module = ir.Module()
     tiles = [_TileCode(module, f"tile{index}", problem, views, lanes, kind, outputs, block).write()
@@ -109,7 +110,8 @@ class _TileCode:
                 inputs = code.at(inputs, start)
             else:
                 self._copy(inputs, count)
-            own = code.at(self.starts, b.mul(part.index, integer(4 * (problem.out_channels // self.outputs + 1))))
+            own = code.at(self.starts, b.mul(part.index, integer(
+                4 * (problem.out_channels // self.outputs + 1))))
             is_first, is_last = (b.icmp_signed("==", part.index, integer(index))
                                  for index in (0, blocks - 1))
             with code.loop(self.first, self.end) as row:
