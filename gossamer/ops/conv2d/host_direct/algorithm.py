@@ -105,7 +105,7 @@ class HostDirect(Algorithm):
         table = _table(np.asarray(weights.arrays["weight"], np.float32), problem, views, outputs,
                        block)
         threads = number_of(variant[THREADS]) or processors()
-        units = _units(table.starts, problem.groups, len(tiles), threads)
+        units = _units(table.starts, problem.groups, len(tiles), threads, bool(views.step))
         places = np.array([(kinds.index(tile.kind), tile.row, tile.column) for tile in tiles],
                           np.int64).reshape(-1, 3)
         constants = float32_operands(weights)
@@ -240,12 +240,17 @@ def _table(weight: np.ndarray, problem: Conv2dProblem, views: Views, outputs: in
                   np.stack(starts).astype(np.int32))
 
 
-def _units(starts: np.ndarray, groups: int, tiles: int, threads: int) -> np.ndarray:
+def _units(starts: np.ndarray, groups: int, tiles: int, threads: int, copies: bool) -> np.ndarray:
     """Divide the rows of a table, of each group of a convolution, into units with about as many
-    nonzero weights, one where there are tiles enough for all threads. Returns where each unit
-    begins, and the end."""
-    rows = (starts.shape[1] - 1) // groups
-    count = 1 if threads == 1 else min(-(-_TASKS * threads // max(tiles * groups, 1)), rows)
+    nonzero weights. Returns where each unit begins, and the end.
+
+    copies: whether each unit of a tile copies the tile's views, so that there are only as many
+    units as give each thread as much to do.
+    """
+    rows, tasks = (starts.shape[1] - 1) // groups, max(tiles * groups, 1)
+    enough = (count for count in range(1, rows + 1) if tasks * count >= _TASKS * threads
+              or (copies and tasks * count % threads == 0))
+    count = 1 if threads == 1 else next(enough, rows)
     weights = np.diff(starts, axis=1).sum(axis=0) + 1
     first = []
     for group in range(0, rows * groups, rows):
