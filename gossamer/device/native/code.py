@@ -82,12 +82,25 @@ class Code:
         """Return a vector of which only the first lanes are read; the others are 0."""
         if valid == lanes:
             return self.load(vector(lanes), pointer, offset, aligned)
-        zero = ir.Constant(vector(lanes), [0.0] * lanes)
-        mask = _mask(lanes, valid)
-        read = self._intrinsic("load", lanes, vector(lanes), [POINTER, INT32, mask.type,
-                                                               vector(lanes)])
-        return self.builder.call(read, [self.at(pointer, offset), ir.Constant(INT32, 4), mask,
-                                        zero])
+        return self._masked(self.at(pointer, offset), _mask(lanes, valid))
+
+    def load_within(self, line: Any, start: int, lanes: int, width: int) -> Any:
+        """Return the vector that begins with number `start` of a row of `width` numbers, with 0
+        where the row has none."""
+        inside = [0 <= start + lane < width for lane in range(lanes)]
+        if not any(inside):
+            return ir.Constant(vector(lanes), [0.0] * lanes)
+        if all(inside):
+            return self.load(vector(lanes), line, 4 * start)
+        return self._masked(self.at(line, 4 * start), ir.Constant(
+            ir.VectorType(ir.IntType(1), lanes), list(map(int, inside))))
+
+    def _masked(self, pointer: Any, mask: Any) -> Any:
+        """Return a vector of which only the lanes of a mask are read; the others are 0."""
+        kind = vector(mask.type.count)
+        read = self._intrinsic("load", kind.count, kind, [POINTER, INT32, mask.type, kind])
+        return self.builder.call(read, [pointer, ir.Constant(INT32, 4), mask,
+                                        ir.Constant(kind, [0.0] * kind.count)])
 
     def strided(self, source: Any, first: Any, begin: int, stride: int, width: int, lanes: int,
                 valid: int) -> Any:
@@ -108,15 +121,12 @@ class Code:
                                    ir.Constant(wide, [width] * lanes))
 
         if stride <= 2:
-            read = self._intrinsic("load", lanes, vector(lanes), [
-                POINTER, INT32, _mask(lanes, lanes).type, vector(lanes)])
             parts = []
             for number in range(stride):
                 start = begin * stride + number * lanes
                 mask = b.and_(inside(range(start, start + lanes)),
                               _mask(lanes, max(min(valid * stride - number * lanes, lanes), 0)))
-                parts.append(b.call(read, [self.at(source, 4 * start), ir.Constant(INT32, 4), mask,
-                                           zero]))
+                parts.append(self._masked(self.at(source, 4 * start), mask))
             return parts[0] if stride == 1 else b.shuffle_vector(*parts, ir.Constant(
                 ir.VectorType(INT32, lanes), list(range(0, 2 * lanes, 2))))
         steps = [(begin + lane) * stride for lane in range(lanes)]

@@ -11,6 +11,7 @@ from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
 from gossamer.ops.conv2d.dense.winograd import Winograd
 from gossamer.ops.conv2d.host import HostDepthwise, HostIm2col, SparseIm2col
 from gossamer.ops.conv2d.host_direct.algorithm import HostDirect, HostDirectDense
+from gossamer.ops.conv2d.host_direct.depthwise import HostDirectDepthwise
 from gossamer.ops.conv2d.problem import Conv2dProblem, reference
 from gossamer.ops.conv2d.shifted.windows_fp16 import ShiftedGemmMma
 from gossamer.ops.conv2d.shifted.windows_fp16_sparse import ShiftedSparseMma
@@ -31,5 +32,6 @@ OP = Op("conv2d", Conv2dProblem, reference,
          ShiftedGemmMma(), FewChannelsMma(), Winograd(), Cudnn(), Im2colCublas(), DirectSparse(),
          DirectSparseTable(), DirectSparseCompiled(), DirectSparsePixels(),
          ShiftedSparseMma(), Im2colCusparse(), BitTensorCore(), WidePopcount(), Popcount(),
-         HostDepthwise(), HostIm2col(), HostDirect(), HostDirectDense(), SparseIm2col(),
+         HostDepthwise(), HostIm2col(), HostDirect(), HostDirectDense(), HostDirectDepthwise(),
+         SparseIm2col(),
          HostPopcount(), PublishedConvolution(), ZeroConvolution()))

@@ -63,7 +63,7 @@ class HostDirect(Algorithm):
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         return (native.unavailable(device) or too_dense(problem.weights_info)
-                or _refusal(problem))
+                or refusal(problem))
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         widths = [lanes for lanes in (16, 8, 4) if lanes <= native.processor().lanes][:2]
@@ -162,13 +162,15 @@ class HostDirectDense(HostDirect):
             return reason
         if too_dense(problem.weights_info) is None:
             return "has zeros, which host_direct skips"
-        return _refusal(problem)
+        if problem.is_depthwise and problem.stride[1] <= 2:
+            return "is depthwise"
+        return refusal(problem)
 
     def _together(self, problem: Conv2dProblem) -> int:
         return next(count for count in (4, 3, 2, 1) if problem.group_out_channels % count == 0)
 
 
-def _refusal(problem: Conv2dProblem) -> str | None:
+def refusal(problem: Conv2dProblem) -> str | None:
     """Return why generated code cannot compute a convolution; None where it can."""
     from gossamer.device.native.code import unsupported
 

@@ -15,7 +15,9 @@ from gossamer.device.host import HostDevice
 from gossamer.device.jobs import Function
 from gossamer.device.native import processor as native
 from gossamer.ops.conv2d.host_direct import algorithm as host_direct
+from gossamer.ops.conv2d.host_direct import depthwise
 from gossamer.ops.conv2d.host_direct.algorithm import HostDirect, HostDirectDense
+from gossamer.ops.conv2d.host_direct.depthwise import HostDirectDepthwise
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import Weights
 from tests.ops.arm import ARM, run_on_arm
@@ -39,12 +41,29 @@ def larger(draw: st.DrawFn) -> Conv2dProblem:
                          epilogue=draw(st.sampled_from(EPILOGUES)))
 
 
+@st.composite
+def of_planes(draw: st.DrawFn) -> Conv2dProblem:
+    """Depthwise convolutions, also of windows that lie wholly in the padding."""
+    kernel = draw(st.sampled_from([(3, 3), (5, 5), (1, 7), (4, 2)]))
+    dilation = draw(st.sampled_from([(1, 1), (2, 3)]))
+    size = draw(st.sampled_from([(7, 7), (14, 16), (5, 70), (9, 131), (33, 1)]))
+    pads = [draw(st.integers(0, 5)) for _ in range(4)]
+    for axis in (0, 1):
+        reach = dilation[axis] * (kernel[axis] - 1) + 1
+        pads[axis] += max(0, reach - size[axis] - pads[axis] - pads[axis + 2])
+    channels = draw(st.sampled_from([2, 5]))
+    return Conv2dProblem(draw(st.sampled_from([1, 2])), channels, *size,
+                         channels * draw(st.sampled_from([1, 2])), kernel,
+                         draw(st.sampled_from([(1, 1), (2, 2), (3, 1), (1, 3)])), tuple(pads),
+                         dilation, channels, draw(st.sampled_from(EPILOGUES)))
+
+
 OLDER = {"AVX2": native.Processor("haswell", "", 8, 16),
          "SSE2": native.Processor("x86-64", "", 4, 16)}
 """Targets whose instructions all processors of a kind have."""
 
 
-@given(problem=st.one_of(problems(), larger()), density=st.sampled_from([0.0, 0.05, 0.4, 1.0]))
+@given(problem=st.one_of(problems(), larger(), of_planes()), density=st.sampled_from([0.0, 0.05, 0.4, 1.0]))
 @settings(max_examples=60)
 def test_any_problem(problem: Conv2dProblem, density: float) -> None:
     compare(problem, density)
@@ -57,7 +76,7 @@ def test_older_processors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("this processor has no AVX2")
     monkeypatch.setattr(native, "processor", lambda: OLDER[name])
 
-    @given(problem=st.one_of(problems(), larger()), density=st.sampled_from([0.05, 0.4, 1.0]))
+    @given(problem=st.one_of(problems(), larger(), of_planes()), density=st.sampled_from([0.05, 0.4, 1.0]))
     @settings(max_examples=25)
     def check(problem: Conv2dProblem, density: float) -> None:
         compare(problem, density)
@@ -67,18 +86,16 @@ def test_older_processors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def compare(problem: Conv2dProblem, density: float) -> None:
     weights = sparse_weights(problem, density)
     problem = of(weights, problem)
-    able = [each for each in (HostDirect(), HostDirectDense())
-            if each.supports(problem, HOST) is None]
-    if not able:
-        return
-    (algorithm,) = able
-    variants = list(algorithm.variants(problem, HOST))
-    blocks = {variant["channels"] for variant in variants}
-    # blocks of three channels, of which the last one may have fewer
-    variants += [replace(variant, config=tuple(
-        (name, 3 if name == "channels" else value) for name, value in variant.config))
-        for variant in variants if problem.group_channels > 3 and 3 not in blocks]
-    check_variants(algorithm, problem, HOST, variants, weights)
+    for algorithm in (HostDirect(), HostDirectDense(), HostDirectDepthwise()):
+        if algorithm.supports(problem, HOST) is not None:
+            continue
+        variants = list(algorithm.variants(problem, HOST))
+        if problem.group_channels > 3 and all(variant["channels"] != 3 for variant in variants):
+            # blocks of three channels, of which the last one may have fewer
+            variants += [replace(variant, config=tuple(
+                (name, 3 if name == "channels" else value) for name, value in variant.config))
+                for variant in variants]
+        check_variants(algorithm, problem, HOST, variants, weights)
 
 
 @pytest.mark.parametrize("kernel", [(1, 1), (1, 3)])
@@ -97,15 +114,18 @@ ON_ARM = {
     "1x1, every third column": Conv2dProblem(1, 8, 9, 14, 5, (1, 1), (1, 3)),
     "5x2, every third column, groups": Conv2dProblem(1, 8, 12, 13, 6, (5, 2), (1, 3), (2, 0, 2, 1),
                                                      groups=2),
+    "depthwise, every second pixel": Conv2dProblem(1, 3, 11, 19, 6, (3, 3), (2, 2), (1, 1, 1, 1),
+                                                   groups=3, epilogue=BIAS_RESIDUAL_RELU),
     "depthwise, spread": Conv2dProblem(1, 6, 11, 9, 6, (3, 3), (1, 1), (2, 2, 2, 2), (2, 2), 6,
                                        BIAS_CLIP)}
 
 
 @pytest.mark.parametrize(("name", "density"), [*((name, 0.4) for name in ON_ARM),
-                                              ("3x3 with a residual", 1.0), ("1x1", 1.0)])
+                                              ("3x3 with a residual", 1.0), ("1x1", 1.0),
+                                              ("depthwise, every second pixel", 1.0)])
 def test_arm_computes_the_same(name: str, density: float, tmp_path: Path,
                                monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = run_on_arm(monkeypatch, tmp_path, host_direct)
+    ran = run_on_arm(monkeypatch, tmp_path, host_direct, depthwise)
     compare(ON_ARM[name], density)
     assert ran
 

@@ -1,0 +1,84 @@
+"""The code of depthwise convolution on processors: see depthwise.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from gossamer.device.native.code import FLOAT, INT64, POINTER, Code, integer, vector
+from gossamer.ops.conv2d.problem import Conv2dProblem
+
+_MOST_VECTORS = 7
+"""Vectors of a row that are summed together."""
+
+
+def depthwise(problem: Conv2dProblem, lanes: int) -> str:
+    """Return a module with the function "depthwise", each task of which is an output plane.
+
+    The arguments are the addresses of the input and of the output of an image, of the weights, and
+    of the operands. Rows of the output are summed in registers, some vectors at a time; taps of
+    rows outside of the input are left out, and lanes outside of a row are not read.
+    """
+    module = ir.Module()
+    code = Code(module, "depthwise", [POINTER, INT64, INT64, POINTER])
+    arguments, first, end, _ = code.arguments
+    b = code.builder
+    x, y, weights = (code.load(POINTER, arguments, 8 * index) for index in range(3))
+    operands = [code.load(POINTER, arguments, 24 + 8 * index)
+                for index in range(len(problem.epilogue.operands))]
+    count = -(-problem.out_width // lanes)
+    zero = ir.Constant(vector(lanes), [0.0] * lanes)
+    with code.loop(first, end) as task:
+        channel = b.sdiv(task.index, integer(problem.group_out_channels))
+        plane = code.at(x, b.mul(channel, integer(4 * problem.height * problem.width)))
+        own = code.at(weights, b.mul(task.index, integer(4 * problem.taps)))
+        taps = [code.splat(code.load(FLOAT, own, 4 * tap), lanes) for tap in range(problem.taps)]
+        channels = [code.splat(code.load(FLOAT, operand, b.mul(task.index, integer(4))), lanes)
+                    if kind == "channel" else None
+                    for operand, kind in zip(operands, problem.epilogue.operands, strict=True)]
+        start = b.mul(task.index, integer(4 * problem.image_pixels))
+        for begin in range(0, count, _MOST_VECTORS):
+            vectors = range(begin, min(begin + _MOST_VECTORS, count))
+            with code.loop(0, problem.out_height) as row:
+                sums: list[Any] = [zero] * len(vectors)
+                for r in range(problem.kernel[0]):
+                    place = b.add(b.mul(row.index, integer(problem.stride[0])),
+                                  integer(r * problem.dilation[0] - problem.pads[0]))
+
+                    def products(r: int = r, place: Any = place, sums: list[Any] = sums,
+                                 vectors: range = vectors) -> list[Any]:
+                        line = code.at(plane, b.mul(place, integer(4 * problem.width)))
+                        for s in range(problem.kernel[1]):
+                            weight = taps[r * problem.kernel[1] + s]
+                            sums = [code.multiply_add(
+                                _read(code, line, problem, s, index, lanes), weight, value)
+                                for index, value in zip(vectors, sums, strict=True)]
+                        return sums
+
+                    inside = b.icmp_unsigned("<", place, integer(problem.height))
+                    sums = code.where(inside, products, sums)
+                line = b.add(start, b.mul(row.index, integer(4 * problem.out_width)))
+                for index, value in zip(vectors, sums, strict=True):
+                    byte = b.add(line, integer(4 * index * lanes))
+                    valid = min(problem.out_width - index * lanes, lanes)
+                    read = [code.load_first(operand, byte, lanes, valid) if given is None else given
+                            for operand, given in zip(operands, channels, strict=True)]
+                    result = code.evaluate(problem.epilogue.expression, [value, *read], lanes)
+                    code.store_first(result, y, byte, lanes, valid)
+    b.ret_void()
+    return str(module)
+
+
+def _read(code: Code, line: Any, problem: Conv2dProblem, tap: int, number: int, lanes: int) -> Any:
+    """Return what a tap of a row reads for a vector of the output, with 0 outside of the row.
+
+    line: where the row of the input begins. number: that of the vector in its row.
+    """
+    stride, offset = problem.stride[1], tap * problem.dilation[1]
+    # taps of odd and even columns take every second number of the same vectors
+    start = offset // stride * stride - problem.pads[1] + number * lanes * stride
+    parts = [code.load_within(line, start + part * lanes, lanes, problem.width)
+             for part in range(stride)]
+    return parts[0] if stride == 1 else code.builder.shuffle_vector(*parts, ir.Constant(
+        ir.VectorType(ir.IntType(32), lanes), list(range(offset % 2, 2 * lanes, 2))))
