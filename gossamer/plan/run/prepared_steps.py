@@ -118,9 +118,9 @@ class ProgramBuffers:
         nbytes = _image_bytes(self._program, value)
         if buffer.nbytes == nbytes:
             return buffer
+        assert isinstance(buffer, HostBuffer)
         # generated code needs no alignment
-        data = host_array(buffer, (buffer.nbytes,), np.uint8)
-        return HostBuffer(buffer.device, data[image * nbytes:(image + 1) * nbytes])
+        return HostBuffer(buffer.device, buffer.bytes[image * nbytes:(image + 1) * nbytes])
 
     @contextmanager
     def replaced(self, buffers: Mapping[str, Buffer]) -> Iterator[None]:

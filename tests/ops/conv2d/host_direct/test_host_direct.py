@@ -63,7 +63,8 @@ OLDER = {"AVX2": native.Processor("haswell", "", 8, 16),
 """Targets whose instructions all processors of a kind have."""
 
 
-@given(problem=st.one_of(problems(), larger(), of_planes()), density=st.sampled_from([0.0, 0.05, 0.4, 1.0]))
+@given(problem=st.one_of(problems(), larger(), of_planes()),
+       density=st.sampled_from([0.0, 0.05, 0.4, 1.0]))
 @settings(max_examples=60)
 def test_any_problem(problem: Conv2dProblem, density: float) -> None:
     compare(problem, density)
@@ -76,7 +77,8 @@ def test_older_processors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("this processor has no AVX2")
     monkeypatch.setattr(native, "processor", lambda: OLDER[name])
 
-    @given(problem=st.one_of(problems(), larger(), of_planes()), density=st.sampled_from([0.05, 0.4, 1.0]))
+    @given(problem=st.one_of(problems(), larger(), of_planes()),
+           density=st.sampled_from([0.05, 0.4, 1.0]))
     @settings(max_examples=25)
     def check(problem: Conv2dProblem, density: float) -> None:
         compare(problem, density)
