@@ -18,11 +18,12 @@ from gossamer.ops.gemm.dense import (
 )
 from gossamer.ops.gemm.host_direct import HostDirectGemm
 from gossamer.ops.gemm.problem import GemmProblem, reference
+from gossamer.ops.gemm.rows import HostDirectRows
 from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.op import Op
 from gossamer.ops.zero_weights import ZeroProduct
 
 OP = Op("gemm", GemmProblem, reference,
         (WideProduct(), FewRows(), TiledGemm(), LargeGemm(), MmaGemm(), CublasGemm(), SparseRows(),
-         HostGemm(), HostDirectGemm(), SparseGemm(), HostPopcountGemm(), BitTensorCoreGemm(),
-         WidePopcountGemm(), PopcountGemm(), PublishedGemm(), ZeroProduct()))
+         HostGemm(), HostDirectGemm(), HostDirectRows(), SparseGemm(), HostPopcountGemm(),
+         BitTensorCoreGemm(), WidePopcountGemm(), PopcountGemm(), PublishedGemm(), ZeroProduct()))

@@ -1,0 +1,103 @@
+"""Products of few rows on processors, by code that LLVM compiles.
+
+The columns of a panel are summed in registers for all rows, as in K. Goto and R. van de Geijn,
+"Anatomy of High-Performance Matrix Multiplication" (ACM TOMS 34(3), 2008), so that each weight is
+read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device
+from gossamer.device.host import address_of, processors
+from gossamer.device.jobs import Function, Job
+from gossamer.device.native import processor as native
+from gossamer.device.native.processor import function
+from gossamer.device.native.threads import Jobs
+from gossamer.facts import REAL
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.host_threads import THREADS, number_of, thread_configs
+from gossamer.ops.weights import Weights, WeightsInfo
+
+_MOST_ROWS = 8
+_MOST_VECTORS = 8
+"""Vectors of a panel's row."""
+
+
+class HostDirectRows(Algorithm):
+    """The product of up to 8 rows, without waking a thread where one is enough."""
+
+    op = "gemm"
+    name = "host_direct_dense"
+
+    def supports(self, problem: GemmProblem, device: Device) -> str | None:
+        if (reason := native.unavailable(device)) is not None:
+            return reason
+        from gossamer.device.native.code import unsupported
+
+        if not 0 < problem.rows <= _MOST_ROWS or not problem.depth:
+            return f"computes 1 to {_MOST_ROWS} rows, of one number or more"
+        return unsupported(problem.epilogue.expression)
+
+    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
+        for threads in thread_configs(_MOST_ROWS * problem.columns * problem.depth):
+            yield Variant(threads, problem.inputs, problem.outputs)
+
+    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                device: Device) -> State:
+        from gossamer.ops.gemm.rows_code import product
+
+        target = native.processor()
+        columns = -(-problem.columns // target.lanes)
+        sums = target.registers - 2 - problem.rows
+        vectors = max(min(sums // problem.rows, _MOST_VECTORS, columns), 1)
+        shape = replace(problem, weights_info=WeightsInfo(), facts=(), result=REAL)
+        code = function("product", target, product, shape, vectors, target.lanes)
+
+        def panels(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+            weight, width = np.asarray(arrays["weight"], np.float32), vectors * target.lanes
+            padded = np.zeros((-(-problem.columns // width) * width, problem.depth), np.float32)
+            padded[:problem.columns] = weight
+            return padded.reshape(-1, width, problem.depth).swapaxes(1, 2)
+
+        operands = [weights.packed(f"operand{index}", partial(_row, f"operand{index}"))
+                    if kind == "channel" else None
+                    for index, kind in enumerate(problem.epilogue.operands)]
+        return State(problem, variant, device, data=_Work(
+            code, number_of(variant[THREADS]) or processors(), -(-columns // vectors),
+            weights.packed(f"panels of {vectors * target.lanes} columns", panels),
+            tuple(operands)))
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        Jobs(self.jobs(state, inputs, outputs, workspace), state.data.threads).run()
+
+    def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+             workspace: Buffer | None, images: int | None = None) -> list[Job]:
+        work: _Work = state.data
+        x, *tensors = inputs
+        given = iter(tensors)
+        buffers = [x, outputs[0], work.panels, *(
+            next(given) if constant is None else constant for constant in work.operands)]
+        return [Job(work.code, tuple(map(address_of, buffers)), work.tasks)] if work.tasks else []
+
+
+def _row(name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    return np.asarray(arrays[name], np.float32).reshape(-1)
+
+
+class _Work(NamedTuple):
+    """What `launch` runs. operands: constants, and None for a run-time input."""
+
+    code: Function
+    threads: int
+    tasks: int
+    panels: Buffer
+    operands: tuple[Buffer | None, ...]
