@@ -44,7 +44,7 @@ from gossamer.plan.run.bound import BoundCall, bind
 from gossamer.plan.run.context import Context, NewOutputs, single
 from gossamer.plan.run.contexts import Contexts
 from gossamer.plan.run.host_transfers import page_locked_array
-from gossamer.tensor import TensorSpec, default_spec
+from gossamer.tensor import default_spec
 
 _MOST_KNOWN = 64
 """The most forms of calls that are known."""
@@ -122,12 +122,8 @@ class Calls:
         self.check_usable()
         if not isinstance(batch, Integral) or batch < 1:
             raise InputError(f"batch is {quoted(batch)}, expected 1 or more")
-        shapes = resolve(self.network, batch).shapes
-        specs = [default_spec(shapes[info.name], info.dtype) if info.given is None
-                 else TensorSpec(shapes[info.name], info.given.format(len(info.shape)))
-                 for info in self.network.inputs]
         return tuple(page_locked_array(self.device, spec.stored_shape, spec.stored_dtype)
-                     for spec in specs)
+                     for spec in self.contexts.of(batch).first().input_specs)
 
     def check_usable(self) -> None:
         """Raise InputError where the plan was closed, and DeviceError where the process was forked
@@ -165,11 +161,16 @@ class Calls:
 
     def _on_host(self, inputs: tuple[Any, ...]) -> Sequence[Any]:
         arrays = list(map(on_host, inputs))
-        batch = batch_of(self.graph, arrays, inputs)
-        results = self._empty_outputs(batch) if any(array.size == 0 for array in arrays) else ()
-        if not results:
-            self._keep(form_of(arrays), partial(self._computed, batch))
-            results = self._computed(batch, arrays)
+        form = form_of(arrays)
+        known = self._known.get(form)
+        if known is None:
+            batch = batch_of(self.graph, arrays, inputs)
+            empty = self._empty_outputs(batch) if any(array.size == 0 for array in arrays) else ()
+            if empty:
+                return [like_on_host(inputs[0], array) for array in empty]
+            known = partial(self._computed, batch)
+            self._keep(form, known)
+        results = known(arrays)
         return [like_on_host(inputs[0], array) for array in results] if inputs else results
 
     def _computed(self, batch: int, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:

@@ -57,14 +57,15 @@ class Request:
 
     def begin(self) -> bool:
         """Return whether the outputs are still wanted, now that they are about to be computed."""
+        if not self.is_wanted():
+            return False
         with self._lock:
-            if self.result.running():
-                return True
-            return not self.result.done() and self.result.set_running_or_notify_cancel()
+            return self.result.running() or (
+                not self.result.done() and self.result.set_running_or_notify_cancel())
 
-    def is_wanted(self, now: float) -> bool:
+    def is_wanted(self) -> bool:
         """Return whether somebody waits for the outputs; after the deadline the request fails."""
-        if now >= self.deadline:
+        if time.monotonic() >= self.deadline:
             self.fail(DeadlineError("the deadline passed before the request was computed; give it "
                                     "more time, or send fewer requests"))
         return not self.result.done()
@@ -127,7 +128,6 @@ class WaitingRequests:
         self.batches: Counter[int] = Counter()
         self.rows = 0
         self._parts: list[Part] = []
-        self._busy_until = dict.fromkeys(times, 0.0)
         self._largest = min(max(sizes, default=0) for sizes in times.values())
 
     def add(self, request: Request) -> None:
@@ -141,15 +141,13 @@ class WaitingRequests:
 
     def next_task(self, member: Member) -> BatchTask | None:
         """Return the batch that a device computes next; None where no request waits."""
-        while parts := self._first_parts(max(self._times[member], default=1)):
-            size = parts[0].rows
+        times = self._times[member]
+        while self._parts:
+            size, count = self._parts[0].rows, 1
             if self._largest:
-                start = max(time.monotonic(), self._busy_until[member])
-                size, count = chosen_size([part.rows for part in parts],
-                                          parts[0].request.due - start, self._times[member])
-                self._busy_until[member] = start + self._times[member][size]
-                self._parts[:0] = parts[count:]
-                del parts[count:]
+                size, count = chosen_size([part.rows for part in self._parts[:max(times)]],
+                                          self._parts[0].request.due - time.monotonic(), times)
+            parts, self._parts[:count] = self._parts[:count], []
             self.rows -= sum(part.rows for part in parts)
             begun = [part for part in parts if part.request.begin()]
             if begun:
@@ -160,26 +158,9 @@ class WaitingRequests:
                                  result)
         return None
 
-    def _first_parts(self, most: int) -> list[Part]:
-        """Remove the first parts from the queue, and return them: parts of up to `most` images
-        together, or only the first part if this part has more images. Parts whose outputs nobody
-        wants any more are dropped."""
-        parts: list[Part] = []
-        images = 0
-        now = time.monotonic()
-        while self._parts and (not parts or images + self._parts[0].rows <= most):
-            part = self._parts.pop(0)
-            if part.request.is_wanted(now):
-                parts.append(part)
-                images += part.rows
-            else:
-                self.rows -= part.rows
-        return parts
-
     def drop_unwanted(self) -> None:
         """Drop the requests whose outputs nobody wants any more."""
-        now = time.monotonic()
-        self._parts = [part for part in self._parts if part.request.is_wanted(now)]
+        self._parts = [part for part in self._parts if part.request.is_wanted()]
         self.rows = sum(part.rows for part in self._parts)
 
     def fail_all(self, error: Exception) -> None:
