@@ -43,7 +43,6 @@ from gossamer.plan.run.binding import (
 from gossamer.plan.run.bound import BoundCall, bind
 from gossamer.plan.run.context import Context, NewOutputs, single
 from gossamer.plan.run.contexts import Contexts
-from gossamer.plan.run.host_transfers import page_locked_array
 from gossamer.tensor import default_spec
 
 _MOST_KNOWN = 64
@@ -122,8 +121,7 @@ class Calls:
         self.check_usable()
         if not isinstance(batch, Integral) or batch < 1:
             raise InputError(f"batch is {quoted(batch)}, expected 1 or more")
-        return tuple(page_locked_array(self.device, spec.stored_shape, spec.stored_dtype)
-                     for spec in self.contexts.of(batch).first().input_specs)
+        return self.contexts.of(batch).first().page_locked()
 
     def check_usable(self) -> None:
         """Raise InputError where the plan was closed, and DeviceError where the process was forked
@@ -264,8 +262,8 @@ def _handle_of() -> Callable[[int], int]:
     """Return a function that takes the index of a device and returns the handle of torch's current
     stream. The function makes no stream object where torch can return the handle alone."""
     torch = sys.modules["torch"]
-    quick: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    return quick or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))
+    return getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
+        lambda index: int(torch.cuda.current_stream(index).cuda_stream))
 
 
 def _torch_outputs(context: Context, like: Any) -> Callable[[], NewOutputs]:

@@ -86,6 +86,10 @@ class Context:
     @cached_property
     def pinned(self) -> tuple[np.ndarray, ...]:
         """Arrays for the inputs in page-locked memory, zeros at first."""
+        return self.page_locked()
+
+    def page_locked(self) -> tuple[np.ndarray, ...]:
+        """Return new arrays for the inputs in page-locked memory, which are zeros."""
         return tuple(page_locked_array(self.device, spec.stored_shape, spec.stored_dtype)
                      for spec in self.input_specs)
 

@@ -177,13 +177,11 @@ class Members:
         if failed is not None and isinstance(error, DeviceLostError):
             self.leave_out(failed, error)
         with self._lock:
-            member = min((member for member in self.usable if member is not failed),
-                         key=lambda member: member.in_progress, default=None)
-            if member is not None:
-                member.in_progress += 1
-        if member is None:
-            assert error is not None
-            raise error
+            others = [member for member in self.usable if member is not failed]
+            if error is not None and not others:
+                raise error
+            member = min(others, key=lambda member: member.in_progress)
+            member.in_progress += 1
         try:
             result = compute(member)
         except DeviceError as new:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ import numpy as np
 from gossamer import debug
 from gossamer.device.base import Buffer, CopyingGraph, Device
 from gossamer.device.host import host_array
-from gossamer.device.jobs import Job
 from gossamer.device.native.threads import Jobs
 from gossamer.device.registry import find
 from gossamer.errors import InputError
@@ -310,29 +310,24 @@ def _joined(steps: Sequence[Step], states: Sequence[State], works: Sequence[Work
             buffers: ProgramBuffers) -> list[Work]:
     """Return the works of the host's steps, where those of neighbouring steps that only call
     generated code are one."""
+    queued = [(work, state, step.algorithm.jobs(
+        state, [buffers.of(value) for value in step.inputs],
+        [buffers.of(value) for value in step.outputs], buffers.workspace))
+        for step, state, work in zip(steps, states, works, strict=True) if not _is_idle(step)]
     joined: list[Work] = []
-    calls: list[Job] = []
-    threads = 1
-
-    def finish() -> None:
-        if calls:
-            together = Jobs(calls, threads)
-            joined.append(lambda stream: together.run())
-            calls.clear()
-
-    for step, state, work in zip(steps, states, works, strict=True):
-        if _is_idle(step):
-            continue
-        jobs = step.algorithm.jobs(state, [buffers.of(value) for value in step.inputs],
-                                   [buffers.of(value) for value in step.outputs], buffers.workspace)
-        if jobs is None:
-            finish()
-            joined.append(work)
+    for is_code, neighbours in groupby(queued, key=lambda each: each[2] is not None):
+        group = list(neighbours)
+        if is_code:
+            together = Jobs([job for _, _, jobs in group for job in jobs or ()],
+                            max(state.data.threads for _, state, _ in group))
+            joined.append(partial(_run, together))
         else:
-            calls += jobs
-            threads = max(threads, state.data.threads)
-    finish()
+            joined += [work for work, _, _ in group]
     return joined
+
+
+def _run(jobs: Jobs, stream: Any) -> None:
+    jobs.run()
 
 
 def _is_idle(step: Step) -> bool:

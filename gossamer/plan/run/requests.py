@@ -154,8 +154,7 @@ class WaitingRequests:
                 self.batches[size] += 1
                 result: Future[Sequence[np.ndarray]] = Future()
                 result.add_done_callback(partial(_hand_out, begun, size))
-                return BatchTask(joined(begun, size) if self._largest else alone(begun[0].request),
-                                 result)
+                return BatchTask(joined(begun, size), result)
         return None
 
     def drop_unwanted(self) -> None:
@@ -175,6 +174,8 @@ def joined(parts: Sequence[Part], size: int) -> Begin:
 
     def begin(lanes: Lanes) -> Collect:
         lane = lanes.take(size)
+        if parts[0].request.rows == size:
+            return lanes.begun(lane, parts[0].request.arrays)
         place = 0
         for part in parts:
             stop = part.start + part.rows
@@ -198,11 +199,6 @@ def _copy(target: np.ndarray, source: np.ndarray) -> None:
     target[...] = source
 
 
-def alone(request: Request) -> Begin:
-    """Return the function that begins a batch of one request."""
-    return lambda lanes: lanes.begun(lanes.take(request.rows), request.arrays)
-
-
 def _hand_out(parts: Sequence[Part], size: int,
               result: Future[Sequence[np.ndarray]]) -> None:
     """Give each part of a batch its rows of the outputs, or the batch's error."""
@@ -211,14 +207,12 @@ def _hand_out(parts: Sequence[Part], size: int,
             part.request.fail(error)
         return
     outputs = result.result()
-    if len(parts) == 1 and parts[0].rows == size:
-        parts[0].request.add(parts[0].start, size, outputs)
-        return
     place = 0
     for part in parts:
         stop = place + part.rows
         # an output may have several rows for each image
         part.request.add(part.start, part.rows, tuple(
+            output if part.rows == size else
             output[len(output) // size * place:len(output) // size * stop] for output in outputs))
         place = stop
 
@@ -234,18 +228,13 @@ def measured_times(seconds_of: Callable[[int], float], sizes: Sequence[int],
     have been disturbed.
     """
     times: dict[int, float] = {}
-    best = 0.0
-    left_out = 0
+    best, left_out = 0.0, 0
     for size in sizes:
         seconds = seconds_of(size)
         if times and seconds > most_s:
             break
-        if times and size / seconds < _GAIN * best:
-            left_out += 1
-            if left_out == 2:
-                break
-            continue
-        times[size] = seconds
-        best = size / seconds
-        left_out = 0
+        if size / seconds >= _GAIN * best:
+            times[size], best, left_out = seconds, size / seconds, 0
+        elif (left_out := left_out + 1) == 2:
+            break
     return times
