@@ -22,7 +22,6 @@ from gossamer.plan.plan_group import PlanGroup
 from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.device_workers import (
     CLOSED_AT_EXIT,
-    WARM_CALLS,
     Closable,
     Member,
     Members,
@@ -33,6 +32,9 @@ from gossamer.plan.run.requests import Request, WaitingRequests, measured_times
 
 _DEPTH = 2
 """The most batches that a device has at the same time: one is copied while another is computed."""
+_WARM_CALLS = 3
+"""Number of executions of a new context that may take longer than later executions: the first loads
+kernels, the second captures a graph of the steps, and the third one of copies and steps."""
 
 
 class Batcher(Closable):
@@ -92,9 +94,7 @@ class Batcher(Closable):
         self._waiting = WaitingRequests(times)
         self._work = SharedWork(members, self._waiting.next_task, _DEPTH, len(sizes))
         self._is_closed = False
-        for worker in self._work.workers:
-            worker.prepare(self.times)
-            worker.start()
+        self._work.start()
         weakref.finalize(self, _give_up, self._work, self._waiting)
         CLOSED_AT_EXIT.add(self._work)
 
@@ -292,9 +292,9 @@ class Batcher(Closable):
 
 def _give_up(work: SharedWork, waiting: WaitingRequests) -> None:
     """End the threads of a batcher that was dropped, and fail the requests that wait."""
-    work.end(dropping=True)
     with work.changed:
         waiting.fail_all(InputError("the batcher was dropped; keep it until the results are there"))
+    work.end()
 
 
 def _times(members: Members, sizes: list[int],
@@ -311,7 +311,7 @@ def _times(members: Members, sizes: list[int],
 def _seconds(calls: Calls, size: int) -> float:
     """Return the seconds of a call with a batch of zeros, copies included."""
     context = calls.make_context(size, None)
-    for _ in range(WARM_CALLS):
+    for _ in range(_WARM_CALLS):
         context.begin(context.pinned)()
     seconds = called(lambda: context.begin(context.pinned)()).median_us / 1e6
     debug.logger.info("%s on %s: a batch of %d takes %s", calls.graph.name,

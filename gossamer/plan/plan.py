@@ -480,10 +480,6 @@ class Plan(CallablePlan):
         report.notes.extend([*planned.notes, *self.graph.notes, *format_lines(self.graph),
                              *part_notes(self.graph, report.rows), *unprofiled, *warnings])
         report.warnings.extend(warnings)
-        copies = sum(context.foreign_copies for context in contexts)
-        if copies:
-            report.notes.append(f"arrays of other libraries cost {copies} copies within the "
-                                "device: each output, and each input at a new address")
         return report
 
     def close(self) -> None:

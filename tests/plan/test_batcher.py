@@ -22,12 +22,10 @@ from gossamer.errors import (
     DeadlineError,
     DeviceError,
     InputError,
-    OutOfMemoryError,
     QueueFullError,
 )
 from gossamer.plan.batcher import Batcher
 from gossamer.plan.plan import Plan
-from gossamer.plan.run.device_workers import Lanes
 from tests.fixtures import working_devices
 from tests.model.onnx_models import model, save
 from tests.plan.small import assert_close, compiled, expected, images, small
@@ -72,16 +70,6 @@ def hold(batcher: Batcher, device: HeldHost) -> Future[Any]:
     first = batcher.submit(images(1))
     assert device.has_begun.wait(20)
     return first
-
-
-def test_lanes_that_do_not_fit_are_made_when_they_are_needed(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OutOfMemoryError("the device is full")
-
-    monkeypatch.setattr(Lanes, "prepare", full)
-    with Batcher(gossamer.compile(str(save(small(), tmp_path)), "host")) as batcher:
-        assert_close(batcher(images(3)), expected(images(3)))
 
 
 @pytest.mark.parametrize("name", ["host", "pocl", "host,host"])
@@ -241,7 +229,7 @@ def test_a_closed_batcher_computes_what_waits(held: tuple[Batcher, HeldHost]) ->
 def test_a_dropped_batcher_ends_its_threads(fixed_times: None, tmp_path: Path) -> None:
     batcher = Batcher(compiled(small(), find("host"), tmp_path))
     batcher(images(1))
-    (worker,) = batcher._work.workers
+    (worker,) = batcher._work._threads
     del batcher
     gc.collect()
     worker.join(20)

@@ -1,6 +1,7 @@
 """The cells of a report's tables as text, which the terminal and the page show.
 
-Each table is its headings and its rows, both by the keys of the columns.
+Each table is its headings and its rows, both by the keys of the columns. The cell "is_taken" is not
+shown: it has a text in the row of what was taken.
 """
 
 from __future__ import annotations
@@ -45,13 +46,15 @@ def candidate_table(row: Mapping[str, Any]) -> Table:
         {"algorithm": candidate["algorithm"], "config": candidate["config"],
          "cold": time_text(candidate["cold_us"]), "layouts": " ".join(candidate["layouts"]),
          "precision": candidate["precision"], "reason": candidate["reason"],
+         "is_taken": "yes" if candidate["reason"] == "taken" else "",
          **_measured(candidate)} for candidate in by_time(row)]
 
 
 def plan_table(plans: Sequence[Mapping[str, Any]]) -> Table:
     """Return the table of plans that were compared."""
     return _PLANS, [{"plan": plan["plan"], "time": time_text(plan["median_us"]),
-                     "spread": quartiles_text(plan), "outcome": plan["outcome"]}
+                     "spread": quartiles_text(plan), "outcome": plan["outcome"],
+                     "is_taken": "yes" if plan["is_taken"] else ""}
                     for plan in plans]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ from gossamer.model.passes.dead_channels import less_work
 from gossamer.plan.candidate import counted
 from gossamer.plan.choose.outcomes import DENSE_ONLY
 from gossamer.plan.report.cells import (
-    by_time,
     candidate_table,
     layer_table,
-    quartiles_text,
+    plan_table,
     rejected,
     with_precision,
 )
@@ -27,8 +25,6 @@ from gossamer.plan.report.zeros import break_even_line
 _NUMBERS = {"density", "time", "spread", "dense", "speedup", "break_even", "error", "build",
             "memory", "cold"}
 """Keys of columns of numbers."""
-_EQUAL = "equal within noise"
-"""The end of the outcome of a plan whose samples overlap with those of the plan taken."""
 
 
 def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
@@ -61,10 +57,11 @@ def _section(report: Report) -> str:
         f"<h2>batch {report.batch}</h2>", *_headline(report),
         *(f'<p class="warning"><strong>Notice:</strong> {escape(warning)}</p>'
           for warning in report.warnings),
-        *([_plans(report.plans)] if report.plans else []),
+        *(["<h3>Plans, end to end</h3>", table(*plan_table(report.plans))] if report.plans else []),
         *(paragraph(line) for line in lines if line),
         "<h3>Layers</h3>",
-        _legend("the algorithm taken", "the best dense one, where that is another"),
+        '<p class="legend"><span class="taken"></span>the algorithm taken '
+        '<span class="other"></span>the best dense one, where that is another</p>',
         paragraph("A bar is the time alone. A layer opens to why its algorithm was taken."),
         *(_layer(row, longest, _anchor(report, index)) for index, row in enumerate(report.rows)),
         "<h3>All numbers</h3>", _all_numbers(report)])
@@ -76,8 +73,8 @@ def _headline(report: Report) -> list[str]:
     if not tiles:
         return []
     return ['<div class="headline">',
-            *(f'<div><div class="large">{escape(tile.number)}</div>{escape(tile.meaning)}</div>'
-              for tile in tiles), "</div>"]
+            *(f'<div><div class="large">{escape(number)}</div>{escape(meaning)}</div>'
+              for number, meaning in tiles), "</div>"]
 
 
 def _all_numbers(report: Report) -> str:
@@ -93,24 +90,6 @@ def _all_numbers(report: Report) -> str:
 def _anchor(report: Report, index: int) -> str:
     """Return the HTML id of the element that says why a layer has its algorithm."""
     return f"batch-{report.batch}-layer-{index}"
-
-
-def _legend(taken: str, other: str) -> str:
-    return (f'<p class="legend"><span class="taken"></span>{escape(taken)} '
-            f'<span class="other"></span>{escape(other)}</p>')
-
-
-def _plans(plans: Sequence[Mapping[str, Any]]) -> str:
-    """Return the bars of the plans that were compared, with the outcome of each."""
-    longest = max(plan["median_us"] or 0.0 for plan in plans)
-    lines = ["<h3>Plans, end to end</h3>", _legend("the plan taken", "another plan")]
-    for plan in plans:
-        spread = quartiles_text(plan)
-        bar = _bar(plan["plan"], plan["median_us"], longest, plan["is_taken"],
-                   f" ({spread})" if spread else "")
-        lines.append(f'<div class="row">{bar or _value(plan["plan"])}'
-                     f"<div>{escape(plan['outcome'])}</div></div>")
-    return "\n".join(lines)
 
 
 def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
@@ -132,30 +111,15 @@ def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
 
 
 def _candidates(row: Mapping[str, Any]) -> str:
-    """Return the bars and the table of a layer's candidates, with the reason why each candidate
-    was taken or was not taken."""
-    candidates = by_time(row)
-    longest = max((candidate["median_us"] or 0.0 for candidate in candidates), default=0.0)
-    bars = []
-    for candidate in candidates:
-        name = f"{candidate['algorithm']} {candidate['config']}".strip()
-        bars.append(_bar(name, candidate["median_us"], longest, candidate["reason"] == "taken")
-                    or _value(name))
-        bars.append(f'<div class="why">{escape(candidate["reason"])}</div>')
-    bars += [f'<div>{escape(name)}</div><div class="why">{escape(reason)}</div>'
-             for name, reason in rejected(row).items()]
+    """Return the table of a layer's candidates, with the reason why each candidate and each other
+    algorithm was taken or was not taken."""
     headings, rows = candidate_table(row)
-    return "\n".join([*bars, table({key: heading for key, heading in headings.items()
-                                    if key != "reason"}, rows)])
+    return table(headings, [*rows, *({"algorithm": name, "reason": reason}
+                                     for name, reason in rejected(row).items())])
 
 
 def _longest(row: Mapping[str, Any]) -> float:
     return max(row.get("median_us") or 0.0, row.get("best_dense_us") or 0.0)
-
-
-def _value(name: str) -> str:
-    """Return the name of a plan or candidate that has no time."""
-    return f'<div class="value">{escape(name)}</div>'
 
 
 def _bar(name: str, value: float | None, longest: float, taken: bool, more: str = "") -> str:
@@ -171,8 +135,8 @@ def _bar(name: str, value: float | None, longest: float, taken: bool, more: str 
 
 def fragment(report: Report) -> str:
     """Return a report as a part of another page, such as a notebook, which has its own style."""
-    tiles = "; ".join(f"<b>{escape(tile.number)}</b> {escape(tile.meaning)}"
-                      for tile in headline(report))
+    tiles = "; ".join(f"<b>{escape(number)}</b> {escape(meaning)}"
+                      for number, meaning in headline(report))
     return "\n".join([
         *([f"<p>{tiles}</p>"] if tiles else []),
         table(*report.table),
@@ -187,7 +151,7 @@ def escape(text: str) -> str:
 
 def table(headings: Mapping[str, str], rows: Sequence[Mapping[str, str]],
           links: Sequence[str] = ()) -> str:
-    """Return a table, in which the row of a candidate that was taken is highlighted. On a narrow
+    """Return a table, in which the row of what was taken is highlighted. On a narrow
     screen, without room for the line of headings, each cell shows the name of its column.
 
     headings: the headings by the keys of the columns.
@@ -198,10 +162,10 @@ def table(headings: Mapping[str, str], rows: Sequence[Mapping[str, str]],
     lines = ["<table>", "<thead><tr>" + "".join(map("<th>{}</th>".format, headings.values()))
              + "</tr></thead>", "<tbody>"]
     for index, row in enumerate(rows):
-        cells = {key: escape(row[key]) for key in headings}
+        cells = {key: escape(row.get(key, "")) for key in headings}
         if links:
             cells[next(iter(headings))] = links[index]
-        lines.append(f'<tr{" class=taken" if row.get("reason") == "taken" else ""}>' + "".join(
+        lines.append(f'<tr{" class=taken" if row.get("is_taken") else ""}>' + "".join(
             f'<td data-name="{headings[key]}"{styles[key]}>{text}</td>'
             for key, text in cells.items()) + "</tr>")
     return "\n".join([*lines, "</tbody></table>"])
@@ -211,37 +175,30 @@ def paragraph(text: str) -> str:
     return f"<p>{escape(text)}</p>"
 
 
-@dataclass(frozen=True)
-class Tile:
-    """A number with its unit, and what it means."""
-
-    number: str
-    meaning: str
-
-
-def headline(report: Report) -> list[Tile]:
-    """Return the time of the whole network, how much less work it is without the channels that
-    have no effect, and how the time compares with the best dense plan's."""
+def headline(report: Report) -> list[tuple[str, str]]:
+    """Return numbers and what they mean: the time of the whole network, how much less work it is
+    without the channels that have no effect, and how the time compares with the best dense
+    plan's."""
     tiles = []
     if report.end_to_end_us:
         cached = ", from the cache" if report.end_to_end_cached else ""
         rate = (f": {report.batch / report.end_to_end_us * 1e6:,.0f} a second" if report.batch
                 else "")
-        tiles = [Tile(duration_text(report.end_to_end_us), f"end to end{cached}{rate}")]
+        tiles = [(duration_text(report.end_to_end_us), f"end to end{cached}{rate}")]
     if (less := less_work(report.notes)) is not None:
-        tiles.append(Tile(f"{less[1]} x", f"less work, as {less[0]} channels without effect are "
-                          "left out"))
+        tiles.append((f"{less[1]} x", f"less work, as {less[0]} channels without effect are "
+                      "left out"))
     for plan in report.plans if report.end_to_end_us else ():
-        us, outcome = plan["median_us"], plan["outcome"]
+        us = plan["median_us"]
         if plan["plan"] != DENSE_ONLY:
             continue
         if not us or not report.compared_us:
-            tiles.append(Tile("not timed", f"the best dense plan ({outcome})"))
-        elif outcome.endswith(_EQUAL):
-            tiles.append(Tile(_EQUAL, f"as the best dense plan ({duration_text(us)})"))
+            tiles.append(("not timed", f"the best dense plan ({plan['outcome']})"))
+        elif plan["is_equal"]:
+            tiles.append(("equal within noise", f"as the best dense plan ({duration_text(us)})"))
         else:
-            tiles.append(Tile(f"{us / report.compared_us:.2f} x",
-                              f"as fast as the best dense plan ({duration_text(us)})"))
+            tiles.append((f"{us / report.compared_us:.2f} x",
+                          f"as fast as the best dense plan ({duration_text(us)})"))
     return tiles
 
 
@@ -261,7 +218,6 @@ h1 ~ p { margin-top: .3em; }
 table { border-collapse: collapse; font-size: 88%; width: 100%; margin: 1em 0; }
 th, td { text-align: left; padding: .2em .4em; border-bottom: 1px solid var(--line);
   vertical-align: top; }
-.why { padding-left: 1.2em; opacity: .8; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 th, td.whole { overflow-wrap: normal; }
 tr.taken { font-weight: 600; }

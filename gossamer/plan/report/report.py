@@ -32,8 +32,6 @@ _TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "error")
 _BUILDING = ("build_s", "build_cached", "device_bytes")
 """Fields of measurements that rows of steps and of candidates have as columns."""
 _WHEN_TEXT = {"measured": "when measured", "now": "now"}
-_SLOWEST = 3
-"""Number of layers that the report names as slowest to build."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,7 +56,8 @@ class Report:
     measured for this plan; None if not known.
     - build_cached: whether a kernel was in the disk cache; None if not known.
     - device_bytes: packed weights and code on the device; None if not known.
-    - Of a profiled step: median_us, p25_us, p75_us and share.
+    - Of a profiled step: median_us, p25_us, p75_us and share, in place of the search's times; the
+    search's dense time and speed-up are left out.
     - Of a step whose candidates were measured: median_us, p25_us, p75_us, cold_us, error,
     best_dense_us, speedup (over the best dense algorithm), speedup_reason (why the best dense
     algorithm was not taken where it is faster alone, else "") and candidates (one dict for each
@@ -74,7 +73,8 @@ class Report:
     end_to_end_cached: whether end_to_end_us was read from the cache.
 
     plans: where the measured choice was compared with baseline plans, one dict for each plan with
-    the keys plan, median_us, p25_us, p75_us (from end to end), outcome and is_taken.
+    the keys plan, median_us, p25_us, p75_us (from end to end), outcome, is_taken, and is_equal (to
+    the plan taken, within noise).
 
     shares: the shares of one execution's time, where all steps and the whole execution have times.
     The time is spent in gossamer's own kernels (OURS), in algorithms of other libraries (by the
@@ -126,25 +126,18 @@ class Report:
 
     @property
     def build_line(self) -> str:
-        """A line such as 'built in 3.41 s when measured (slowest: conv1 1.20 s, conv2 0.90 s), 31.4
-        MiB on the device'; "" where no build time is known."""
+        """A line such as 'built in 3.41 s when measured, 31.4 MiB on the device'; "" where no build
+        time is known."""
         if self.build_s is None:
             return ""
         known = [row for row in self.rows if row["build_s"] is not None]
         when = " or ".join(sorted({_WHEN_TEXT[row["build_when"]] for row in known}, reverse=True))
-        slowest = sorted((row for row in known if row["build_s"]),
-                         key=lambda row: -row["build_s"])[:_SLOWEST]
         text = f"built in {duration_text(1e6 * self.build_s)} {when}"
-        if len(slowest) > 1:
-            text += " (slowest: " + ", ".join(
-                f"{row['layer']} {duration_text(1e6 * row['build_s'])}" for row in slowest) + ")"
         if self.device_bytes is not None:
             size, unit = (20, "MiB") if self.device_bytes >= 2**20 else (10, "KiB")
             text += f", {self.device_bytes / 2**size:.1f} {unit} on the device"
         if cached := sum(row["build_cached"] for row in known):
             text += f"; kernels of {counted(cached, 'layer')} came from the disk cache"
-        if unknown := len(self.rows) - len(known):
-            text += f"; not known of {counted(unknown, 'layer')}"
         return text
 
     @property
@@ -159,9 +152,8 @@ class Report:
             return ""
         text = (f"zeros are skipped in {len(sparse)} of {counted(len(weighted), 'layer')} "
                 "with weights")
-        if not sparse or not all(row.get("speedup") for row in sparse):
+        if not sparse or not all(row.get("speedup") and row["best_dense_us"] for row in sparse):
             return text
-        # a profile has times of another kind than those of the dense algorithms
         dense = sum(row["best_dense_us"] for row in sparse)
         taken = sum(row["best_dense_us"] / row["speedup"] for row in sparse)
         text += (f": alone these take {duration_text(taken)}, with the best dense algorithms "
@@ -283,22 +275,36 @@ def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | No
                 row["zeros_reason"] = NOT_KEPT
     if timings is not None:
         total = sum(timing.median_us for timing in timings) or 1.0
-        for row, timing in zip(rows, timings, strict=True):
+        for step, row, timing in zip(program.shown, rows, timings, strict=True):
             row.update(median_us=timing.median_us, p25_us=timing.p25_us, p75_us=timing.p75_us,
                        share=timing.median_us / total)
+            if "best_dense_us" in row:
+                # the search's times are of another kind than those of a profile, which has the
+                # library's times of the layers of parts
+                row["best_dense_us"] = timing.median_us if step.part else None
+            if "speedup" in row:
+                row.update(speedup=None, speedup_reason="")
     where = _where(program, device)
     has_times = timings is not None or any(step.candidates for step in program.steps)
     notes = [where, *run_notes(program, has_times=has_times), *_without_code(program, device),
              *([str(accuracy)] if accuracy else [])]
     report = Report(device.name, program.batch, rows, notes,
                     [where] if program.host_steps(device) else [],
-                    plans=list(planned.plans), accuracy=accuracy,
+                    plans=_compared(planned.plans), accuracy=accuracy,
                     memory=None if builds is None else memory_use(program, builds))
     if end_to_end is None or end_to_end.timing is None:
         return report
     median = end_to_end.timing.median_us
     return replace(report, end_to_end_us=median, end_to_end_cached=end_to_end.cached,
                    shares=_shares(program, rows, median))
+
+
+def _compared(plans: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of plans, with the column is_equal: whether the middle half of a plan's
+    samples overlaps with that of the plan taken."""
+    taken = next((plan["p75_us"] for plan in plans if plan["is_taken"]), None)
+    return [{**plan, "is_equal": None not in (taken, plan["p25_us"]) and plan["p25_us"] <= taken}
+            for plan in plans]
 
 
 def _shares(program: Program, rows: Sequence[dict[str, Any]],

@@ -16,15 +16,6 @@ from gossamer.plan.candidate import counted
 from gossamer.tensor import AXES, BFLOAT16, TensorSpec
 
 
-def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
-    """Raise InputError unless there are as many inputs as the graph has."""
-    expected = graph.network_inputs
-    if len(inputs) != len(expected):
-        names = ", ".join(repr(info.name) for info in expected)
-        raise InputError(f"{graph.name} takes {counted(len(expected), 'input')} ({names}), got "
-                         f"{len(inputs)}")
-
-
 def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the inputs in the graph's order. Callers give the inputs by position, by name, or as
     one mapping of names to arrays. Raises InputError for names of no input, and where an input is
@@ -32,10 +23,12 @@ def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> t
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
         named = {**inputs[0], **named}
         inputs = ()
-    if not named:
-        check_count(graph, inputs)
-        return tuple(inputs)
     names = [info.name for info in graph.network_inputs]
+    if not named:
+        if len(inputs) != len(names):
+            raise InputError(f"{graph.name} takes {counted(len(names), 'input')} "
+                             f"({', '.join(map(repr, names))}), got {len(inputs)}")
+        return tuple(inputs)
     if inputs or set(named) != set(names):
         given = [f"{len(inputs)} without a name"] if inputs else []
         raise InputError(f"{graph.name} takes the inputs {', '.join(map(quoted, names))}, got "
@@ -83,7 +76,6 @@ def _is_of(shape: Sequence[int], expected: Sequence[int | None]) -> bool:
 def batch_of(graph: Graph, inputs: Sequence[Any], given: Sequence[Any] = ()) -> int:
     """Return the batch size of the inputs. Raises InputError where they do not fit the graph's
     inputs. given: the caller's arrays, where the inputs were made of them."""
-    check_count(graph, inputs)
     batch: int | None = None
     for info, array, own in zip(graph.inputs, inputs, given or inputs, strict=True):
         if not hasattr(array, "shape") or not hasattr(array, "dtype"):
@@ -246,8 +238,6 @@ def callers_stream(array: Any) -> Any:
 
 def like_on_host(array: Any, result: np.ndarray) -> Any:
     """Return a result as an array of the library of `array`, over the same memory if possible."""
-    if not is_foreign(array):
-        return result
     name = library(array)
     if name == "torch":
         return sys.modules[name].from_numpy(result)

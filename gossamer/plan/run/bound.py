@@ -63,8 +63,7 @@ class BoundCall:
         DeviceError
             If the device fails, or the process was forked after the plan was used.
         """
-        if self._device.unusable:
-            self._device.check_usable()
+        self._device.check_usable()
         for name, array, address_of, address, shape in self._fixed:
             if address_of() != address or array.shape != shape:
                 raise InputError(f"{name} was resized, or has other memory, since it was bound; "

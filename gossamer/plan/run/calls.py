@@ -43,8 +43,7 @@ from gossamer.plan.run.binding import (
 from gossamer.plan.run.bound import BoundCall, bind
 from gossamer.plan.run.context import Context, NewOutputs, single
 from gossamer.plan.run.contexts import Contexts
-from gossamer.plan.run.host_transfers import page_locked_array
-from gossamer.tensor import TensorSpec, default_spec
+from gossamer.tensor import default_spec
 
 _MOST_KNOWN = 64
 """The most forms of calls that are known."""
@@ -122,12 +121,7 @@ class Calls:
         self.check_usable()
         if not isinstance(batch, Integral) or batch < 1:
             raise InputError(f"batch is {quoted(batch)}, expected 1 or more")
-        shapes = resolve(self.network, batch).shapes
-        specs = [default_spec(shapes[info.name], info.dtype) if info.given is None
-                 else TensorSpec(shapes[info.name], info.given.format(len(info.shape)))
-                 for info in self.network.inputs]
-        return tuple(page_locked_array(self.device, spec.stored_shape, spec.stored_dtype)
-                     for spec in specs)
+        return self.contexts.of(batch).first().page_locked()
 
     def check_usable(self) -> None:
         """Raise InputError where the plan was closed, and DeviceError where the process was forked
@@ -165,11 +159,16 @@ class Calls:
 
     def _on_host(self, inputs: tuple[Any, ...]) -> Sequence[Any]:
         arrays = list(map(on_host, inputs))
-        batch = batch_of(self.graph, arrays, inputs)
-        results = self._empty_outputs(batch) if any(array.size == 0 for array in arrays) else ()
-        if not results:
-            self._keep(form_of(arrays), partial(self._computed, batch))
-            results = self._computed(batch, arrays)
+        form = form_of(arrays)
+        known = self._known.get(form)
+        if known is None:
+            batch = batch_of(self.graph, arrays, inputs)
+            empty = self._empty_outputs(batch) if any(array.size == 0 for array in arrays) else ()
+            if empty:
+                return [like_on_host(inputs[0], array) for array in empty]
+            known = partial(self._computed, batch)
+            self._keep(form, known)
+        results = known(arrays)
         return [like_on_host(inputs[0], array) for array in results] if inputs else results
 
     def _computed(self, batch: int, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
@@ -263,8 +262,8 @@ def _handle_of() -> Callable[[int], int]:
     """Return a function that takes the index of a device and returns the handle of torch's current
     stream. The function makes no stream object where torch can return the handle alone."""
     torch = sys.modules["torch"]
-    quick: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    return quick or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))
+    return getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
+        lambda index: int(torch.cuda.current_stream(index).cuda_stream))
 
 
 def _torch_outputs(context: Context, like: Any) -> Callable[[], NewOutputs]:

@@ -24,6 +24,7 @@ from gossamer.plan.run.host_transfers import (
     Finish,
     HostTransfers,
     Transfer,
+    filled,
     page_locked_array,
 )
 from gossamer.plan.run.prepared_steps import PreparedSteps, ProgramBuffers
@@ -59,7 +60,6 @@ class Context:
     buffers: the memory.
     steps: the prepared steps, with their weights.
     last_stream: the stream of the last execution.
-    foreign_copies: number of copies within the device that were made for arrays of other libraries.
     """
 
     def __init__(self, graph: Graph, program: Program, device: Device, stream: Any = None) -> None:
@@ -82,11 +82,14 @@ class Context:
         self._transfer_graph: Transfer | None = None
         self._executions = 0
         self.last_stream = stream
-        self.foreign_copies = 0
 
     @cached_property
     def pinned(self) -> tuple[np.ndarray, ...]:
         """Arrays for the inputs in page-locked memory, zeros at first."""
+        return self.page_locked()
+
+    def page_locked(self) -> tuple[np.ndarray, ...]:
+        """Return new arrays for the inputs in page-locked memory, which are zeros."""
         return tuple(page_locked_array(self.device, spec.stored_shape, spec.stored_dtype)
                      for spec in self.input_specs)
 
@@ -118,11 +121,7 @@ class Context:
         """
         if self._whole is not None and debug.level() < 2:
             outputs = self._whole(arrays)
-            if results is None:
-                return outputs
-            for result, output in zip(results, outputs, strict=True):
-                result[...] = output
-            return results
+            return outputs if results is None else filled(results, outputs)
         with self._lock:
             return self._begun(arrays, results, graph)()
 
@@ -185,7 +184,6 @@ class Context:
         self.device.check_usable()
         with self._lock:
             self._follow(stream)
-            self.foreign_copies += len(inputs) + len(outputs)
             for own, buffer, spec in zip(self._inputs, inputs, self.input_specs, strict=True):
                 self.device.copy(own, buffer, spec.nbytes, stream)
             self._run(stream)
@@ -226,7 +224,7 @@ class Context:
                                        self.outputs) if self._executions else None
         if graph is None:
             return None
-        launch, count = graph.on(stream), len(self.outputs)
+        launch = graph.on(stream)
         next_outputs: NewOutputs | None = None
 
         def replay(_: Sequence[Any]) -> tuple[Any, ...]:
@@ -237,7 +235,6 @@ class Context:
                 if graph.addresses is not addresses:
                     graph.copy_to(addresses)
                 launch()
-                self.foreign_copies += count
                 next_outputs = None
                 try:
                     next_outputs = new_outputs()

@@ -5,7 +5,6 @@ Several calls of one batch size may run at once.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -38,8 +37,6 @@ class ContextPool:
         self._batch = batch
         self.contexts: list[Context] = []
         self._free: list[Context] = []
-        self._limit = math.inf
-        """How many contexts fit into the device's memory, as far as is known."""
         self._changed = threading.Condition()
 
     def take(self) -> Context:
@@ -94,7 +91,7 @@ class ContextPool:
     def _made(self) -> Context | None:
         """Return a further context; None where there may be no further one. The caller holds the
         lock."""
-        if len(self.contexts) >= min(self._owner.most, self._limit):
+        if len(self.contexts) >= self._owner.most:
             return None
         try:
             context = self._owner.make(
@@ -102,7 +99,6 @@ class ContextPool:
         except OutOfMemoryError:
             if not self.contexts:
                 raise
-            self._limit = len(self.contexts)
             return None
         self.contexts.append(context)
         self._owner.drop_others(self._batch)
@@ -128,12 +124,10 @@ class Contexts:
 
     def of(self, batch: int) -> ContextPool:
         """Return the contexts of a batch size, which is the last one used from now on."""
-        pool = self._pools.get(batch)
-        if pool is None or next(reversed(self._pools)) != batch:
-            with self._lock:
-                pool = self._pools.pop(batch, None) or ContextPool(self, batch)
-                self._pools[batch] = pool
-        return pool
+        with self._lock:
+            pool = self._pools.pop(batch, None) or ContextPool(self, batch)
+            self._pools[batch] = pool
+            return pool
 
     def all(self, batch: int | None = None) -> list[Context]:
         """Return the contexts that were made so far, of one batch size or of all."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import abc
 import atexit
-import contextlib
 import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -33,10 +32,6 @@ from gossamer.plan.run.binding import (
 )
 from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.context import Context, single
-
-WARM_CALLS = 3
-"""Number of executions of a new context that may take longer than later executions: the first loads
-kernels, the second captures a graph of the steps, and the third one of copies and steps."""
 
 Collect = Callable[[], Any]
 """Function that waits until the device has computed a batch, and returns the batch's result."""
@@ -69,20 +64,6 @@ class Lanes:
         self._idle.remove(lane)
         return lane
 
-    def prepare(self, batch: int, count: int) -> None:
-        """Make `count` lanes for a batch size, and compute on each lane until nothing more has to
-        be allocated or captured, so that later batches do not wait for such work."""
-        lanes = [self.take(batch) for _ in range(count)]
-        for lane in lanes:
-            for _ in range(WARM_CALLS):
-                lane.begin(lane.pinned, self.computing)()
-        for lane in lanes:
-            self.give_back(lane)
-
-    def clear(self) -> None:
-        """Forget the idle lanes."""
-        self._idle.clear()
-
     def give_back(self, lane: Context) -> None:
         """Keep a lane for another batch."""
         self._idle.append(lane)
@@ -108,7 +89,7 @@ class Lanes:
         except OutOfMemoryError:
             if not self._idle:
                 raise
-        self.clear()
+        self._idle.clear()
         return self.calls.make_context(batch, stream)
 
 
@@ -196,13 +177,11 @@ class Members:
         if failed is not None and isinstance(error, DeviceLostError):
             self.leave_out(failed, error)
         with self._lock:
-            member = min((member for member in self.usable if member is not failed),
-                         key=lambda member: member.in_progress, default=None)
-            if member is not None:
-                member.in_progress += 1
-        if member is None:
-            assert error is not None
-            raise error
+            others = [member for member in self.usable if member is not failed]
+            if error is not None and not others:
+                raise error
+            member = min(others, key=lambda member: member.in_progress)
+            member.in_progress += 1
         try:
             result = compute(member)
         except DeviceError as new:
@@ -244,28 +223,56 @@ class BatchTask:
 class SharedWork:
     """The tasks of several devices, and a thread for each device.
 
+    The thread queues each batch on one of several lanes, so that one batch is copied while others
+    are computed, and collects the results. A device has only one thread, since switching between
+    threads would take longer than the calls of the driver.
+
     members: the devices.
     next_task: returns the next task for a device, or None where no task waits. The lock `changed`
     is held during the call.
-    depth, sizes: as in DeviceWorker.
+    depth: how many batches a device has at once. A processor has one batch at once, because each
+    batch takes longer where several are computed at once.
+    sizes: the number of batch sizes for which lanes are kept.
     changed: a condition, which is notified when next_task may return a task.
-    workers: the threads.
     """
 
     def __init__(self, members: Members, next_task: Callable[[Member], BatchTask | None],
                  depth: int, sizes: int = 2) -> None:
-        self.members = members
         self.changed = threading.Condition()
+        self._members = members
         self._next_task = next_task
-        self._is_over = self._is_dropping = False
-        self.workers = [DeviceWorker(self, member, depth, sizes) for member in members.usable]
+        self._is_over = False
+        self._threads = []
+        for member in members.usable:
+            at_once = 1 if member.calls.device.on_processors else depth
+            self._threads.append(threading.Thread(
+                target=self._compute, args=(member, Lanes(member.calls, sizes * at_once), at_once),
+                name="gossamer computes", daemon=True))
 
-    def take(self, member: Member, *, wait: bool) -> BatchTask | None:
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        """Say that no further task will come."""
+        with self.changed:
+            self._is_over = True
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        """End the work, and wait for the threads."""
+        self.end()
+        for thread in self._threads:
+            if thread.ident and thread is not threading.current_thread():
+                thread.join()
+
+    def _take(self, member: Member, *, wait: bool) -> BatchTask | None:
         """Return the next task for a device; None if no task waits. With `wait` the call waits for
         a task, and returns None when no further task will come."""
         with self.changed:
             while not member.problem:
-                task = None if self._is_dropping else self._next_task(member)
+                task = self._next_task(member)
                 if task is not None or not wait or self._is_over:
                     return task
                 self.changed.wait()
@@ -273,83 +280,44 @@ class SharedWork:
             self.changed.notify_all()
             return None
 
-    def end(self, *, dropping: bool = False) -> None:
-        """Say that no further task will come. dropping: whether the tasks that wait are dropped."""
-        with self.changed:
-            self._is_over = True
-            self._is_dropping = self._is_dropping or dropping
-            self.changed.notify_all()
-
-    def close(self, *, dropping: bool = False) -> None:
-        """End the work, and wait for the threads."""
-        self.end(dropping=dropping)
-        for worker in self.workers:
-            if worker.ident and worker is not threading.current_thread():
-                worker.join()
-
-
-class DeviceWorker(threading.Thread):
-    """The thread of one device. The thread queues each batch on one of several lanes, so that one
-    batch is copied while others are computed, and collects the results. A device has only one
-    thread, since switching between threads would take longer than the calls of the driver.
-
-    depth: how many batches the device has at once. A processor has one batch at once, because each
-    batch takes longer where several are computed at once.
-    sizes: the number of batch sizes for which the thread keeps lanes.
-    """
-
-    def __init__(self, work: SharedWork, member: Member, depth: int, sizes: int) -> None:
-        super().__init__(name="gossamer computes", daemon=True)
-        self._work = work
-        self._member = member
-        self._at_once = 1 if member.calls.device.on_processors else depth
-        self._lanes = Lanes(member.calls, sizes * self._at_once)
-
-    def prepare(self, batches: Iterable[int]) -> None:
-        """Make the lanes for batch sizes before the thread starts, as many as memory holds;
-        further lanes are made when they are needed."""
-        with contextlib.suppress(OutOfMemoryError):
-            for batch in batches:
-                self._lanes.prepare(batch, self._at_once)
-
-    def run(self) -> None:
-        """Compute tasks until no further task will come."""
+    def _compute(self, member: Member, lanes: Lanes, at_once: int) -> None:
+        """Compute tasks on a device until no further task will come."""
         queued: deque[tuple[BatchTask, Collect]] = deque()
         while True:
-            if len(queued) == self._at_once:
-                self._collect(*queued.popleft())
-            task = self._work.take(self._member, wait=not queued)
+            if len(queued) == at_once:
+                self._collect(member, *queued.popleft())
+            task = self._take(member, wait=not queued)
             if task is not None:
-                queued.append((task, self._begun(task)))
+                queued.append((task, _begun(task, lanes)))
             elif queued:
-                self._collect(*queued.popleft())
+                self._collect(member, *queued.popleft())
             else:
                 break
             # the arrays of a batch are not kept alive while the thread waits for the next batch
             del task
-        self._lanes.clear()
 
-    def _begun(self, task: BatchTask) -> Collect:
-        try:
-            return task.begin(self._lanes)
-        except Exception as error:
-            failed: Future[Any] = Future()
-            failed.set_exception(error)
-            return failed.result
-
-    def _collect(self, task: BatchTask, collect: Collect) -> None:
+    def _collect(self, member: Member, task: BatchTask, collect: Collect) -> None:
         """Wait for a batch, and set its result. Where the device fails, another one computes the
         batch once more; the error is set where that fails too, or where the batch is wrong."""
         try:
             try:
                 result = collect()
             except DeviceError as error:
-                result = self._work.members.computed(
-                    lambda member: task.begin(Lanes(member.calls, 1))(), self._member, error)
+                result = self._members.computed(
+                    lambda other: task.begin(Lanes(other.calls, 1))(), member, error)
         except Exception as last:
             task.result.set_exception(task.name(last))
         else:
             task.result.set_result(result)
+
+
+def _begun(task: BatchTask, lanes: Lanes) -> Collect:
+    try:
+        return task.begin(lanes)
+    except Exception as error:
+        failed: Future[Any] = Future()
+        failed.set_exception(error)
+        return failed.result
 
 
 class Closable(abc.ABC):

@@ -62,7 +62,7 @@ class HostTransfers:
             if memory is None:
                 device.write(buffer, array, stream)
             else:
-                _fill([memory], [array])
+                filled([memory], [array])
                 device.queue_write(buffer, memory, stream)
         execute(stream)
         targets = list(map(self._page_locked, count(len(arrays)), results))
@@ -75,7 +75,7 @@ class HostTransfers:
                 if target is None:
                     device.read(buffer, result, stream)
             device.synchronize(stream)
-            return _fill(results, targets)
+            return filled(results, targets)
 
         return finish
 
@@ -107,14 +107,14 @@ class HostTransfers:
         replay = self._device.replayed(self._device.capture(work), self._stream)
 
         def queue(arrays: Sequence[np.ndarray], results: Sequence[np.ndarray] | None) -> Finish:
-            _fill(inputs, arrays)
+            filled(inputs, arrays)
             replay()
 
             def finish() -> Sequence[np.ndarray]:
                 self._device.synchronize(self._stream)
                 if results is None:
                     return [output.copy() for output in outputs]
-                return _fill(results, outputs)
+                return filled(results, outputs)
 
             return finish
 
@@ -134,9 +134,10 @@ class HostTransfers:
         return self._staging[number]
 
 
-def _fill(targets: Sequence[np.ndarray],
-          sources: Sequence[np.ndarray | None]) -> Sequence[np.ndarray]:
-    """Copy arrays into others, except where a source is missing or is the target itself."""
+def filled(targets: Sequence[np.ndarray],
+           sources: Sequence[np.ndarray | None]) -> Sequence[np.ndarray]:
+    """Return arrays after others were copied into them, except where a source is missing or is the
+    target itself."""
     for target, source in zip(targets, sources, strict=True):
         if source is not None and source is not target:
             target[...] = source

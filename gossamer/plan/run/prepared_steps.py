@@ -4,7 +4,6 @@ alive together share memory, its prepared steps, and captured graphs of all step
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -206,16 +205,12 @@ class PreparedSteps:
         self.weights = [step.layer.weights_on(step.device) for step in program.steps]
         self.builds: list[BuildCost | None] = []
         self.states: list[State] = []
-        self._makers = [partial(build, step.algorithm, weights, step.problem,
-                                step.placed_variant or step.variant, step.device)
-                        for step, weights in zip(program.steps, self.weights, strict=True)]
         self._works = [self._work(step, built) for step, built in zip(
             program.steps, self._built(), strict=True)]
         calls = {} if device.compiles else _generated_calls(program, self.states, buffers)
         for index in itertools.chain(*buffers.chains):
             self._works[index] = partial(_run_images, calls[index], self.states[index])
         self._joined = _joined(self._works, calls, self.states, buffers.chains)
-        program.prepared = weakref.ref(self)
 
     def queue(self, stream: Any) -> None:
         """Queue all steps on a stream."""
@@ -321,25 +316,17 @@ class PreparedSteps:
     def _built(self) -> Sequence[Callable[[], Prepared]]:
         """Return for each step a function that returns the step's prepared state and the cost of
         preparing it, or raises the error with which preparing the step failed."""
-        ready = self._built_before()
-        on_device = [index for index, step in enumerate(self._program.steps)
-                     if step.device is self._device and not _is_idle(step) and index not in ready]
-        built = side_by_side(self._device, [self._makers[index] for index in on_device])
-        ready |= dict(zip(on_device, built, strict=True))
-        return [ready.get(index, make) for index, make in enumerate(self._makers)]
-
-    def _built_before(self) -> dict[int, Callable[[], Prepared]]:
-        """Return, by the indices of steps, functions that return prepared states. Another instance
-        of this class has prepared these states for the same program, and this instance may use them
-        too. When a program is prepared for a further thread or stream, most of the time would go
-        into preparing these states again."""
-        earlier = self._program.prepared and self._program.prepared()
-        if earlier is None:
-            return {}
-        found = zip(self._makers, earlier._makers, earlier.states, earlier.builds, strict=True)
-        return {index: _returning((state, cost))
-                for index, (maker, other, state, cost) in enumerate(found)
-                if cost is not None and maker.args == other.args and _is_read_only(state)}
+        steps = self._program.steps
+        made: list[Callable[[], Prepared]] = [
+            partial(build, step.algorithm, weights, step.problem,
+                    step.placed_variant or step.variant, step.device)
+            for step, weights in zip(steps, self.weights, strict=True)]
+        on_device = [index for index, step in enumerate(steps)
+                     if step.device is self._device and not _is_idle(step)]
+        built = side_by_side(self._device, [made[index] for index in on_device])
+        for index, ready in zip(on_device, built, strict=True):
+            made[index] = ready
+        return made
 
     def _work(self, step: Step, built: Callable[[], Prepared]) -> Work:
         """Return the function that queues a step on a stream, and appends the step's state and
@@ -423,19 +410,6 @@ def _run(jobs: Jobs, stream: Any) -> None:
 def _is_idle(step: Step) -> bool:
     """Whether the step has nothing to compute."""
     return step.in_place or all(spec.size == 0 for spec in step.variant.outputs)
-
-
-def _is_read_only(state: State) -> bool:
-    """Whether a state consists only of launches, and owns no buffers but packed weights. Its
-    launches then write to run-time buffers alone, so that several executions may use the state at
-    once."""
-    return state.data is None and bool(state.launches) and all(
-        argument in state.packed for launch in state.launches for argument in launch.arguments
-        if isinstance(argument, Buffer))
-
-
-def _returning(prepared: Prepared) -> Callable[[], Prepared]:
-    return lambda: prepared
 
 
 def _of_layer(step: Step, error: InputError) -> InputError:

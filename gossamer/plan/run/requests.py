@@ -57,14 +57,15 @@ class Request:
 
     def begin(self) -> bool:
         """Return whether the outputs are still wanted, now that they are about to be computed."""
+        if not self.is_wanted():
+            return False
         with self._lock:
-            if self.result.running():
-                return True
-            return not self.result.done() and self.result.set_running_or_notify_cancel()
+            return self.result.running() or (
+                not self.result.done() and self.result.set_running_or_notify_cancel())
 
-    def is_wanted(self, now: float) -> bool:
+    def is_wanted(self) -> bool:
         """Return whether somebody waits for the outputs; after the deadline the request fails."""
-        if now >= self.deadline:
+        if time.monotonic() >= self.deadline:
             self.fail(DeadlineError("the deadline passed before the request was computed; give it "
                                     "more time, or send fewer requests"))
         return not self.result.done()
@@ -127,7 +128,6 @@ class WaitingRequests:
         self.batches: Counter[int] = Counter()
         self.rows = 0
         self._parts: list[Part] = []
-        self._busy_until = dict.fromkeys(times, 0.0)
         self._largest = min(max(sizes, default=0) for sizes in times.values())
 
     def add(self, request: Request) -> None:
@@ -141,45 +141,25 @@ class WaitingRequests:
 
     def next_task(self, member: Member) -> BatchTask | None:
         """Return the batch that a device computes next; None where no request waits."""
-        while parts := self._first_parts(max(self._times[member], default=1)):
-            size = parts[0].rows
+        times = self._times[member]
+        while self._parts:
+            size, count = self._parts[0].rows, 1
             if self._largest:
-                start = max(time.monotonic(), self._busy_until[member])
-                size, count = chosen_size([part.rows for part in parts],
-                                          parts[0].request.due - start, self._times[member])
-                self._busy_until[member] = start + self._times[member][size]
-                self._parts[:0] = parts[count:]
-                del parts[count:]
+                size, count = chosen_size([part.rows for part in self._parts[:max(times)]],
+                                          self._parts[0].request.due - time.monotonic(), times)
+            parts, self._parts[:count] = self._parts[:count], []
             self.rows -= sum(part.rows for part in parts)
             begun = [part for part in parts if part.request.begin()]
             if begun:
                 self.batches[size] += 1
                 result: Future[Sequence[np.ndarray]] = Future()
                 result.add_done_callback(partial(_hand_out, begun, size))
-                return BatchTask(joined(begun, size) if self._largest else alone(begun[0].request),
-                                 result)
+                return BatchTask(joined(begun, size), result)
         return None
-
-    def _first_parts(self, most: int) -> list[Part]:
-        """Remove the first parts from the queue, and return them: parts of up to `most` images
-        together, or only the first part if this part has more images. Parts whose outputs nobody
-        wants any more are dropped."""
-        parts: list[Part] = []
-        images = 0
-        now = time.monotonic()
-        while self._parts and (not parts or images + self._parts[0].rows <= most):
-            part = self._parts.pop(0)
-            if part.request.is_wanted(now):
-                parts.append(part)
-                images += part.rows
-            else:
-                self.rows -= part.rows
-        return parts
 
     def drop_unwanted(self) -> None:
         """Drop the requests whose outputs nobody wants any more."""
-        now = time.monotonic()
-        self._parts = [part for part in self._parts if part.request.is_wanted(now)]
+        self._parts = [part for part in self._parts if part.request.is_wanted()]
         self.rows = sum(part.rows for part in self._parts)
 
     def fail_all(self, error: Exception) -> None:
@@ -194,6 +174,8 @@ def joined(parts: Sequence[Part], size: int) -> Begin:
 
     def begin(lanes: Lanes) -> Collect:
         lane = lanes.take(size)
+        if parts[0].request.rows == size:
+            return lanes.begun(lane, parts[0].request.arrays)
         place = 0
         for part in parts:
             stop = part.start + part.rows
@@ -217,11 +199,6 @@ def _copy(target: np.ndarray, source: np.ndarray) -> None:
     target[...] = source
 
 
-def alone(request: Request) -> Begin:
-    """Return the function that begins a batch of one request."""
-    return lambda lanes: lanes.begun(lanes.take(request.rows), request.arrays)
-
-
 def _hand_out(parts: Sequence[Part], size: int,
               result: Future[Sequence[np.ndarray]]) -> None:
     """Give each part of a batch its rows of the outputs, or the batch's error."""
@@ -230,14 +207,12 @@ def _hand_out(parts: Sequence[Part], size: int,
             part.request.fail(error)
         return
     outputs = result.result()
-    if len(parts) == 1 and parts[0].rows == size:
-        parts[0].request.add(parts[0].start, size, outputs)
-        return
     place = 0
     for part in parts:
         stop = place + part.rows
         # an output may have several rows for each image
         part.request.add(part.start, part.rows, tuple(
+            output if part.rows == size else
             output[len(output) // size * place:len(output) // size * stop] for output in outputs))
         place = stop
 
@@ -253,18 +228,13 @@ def measured_times(seconds_of: Callable[[int], float], sizes: Sequence[int],
     have been disturbed.
     """
     times: dict[int, float] = {}
-    best = 0.0
-    left_out = 0
+    best, left_out = 0.0, 0
     for size in sizes:
         seconds = seconds_of(size)
         if times and seconds > most_s:
             break
-        if times and size / seconds < _GAIN * best:
-            left_out += 1
-            if left_out == 2:
-                break
-            continue
-        times[size] = seconds
-        best = size / seconds
-        left_out = 0
+        if size / seconds >= _GAIN * best:
+            times[size], best, left_out = seconds, size / seconds, 0
+        elif (left_out := left_out + 1) == 2:
+            break
     return times

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
-from itertools import count
 from queue import SimpleQueue
 from typing import Any
 
@@ -17,7 +16,6 @@ from gossamer.plan.run.device_workers import (
     CLOSED_AT_EXIT,
     BatchTask,
     Closable,
-    Member,
     Members,
     SharedWork,
     checked,
@@ -72,22 +70,14 @@ class ResultStream(Closable, Iterator[Any]):
         try:
             entry = self._pipeline.next_entry()
             if isinstance(entry, Future):
-                return self._result(entry)
+                error = entry.exception()
+                self._pipeline.room.release()
+                return error if error and self._returns_errors else entry.result()
         except (KeyboardInterrupt, SystemExit):
             self.close()
             raise
         self.close()
         raise StopIteration if entry is None else entry
-
-    def _result(self, entry: Future[Any]) -> Any:
-        try:
-            return entry.result()
-        except Exception as error:
-            if self._returns_errors:
-                return error
-            raise
-        finally:
-            self._pipeline.make_room()
 
     def close(self) -> None:
         """End the threads, and free the memory of the stream on the device.
@@ -105,14 +95,17 @@ class _Pipeline:
 
     One thread reads, since iterators are rarely made for use by several threads. One thread for
     each device computes.
+
+    room: how many further batches may be read; released when a result was taken.
     """
 
     def __init__(self, members: Members, iterator: Iterator[Any], depth: int) -> None:
         self._plans = [member.calls for member in members.usable]
         self._iterator = iterator
-        self._room = threading.Semaphore(2 * depth * len(self._plans))
+        self.room = threading.Semaphore(2 * depth * len(self._plans))
         self._tasks: deque[BatchTask] = deque()
-        self._work = SharedWork(members, self._next_task, depth)
+        self._work = SharedWork(
+            members, lambda _: self._tasks.popleft() if self._tasks else None, depth)
         self._entries: SimpleQueue[Future[Any] | BaseException | None] = SimpleQueue()
         self._is_ending = False
         CLOSED_AT_EXIT.add(self)
@@ -123,44 +116,32 @@ class _Pipeline:
         end."""
         if not self._reader.ident:
             self._reader.start()
-            for worker in self._work.workers:
-                worker.start()
+            self._work.start()
         return self._entries.get()
-
-    def make_room(self) -> None:
-        """Let a further batch be read, after a result was taken."""
-        self._room.release()
 
     def end(self) -> None:
         """Make the threads end soon."""
         self._is_ending = True
-        self._room.release()
-        self._work.end(dropping=True)
+        self.room.release()
+        with self._work.changed:
+            self._tasks.clear()
+        self._work.end()
         self._entries.put(None)
 
     def close(self) -> None:
         """End the threads, and wait for those that compute and, for a short time, for the thread
         that reads."""
         self.end()
-        self._work.close(dropping=True)
+        self._work.close()
         if self._reader.ident and self._reader is not threading.current_thread():
             self._reader.join(_JOIN_S)
-
-    def _next_task(self, _: Member) -> BatchTask | None:
-        return self._tasks.popleft() if self._tasks else None
 
     def _read(self) -> None:
         """Read the batches, checks each batch, and hand it to the threads that compute."""
         last: BaseException | None = None
         try:
-            for index in count():
-                self._room.acquire()
-                if self._is_ending:
-                    break
-                try:
-                    item = next(self._iterator)
-                except StopIteration:
-                    break
+            self.room.acquire()
+            for index, item in enumerate(self._iterator):
                 entry: Future[Any] = Future()
                 self._entries.put(entry)
                 try:
@@ -173,6 +154,9 @@ class _Pipeline:
                         self._work.changed.notify()
                     del task
                 del item, entry
+                self.room.acquire()
+                if self._is_ending:
+                    break
         except BaseException as error:
             last = error
         # a generator of the caller ends here, in the thread in which it has run

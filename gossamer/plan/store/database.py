@@ -6,11 +6,8 @@ import contextlib
 import json
 import os
 import sqlite3
-import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +27,10 @@ from gossamer.plan.store.tuning_file import (
 )
 
 _BUSY_SECONDS = 10.0
-"""Seconds for which a process waits, in all, for other processes that write to a data base."""
-_waited: defaultdict[Path, float] = defaultdict(float)
-"""Seconds that this process has waited in vain for each data base since it was last free."""
+"""Seconds for which a process waits for another process that writes to a data base."""
+_busy: set[Path] = set()
+"""The data bases for which this process has waited in vain, and does not wait again until they are
+free."""
 _APPLICATION = int.from_bytes(b"gsmr", "big")
 _TABLES = (
     "CREATE TABLE device (described TEXT NOT NULL)",
@@ -41,29 +39,6 @@ _TABLES = (
     f"PRAGMA application_id = {_APPLICATION}",
     f"PRAGMA user_version = {VERSION}",
 )
-
-
-@dataclass
-class Known:
-    """The lines that are stored for one driver, toolkit and gossamer version. A line is one entry
-    of the data base: JSON values under a key.
-
-    candidates: for the key of each problem, the lines of its candidates by the candidates' keys.
-    plans, checks: the lines of plans and of checks by key.
-    elsewhere: for each problem all drivers, toolkits and versions with which the problem was
-    measured.
-    """
-
-    candidates: dict[str, dict[str, Any]] = field(default_factory=dict)
-    plans: dict[str, Any] = field(default_factory=dict)
-    checks: dict[str, str] = field(default_factory=dict)
-    elsewhere: dict[str, list[Mapping[str, str]]] = field(default_factory=dict)
-
-    def add(self, section: Section) -> None:
-        for key, line in section.get("candidates", {}).items():
-            self.candidates.setdefault(problem_of(key), {})[key] = line
-        self.plans.update(section.get("plans", {}))
-        self.checks.update(section.get("checks", {}))
 
 
 class Database:
@@ -87,28 +62,38 @@ class Database:
         """The lines that could not be written yet, the oldest first."""
         self._name = name
         self._device = dict(device)
-        self._known: Known | None = None
+        self._known: dict[tuple[str, str], dict[str, Any]] | None = None
+        self.elsewhere: list[tuple[Mapping[str, str], set[str]]] = []
+        """The other drivers, toolkits and versions with which problems were measured, and the keys
+        of these problems."""
 
     @property
-    def known(self) -> Known:
+    def known(self) -> dict[tuple[str, str], dict[str, Any]]:
         """The lines that were in the file when it was first read, and the lines that this process
-        added."""
+        added, by their kind and group. The candidates of one problem are a group, and every other
+        line is one."""
         if self._known is None:
-            self._known = Known()
-            for section in self._load():
+            self._known = {}
+            self.elsewhere = []
+            for section in (*self._load(), *self.waiting):
                 if section["made_by"] == self.made_by:
-                    self._known.add(section)
-                for problem in set(map(problem_of, section["candidates"])):
-                    self._known.elsewhere.setdefault(problem, []).append(section["made_by"])
-            for section in self.waiting:
-                self._known.add(section)
+                    self._learn(section)
+                else:
+                    self.elsewhere.append(
+                        (section["made_by"], set(map(problem_of, section["candidates"]))))
         return self._known
+
+    def _learn(self, section: Section) -> None:
+        for kind in KINDS:
+            for key, line in section.get(kind, {}).items():
+                group = problem_of(key) if kind == "candidates" else key
+                self.known.setdefault((kind, group), {})[key] = line
 
     def add(self, kind: str, added: Mapping[str, Any]) -> None:
         """Write lines of a kind of KINDS by key, and the lines that could not be written before,
         in one transaction."""
         section = {"made_by": self.made_by, kind: dict(added)}
-        self.known.add(section)
+        self._learn(section)
         self.waiting.append(section)
         self.flush()
 
@@ -117,11 +102,7 @@ class Database:
         if self.is_kept:
             return
         try:
-            try:
-                self._write(self.waiting)
-            except BadFile as bad:
-                self._set_aside(bad)
-                self._write(self.waiting)
+            self._write(self.waiting)
         except _Busy:
             self._say(f"another process keeps {self.path} locked: measurements are in memory only "
                       "until others are written")
@@ -161,11 +142,11 @@ class Database:
 
     def _load(self) -> list[Section]:
         try:
-            old = self.path.with_suffix(".json")
-            if old.exists():
-                self._say(f"{old} is of an older gossamer and is not read: what it holds is "
-                          "measured again; `gossamer cache clear` removes it")
-            return self._read()
+            content = read(self.path)
+            if content["device"] != self._device:
+                raise BadFile("foreign", "was measured on another device "
+                                         f"({content['device']['description']})")
+            return content["sections"]  # type: ignore[no-any-return]
         except (FileNotFoundError, NotADirectoryError):
             pass
         except BadFile as bad:
@@ -176,49 +157,25 @@ class Database:
                       "again")
         return []
 
-    def _read(self) -> list[Section]:
-        """Raise OSError or BadFile."""
-        content = read(self.path)
-        if content["device"] != self._device:
-            raise BadFile("foreign", "was measured on another device "
-                                     f"({content['device']['description']})")
-        return content["sections"]  # type: ignore[no-any-return]
-
     def _write(self, sections: list[Section]) -> None:
-        """Raise OSError or BadFile."""
+        """Write lines to the file, or to a new one in the place of a bad file. Raises OSError or
+        BadFile."""
         make_private(self.path.parent)
-        with _connected(self.path, "rwc") as base:
-            if _version(base) is None:
-                for statement in _TABLES:
-                    base.execute(statement)
-                base.execute("INSERT INTO device VALUES (?)", (_text(self._device),))
-            for section in sections:
-                _insert(base, section)
-            base.execute("COMMIT")
+        try:
+            _insert(self.path, self._device, sections)
+        except BadFile as bad:
+            self._set_aside(bad)
+            _insert(self.path, self._device, sections)
 
     def _set_aside(self, bad: BadFile) -> None:
-        """Rename a bad file to a new name that says what is wrong, unless another process has
-        renamed it or put a good file in its place. Raises OSError."""
-        with contextlib.suppress(BadFile):
+        """Rename a bad file to a new name that says what is wrong. Raises OSError."""
+        names = (f"{self.path.name}.{bad.kind}" + (f"-{number}" if number > 1 else "")
+                 for number in count(1))
+        name = next(name for name in names if not os.path.lexists(self.path.with_name(name)))
+        # SQLite must not apply the journal of this file to the next file of this name
+        for end in ("-journal", ""):
             with contextlib.suppress(FileNotFoundError):
-                self._read()
-            return
-        number = 1
-        while True:
-            name = f"{self.path.name}.{bad.kind}" + (f"-{number}" if number > 1 else "")
-            if not os.path.lexists(self.path.with_name(name)):
-                break
-            number += 1
-        try:
-            # SQLite must not apply the journal of this file to the next file of this name
-            for end in ("-journal", ""):
-                with contextlib.suppress(FileNotFoundError):
-                    self.path.with_name(self.path.name + end).rename(
-                        self.path.with_name(name + end))
-        except OSError as error:
-            self._say(f"{self.path} {bad}, and cannot be set aside ({error.strerror}): measured "
-                      "again, and not kept")
-            raise
+                self.path.with_name(self.path.name + end).rename(self.path.with_name(name + end))
         self._say(f"{self.path} {bad}: set aside as {name}, measured again")
 
     def _say(self, line: str) -> None:
@@ -274,29 +231,22 @@ def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sq
     mode: "ro", "rw", or "rwc" to create the file and to write.
     exclusive: whether all other processes are kept out.
     """
-    start = time.monotonic()
     kind = "EXCLUSIVE" if exclusive else "IMMEDIATE" if mode == "rwc" else "DEFERRED"
     try:
-        while True:
-            if path.exists() and not path.is_file():
-                raise BadFile("foreign", "is no file")
-            if mode == "rwc":
-                path.touch(PRIVATE)
-            before = path.stat()
-            with contextlib.closing(sqlite3.connect(
-                    f"{path.absolute().as_uri()}?mode={mode}", uri=True,
-                    timeout=max(0.0, _BUSY_SECONDS - _waited[path]), isolation_level=None)) as base:
-                base.execute(f"BEGIN {kind}")
-                # another process may have removed or replaced the file before this process had the
-                # lock
-                if path.exists() and os.path.samestat(before, path.stat()):
-                    yield base
-                    _waited.pop(path, None)
-                    return
+        if path.exists() and not path.is_file():
+            raise BadFile("foreign", "is no file")
+        if mode == "rwc":
+            path.touch(PRIVATE)
+        with contextlib.closing(sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None,
+                timeout=0.0 if path in _busy else _BUSY_SECONDS)) as base:
+            base.execute(f"BEGIN {kind}")
+            yield base
+            _busy.discard(path)
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            _waited[path] += time.monotonic() - start
+            _busy.add(path)
             raise _Busy(0, str(error)) from None
         if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise BadFile("corrupt", f"is corrupt or cut short ({error})") from None
@@ -317,12 +267,19 @@ def _version(base: sqlite3.Connection) -> int | None:
     return VERSION
 
 
-def _insert(base: sqlite3.Connection, section: Section) -> None:
-    """Add the lines of a section. A line replaces another line of its kind and key."""
-    made_by = _text(section["made_by"])
-    for kind in KINDS:
+def _insert(path: Path, device: Mapping[str, Any], sections: list[Section]) -> None:
+    """Add the lines of sections to a data base, which is made where it is missing. A line replaces
+    another line of its kind and key."""
+    with _connected(path, "rwc") as base:
+        if _version(base) is None:
+            for statement in _TABLES:
+                base.execute(statement)
+            base.execute("INSERT INTO device VALUES (?)", (_text(device),))
         base.executemany("INSERT OR REPLACE INTO line VALUES (?, ?, ?, ?)", [
-            (made_by, kind, key, _text(line)) for key, line in section.get(kind, {}).items()])
+            (_text(section["made_by"]), kind, key, _text(line))
+            for section in sections for kind in KINDS
+            for key, line in section.get(kind, {}).items()])
+        base.execute("COMMIT")
 
 
 def _text(value: Any) -> str:

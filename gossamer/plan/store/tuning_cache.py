@@ -14,7 +14,7 @@ from gossamer.device.kernel_cache import cache_folder
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.registry import OPS
-from gossamer.plan.candidate import CandidateKey, Measurement, counted
+from gossamer.plan.candidate import Measurement, counted
 from gossamer.plan.store.database import Database, read
 from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.store.tuning_file import (
@@ -67,28 +67,32 @@ class TuningCache(Database):
             {"api": device.api, "description": device.description,
              "compute_units": device.limits.compute_units},
             {"driver": device.driver, "toolkit": device.toolkit, "gossamer": PACKAGE_VERSION})
-        self._foreign: dict[str, str] = {}
-        self._outdated: dict[tuple[str, str], None] = {}
+        self._stale: dict[tuple[str, str], None] = {}
+        """Why stored measurements are not used, with the keys of their problems."""
 
     def get(self, problem: Problem) -> list[Measurement] | None:
         """Return the measurements of the problem's candidates that the present versions of the
         algorithms made, in a fixed order; None where there are no such measurements."""
         key = problem_key(problem)
-        measurements: dict[CandidateKey, Measurement] = {}
-        outdated: dict[str, None] = {}
-        for line in self.known.candidates.get(key, {}).values():
-            name = line["algorithm"]
-            source = _source(problem.op, name, self._owner)
-            if line["source"] == source:
-                measured = decode(line)
-                measurements[measured.candidate_key] = measured
-            elif source is not None:
-                outdated[name] = None
-        present = {measured.algorithm for measured in measurements.values()}
-        self._outdated |= {(name, key): None for name in outdated if name not in present}
-        if not measurements and key not in self._foreign:
-            self._note_other_sections(key)
-        return [measurements[candidate] for candidate in sorted(measurements)] or None
+        lines = self.known.get(("candidates", key), {}).values()
+        sources = {name: _source(problem.op, name, self._owner)
+                   for name in {line["algorithm"] for line in lines}}
+        found = sorted((decode(line) for line in lines
+                        if line["source"] == sources[line["algorithm"]]),
+                       key=lambda measured: measured.candidate_key)
+        present = {measured.algorithm for measured in found}
+        for name, source in sources.items():
+            if source is not None and name not in present:
+                self._stale[f"by {name} were made before it was changed", key] = None
+        differences: list[list[str]] = [] if lines else [
+            [f"{name} {made_by.get(name) or 'none'}, now {now or 'none'}"
+             for name, now in self.made_by.items() if made_by.get(name, "") != now]
+            for made_by, problems in self.elsewhere if key in problems]
+        if differences:
+            # among several sections with measurements of the problem, the most similar one counts
+            nearest = min(differences, key=len)
+            self._stale[f"were made with {' and '.join(nearest)}", key] = None
+        return found or None
 
     def put(self, measured: Mapping[Problem, Sequence[Measurement]]) -> None:
         """Add measurements of problems that the present versions of the algorithms made, and
@@ -108,7 +112,7 @@ class TuningCache(Database):
     def has_check(self, problem: Problem, measured: Measurement, weights: str) -> bool:
         """Return whether a candidate was found right with other constants than in its measurement.
         weights: the digest of the other constants."""
-        return self._check_key(problem, measured, weights) in self.known.checks
+        return ("checks", self._check_key(problem, measured, weights)) in self.known
 
     def put_checks(self, passed: Iterable[tuple[Problem, Measurement, str]]) -> None:
         """Store that candidates are right with other constants than in their measurements. passed:
@@ -127,8 +131,8 @@ class TuningCache(Database):
     def get_plan(self, key: str) -> Timing | None:
         """Return the time of a plan from end to end; None where the plan was not timed. key:
         identifies everything that the plan runs, the sources of its algorithms included."""
-        line = self.known.plans.get(key)
-        return None if line is None else decode_plan(line)
+        lines = self.known.get(("plans", key))
+        return None if lines is None else decode_plan(lines[key])
 
     def put_plans(self, timings: Mapping[str, tuple[str, Timing]]) -> None:
         """Add the end-to-end times of plans, and replaces times of the same keys. timings: for
@@ -140,26 +144,9 @@ class TuningCache(Database):
     @property
     def notices(self) -> list[str]:
         """Sentences for the user about bad files and measurements that are no longer valid."""
-        lines = list(self.messages)
-        for difference, number in Counter(self._foreign.values()).items():
-            if difference:
-                lines.append(f"measurements of {counted(number, 'layer')} were made with "
-                             f"{difference}: measured again")
-        for name, number in Counter(name for name, _ in self._outdated).items():
-            lines.append(f"measurements of {counted(number, 'layer')} by {name} were made before "
-                         "it was changed: measured again")
-        return lines
-
-    def _note_other_sections(self, key: str) -> None:
-        """Record how a section with measurements of a problem differs from the section of this
-        process; among several such sections, the most similar one counts."""
-        differences = [
-            [f"{name} {before or 'none'}, now {now or 'none'}"
-             for name, now in self.made_by.items()
-             if (before := made_by.get(name, "")) != now]
-            for made_by in self.known.elsewhere.get(key, ())]
-        nearest = min(differences, key=len, default=[])
-        self._foreign[key] = " and ".join(nearest)
+        return [*self.messages, *(
+            f"measurements of {counted(number, 'layer')} {reason}: measured again"
+            for reason, number in Counter(reason for reason, _ in self._stale).items())]
 
 
 def file_name(device: Device) -> str:

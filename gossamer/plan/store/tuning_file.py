@@ -6,8 +6,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, get_args, get_type_hints
 
 from gossamer.errors import cut, quoted
@@ -20,9 +20,11 @@ Section = dict[str, Any]
 """The measurements with one combination of driver, toolkit and gossamer version: lines by key, for
 each kind of KINDS."""
 
-_FIELDS = {"problem": str, "source": str, **get_type_hints(Measurement)}
+_FIELDS = {"problem": str, "source": str, **get_type_hints(Measurement),
+           "error": float | str | None}
 """The fields of a candidate's line, with their types."""
-_TIMING = tuple(field.name for field in fields(Timing))
+_PLAN_FIELDS = {"plan": str, **get_type_hints(Timing)}
+"""The fields of a plan's line, with their types."""
 
 
 class BadFile(Exception):
@@ -61,29 +63,12 @@ def encode(problem: str, source: str, measured: Measurement) -> dict[str, Any]:
 
 def decode(line: dict[str, Any]) -> Measurement:
     """Return the measurement that encode() wrote. Raises ValueError for other values."""
-    if set(line) != set(_FIELDS):
-        raise ValueError(f"a candidate has the fields {', '.join(sorted(line))}")
-    values = dict(line)
+    values = _fields(line, _FIELDS, "a candidate")
     if isinstance(line["error"], str):
         values["error"] = float(line["error"])
-    for name, kind in _FIELDS.items():
-        if not _is(values[name], kind):
-            raise ValueError(f"a candidate has {name} {line[name]}")
-    if bool(line["search"]) != line["not_tried"]:
-        raise ValueError(f"a candidate is of the search {line['search']!r}")
     values.update(inputs=tuple(line["inputs"]), outputs=tuple(line["outputs"]))
     del values["problem"], values["source"]
     return Measurement(**values)
-
-
-def _is(value: Any, kind: Any) -> bool:
-    """Whether a JSON value is of the type of a field of Measurement."""
-    if kind == tuple[str, ...]:
-        return isinstance(value, list) and all(isinstance(item, str) for item in value)
-    kinds = get_args(kind) or (kind,)
-    if type(value) is int:
-        return float in kinds or (int in kinds and value >= 0)
-    return type(value) in kinds
 
 
 def encode_plan(description: str, timing: Timing) -> dict[str, Any]:
@@ -93,12 +78,29 @@ def encode_plan(description: str, timing: Timing) -> dict[str, Any]:
 
 def decode_plan(line: dict[str, Any]) -> Timing:
     """Return the time that encode_plan() wrote. Raises ValueError for other values."""
-    if set(line) != {"plan", *_TIMING} or not isinstance(line["plan"], str):
-        raise ValueError(f"a plan has the fields {', '.join(sorted(line))}")
-    numbers = [line[name] for name in _TIMING]
-    if not all(type(number) in (int, float) and 0 <= number < math.inf for number in numbers):
-        raise ValueError(f"a plan has the times {numbers}")
-    return rounded(Timing(*numbers))
+    values = _fields(line, _PLAN_FIELDS, "a plan")
+    del values["plan"]
+    if min(values.values()) < 0:
+        raise ValueError(f"a plan has the times {list(values.values())}")
+    return rounded(Timing(**values))
+
+
+def _fields(line: dict[str, Any], kinds: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return a copy of a line. Raises ValueError unless it has the fields of these types.
+    what: words for the line."""
+    if set(line) != set(kinds):
+        raise ValueError(f"{what} has the fields {', '.join(sorted(line))}")
+    for name, value in line.items():
+        allowed = get_args(kinds[name]) or (kinds[name],)
+        if kinds[name] == tuple[str, ...]:
+            is_right = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        elif type(value) is int:
+            is_right = float in allowed or (int in allowed and value >= 0)
+        else:
+            is_right = type(value) in allowed
+        if not is_right:
+            raise ValueError(f"{what} has {name} {value}")
+    return dict(line)
 
 
 def parse(data: bytes) -> dict[str, Any]:

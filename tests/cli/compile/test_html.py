@@ -100,9 +100,10 @@ def test_the_page_escapes_names() -> None:
     assert content.text.count(name) >= 8
 
 
-def _plan(name: str, median_us: float | None, outcome: str = "slower") -> dict[str, object]:
+def _plan(name: str, median_us: float | None, outcome: str = "slower",
+          is_equal: bool = False) -> dict[str, object]:
     return {"plan": name, "median_us": median_us, "p25_us": median_us, "p75_us": median_us,
-            "outcome": outcome, "is_taken": False}
+            "outcome": outcome, "is_taken": False, "is_equal": is_equal}
 
 
 def test_a_dense_plan_that_was_not_timed_says_why() -> None:
@@ -114,7 +115,7 @@ def test_a_dense_plan_that_was_not_timed_says_why() -> None:
 def test_a_dense_plan_that_is_equal_within_noise_is_no_slower_one() -> None:
     outcome = "5.1 us against 5.0 us, equal within noise"
     plans = [{**_plan("measured choice", 5.0), "is_taken": True},
-             _plan("dense algorithms only", 5.1, outcome)]
+             _plan("dense algorithms only", 5.1, outcome, is_equal=True)]
     text = Page(page(FACTS, [Report("host", 1, [], [], end_to_end_us=4.0, plans=plans)])).text
     assert "as the best dense plan (5.1 us)" in text and "equal within noise" in text
     text = Page(page(FACTS, [Report("host", 1, [], [], end_to_end_us=4.0, plans=[

@@ -26,7 +26,6 @@ from gossamer.plan.report.bits import (
     MemoryUse,
     form_of,
     forms_line,
-    memory_use,
     weights_line,
 )
 from gossamer.plan.report.summary import forms_of_layers
@@ -142,19 +141,16 @@ def test_whole_words_take_a_32nd(quick_device: Device) -> None:
     weights = [array for key, array in graph.constants.items() if key.startswith("weight")]
     use = use_of(packed_plan(graph, quick_device), np.zeros((1, 3, 8, 8), np.float32))
     binary = sum(array.size for array in weights[1:])
-    assert use.packed_weights_fp32 == 4 * binary == 32 * use.packed_weights
+    # thresholds, and the words of the classifier's other channels
+    assert use.packed_weights_fp32 == 4 * binary
+    assert binary / 8 <= use.packed_weights < 1.2 * binary / 8 + 64 * 1024 // 8
     assert use.packed_activations_fp32 == 32 * use.packed_activations
-    # of every layer on bits only the classifier writes numbers, ten for an image
-    assert use.sums == 4 * 10
-    assert use.float_weights_fp32 == 4 * weights[0].size
-    # im2col_gemm has two integers for each tap of a channel
+    assert use.total_fp32 >= 4 * sum(array.size for array in weights)
+    # im2col_gemm has two integers for each tap of a channel, and every layer has a bias
     table = 2 * 4 * weights[0][0].size
-    assert use.float_weights_fp32 <= use.float_weights <= 1.01 * use.float_weights_fp32 + table
-    # the words of the classifier's other channels, and what fills a vector of them
-    assert use.filling <= 64 * 1024 // 8
-    assert use.constants < 0.2 * use.packed_weights
+    assert 4 * weights[0].size <= use.float_weights <= 1.2 * 4 * weights[0].size + table
     assert use.total == sum((use.packed_weights, use.float_weights, use.packed_activations,
-                             use.sums, use.float_activations, use.constants, use.filling))
+                             use.float_activations))
 
 
 def test_what_is_concatenated_in_place_counts_once(tmp_path: Path) -> None:
@@ -168,30 +164,17 @@ def test_what_is_concatenated_in_place_counts_once(tmp_path: Path) -> None:
     use = use_of(plan, weights(1, 64, 8, 8))
     assert [step.layer.name for step in plan.program(1).steps if step.in_place] == ["both"]
     # the signs are floats before they are packed; what joins the sums takes no further memory
-    assert (use.sums, use.float_activations) == (4 * 128 * 8 * 8, 4 * 64 * 8 * 8)
-    assert use.activations_fp32 == 4 * (64 + 128 + 128) * 8 * 8
+    assert use.float_activations == 4 * (128 + 64) * 8 * 8
+    signs_fp32 = 4 * sum(array.size for array in signs.values())
+    assert use.total_fp32 - signs_fp32 == 4 * (64 + 128 + 128) * 8 * 8
 
 
-def test_tables_of_float_layers_are_no_weights() -> None:
-    """Some algorithms keep beside the weights where the inputs of an inner product lie."""
-    plan = packed_plan(vgg_cifar10("small", 8), find("host"))
-    plan(np.zeros((1, 3, 8, 8), np.float32))
-    (first, *others), program = plan.context(1).steps.builds, plan.program(1)
-    weights = 4 * program.steps[0].problem.weight_shapes["weight"][0] * 27
-    forms = {"k by channels, crs": weights, "operand0 padded to 128": 512,
-             "operand1 padded to 128": 512, "table of k (1024, 32, 1) (1, 1) 1": 8 * 27}
-    before = memory_use(program, [replace(first, forms={}), *others])
-    after = memory_use(program, [replace(first, forms=forms), *others])
-    assert after.float_weights == before.float_weights == weights
-    assert after.constants == before.constants + 8 * 27
-
-
-def test_sums_of_residual_blocks_are_stated_apart() -> None:
+def test_sums_of_residual_blocks_are_floats() -> None:
     graph = resnet18("small", 32)
     plan = gossamer.compile(graph, "host", only="host_popcount")
     use = use_of(plan, np.zeros((1, 3, 32, 32), np.float32))
-    assert use.packed_weights * 32 == use.packed_weights_fp32 and use.filling == 0
-    assert use.sums > use.packed_activations > 0
+    assert use.packed_weights_fp32 < 32 * use.packed_weights < 1.3 * use.packed_weights_fp32
+    assert use.float_activations > use.packed_activations > 0
 
 
 def test_floats_have_no_such_line() -> None:
@@ -209,6 +192,6 @@ def test_real_networks(name: str, planes: int, shared_model: Callable[[str], Pat
     """Trits take two bits an activation, and one a weight."""
     plan = gossamer.compile(str(shared_model(name)), "host", only="host_popcount")
     use = use_of(plan, photos(name, 1))
-    assert use.packed_weights_fp32 == 32 * use.packed_weights
+    assert 32 * use.packed_weights < 1.3 * use.packed_weights_fp32
     assert use.packed_activations_fp32 * planes == 32 * use.packed_activations
     assert use.total < use.total_fp32 / 12

@@ -99,7 +99,7 @@ def test_what_preparing_took_is_told_once_it_was_done(plan: Plan, quick_device: 
     report = plan.report()
     assert {row["build_when"] for row in report.rows} == {"now"}
     assert report.build_s == sum(row["build_s"] for row in report.rows)
-    assert report.build_line.startswith("built in ") and " now (slowest: " in report.build_line
+    assert report.build_line.startswith("built in ") and " now" in report.build_line
     assert report.build_line in str(report).splitlines()
     weight_bytes = plan.memory["weights"]
     assert (report.device_bytes is not None) == quick_device.compiles
@@ -117,8 +117,8 @@ def test_what_preparing_took_in_words() -> None:
     rows = [row("a", 0.5, 2**20, False), row("b", 2.0, 2**19, True), row("c", 0.0123, None, False),
             row("d", 0.000045, 0, False), row("e", None, None, False)]
     assert Report("host", 1, rows).build_line == (
-        "built in 2.51 s when measured (slowest: b 2.00 s, a 500 ms, c 12.3 ms), 1.5 MiB on the "
-        "device; kernels of 1 layer came from the disk cache; not known of 1 layer")
+        "built in 2.51 s when measured, 1.5 MiB on the device; kernels of 1 layer came from the "
+        "disk cache")
     assert Report("host", 1, rows[3:4]).build_line == (
         "built in 45.0 us when measured, 0.0 KiB on the device")
     rows[1]["build_when"] = "now"
