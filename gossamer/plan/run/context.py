@@ -11,6 +11,7 @@ import numpy as np
 
 from gossamer import debug
 from gossamer.device.base import Buffer, Device
+from gossamer.device.host import host_array
 from gossamer.errors import InputError
 from gossamer.io.text import shape_text
 from gossamer.measure import Task, Timing, interleave
@@ -84,6 +85,13 @@ class Context:
         self.last_stream = stream
 
     @cached_property
+    def _views(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The host's memory of the inputs and outputs as arrays."""
+        return ([*map(host_array, self._inputs, self.input_specs)],
+                [host_array(buffer, spec.shape, spec.stored_dtype)
+                 for buffer, spec in zip(self._outputs, self.output_specs, strict=True)])
+
+    @cached_property
     def pinned(self) -> tuple[np.ndarray, ...]:
         """Arrays for the inputs in page-locked memory, zeros at first."""
         return self.page_locked()
@@ -122,6 +130,8 @@ class Context:
         if self._whole is not None and debug.level() < 2:
             outputs = self._whole(arrays)
             return outputs if results is None else filled(results, outputs)
+        if not self.device.compiles and debug.level() < 2:
+            return self._in_memory(arrays, results)
         with self._lock:
             return self._begun(arrays, results, graph)()
 
@@ -168,6 +178,8 @@ class Context:
         """Return a function that computes results as compute() does, for the present contents of
         arrays that stay the same."""
         graph = None
+        if not self.device.compiles and self._whole is None and debug.level() < 2:
+            return partial(self._in_memory, arrays, results)
         if self.device.locks_pages and self.steps.can_be_captured:
             if not self._executions:
                 # no graph can be captured before all kernels are loaded
@@ -176,6 +188,20 @@ class Context:
                 graph = self._transfers.captured(self._contiguous(arrays), results,
                                                  self.steps.queue, in_place=True)
         return partial(self.compute, arrays, results, graph)
+
+    def _in_memory(self, arrays: Sequence[np.ndarray],
+                   results: Sequence[np.ndarray] | None = None) -> Sequence[np.ndarray]:
+        """Return the outputs that the host computes; see compute()."""
+        if results is None:
+            results = [np.empty(spec.shape, spec.stored_dtype) for spec in self.output_specs]
+        given, made = self._views
+        with self._lock:
+            for own, array in zip(given, arrays, strict=True):
+                own[...] = array
+            self.steps.queue(None)
+            for own, array in zip(made, results, strict=True):
+                array[...] = own
+        return results
 
     def run_on_device(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                       stream: Any) -> None:
