@@ -136,8 +136,8 @@ def _products(group: WorkGroup, sizes: tuple[int, ...], units: int, unit: tuple[
     rounds = -(-units // group.warpgroups)
     if group.wgmma:
         multiplied = rounds * steps * tiles * pairs * _CYCLES_OF_PAIR
-        shared = units * WARPGROUP_WARPS * (
-            steps * tiles * (_ACCESS + pairs) + _ACCESS * stored)
+        shared = (rounds * group.warps * steps * tiles * (_ACCESS + pairs)
+                  + units * WARPGROUP_WARPS * _ACCESS * stored)
         return _divided(group, sizes, multiplied + rounds * finished, multiplied + rounds * (
             10 * steps * tiles + 2 * finished) + _WGMMA_LATENCY, shared)
     of_step = 2 * tiles * pairs * _PRODUCT[group.precision]
