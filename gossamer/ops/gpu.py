@@ -61,7 +61,7 @@ def product_cycles(sums: float, k_bytes: float, wgmma: bool) -> float:
     return sums * k_bytes * (_WGMMA if wgmma else _MMA)
 
 
-def stage_wait(stages: float, ahead: int, share: float = 1.0) -> float:
+def wait_cycles(stages: float, ahead: int, share: float = 1.0) -> float:
     """Return the cycles in which a work-group waits for stages of operands.
 
     ahead: stages that are copied ahead. share: length of a stage, as a multiple of 128 bytes of K.
@@ -92,7 +92,7 @@ class LaunchWork:
     moved: float = 0.0
     cluster: int = 1
 
-    def us(self, limits: Limits) -> float:
+    def expected_us(self, limits: Limits) -> float:
         """Return the expected time in microseconds.
 
         It is the start of the launch, and then the time of the busiest multiprocessor. Where the

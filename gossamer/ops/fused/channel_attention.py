@@ -118,11 +118,11 @@ class _Division:
         """
         return self.slice_words <= 32 * self.warps and self.shared_bytes <= self.most_shared
 
-    def us(self, batch: int, limits: Limits) -> float:
+    def expected_us(self, batch: int, limits: Limits) -> float:
         """Return the expected time of a batch."""
         read = 16 * self.pixels * self.slice_words * (2 if self.is_held else 3)
         return LaunchWork(batch * self.cluster, 1, busy=read / COPIED, waited=0.0,
-                          begin=BEGIN + _CLUSTER_CYCLES * (self.cluster > 1)).us(limits)
+                          begin=BEGIN + _CLUSTER_CYCLES * (self.cluster > 1)).expected_us(limits)
 
 
 class ChannelAttention(FusionAlgorithm):
@@ -180,7 +180,7 @@ class ChannelAttention(FusionAlgorithm):
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
         division = _division(problem, variant.precision, variant["cluster"], variant["warps"],
                              device)
-        return division.us(problem.inputs[0].shape[0], device.limits)
+        return division.expected_us(problem.inputs[0].shape[0], device.limits)
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:
@@ -246,7 +246,7 @@ def _divisions(problem: FusionProblem, precision: str, device: Device) -> list[_
         fitting = [division for division in divisions if division.fits]
         if fitting:
             found.setdefault(smallest, fitting)
-    order = sorted(found, key=lambda cluster: found[cluster][0].us(batch, limits))
+    order = sorted(found, key=lambda cluster: found[cluster][0].expected_us(batch, limits))
     sure = [cluster for cluster in order if cluster <= _SURE_CLUSTER][:1]
     return [division for cluster in dict.fromkeys([*sure, *order[:_CLUSTERS]])
             for division in found[cluster]]

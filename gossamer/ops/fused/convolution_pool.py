@@ -71,7 +71,7 @@ class ConvolutionPoolMma(FusionAlgorithm):
             yield Variant(tuple(asdict(tiling.tile).items()), (x,), (y,), "fp16")
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
-        return _tiling(problem, variant).us(device.limits)
+        return _tiling(problem, variant).expected_us(device.limits)
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:
@@ -359,7 +359,7 @@ class PoolTiling:
                 and (not self.tile.wgmma or (limits.wgmma and part in _WGMMA_PARTS))
                 and self.shared_bytes <= limits.shared_bytes_opt_in)
 
-    def us(self, limits: Limits) -> float:
+    def expected_us(self, limits: Limits) -> float:
         """Return the expected time of the kernel."""
         p, part = self.convolution, self.tile.channels
         multiplied = product_cycles(COLUMNS * self.rows * part, 16 * self.lines,
@@ -371,7 +371,7 @@ class PoolTiling:
         return LaunchWork(
             math.prod(self.grid), groups_per_unit(self.shared_bytes, limits, _AT_ONCE),
             busy=bands * band, waited=bands * (band + _BARRIERS),
-            moved=p.inputs[0].size * 4 + self.pool.outputs[0].size * 2).us(limits)
+            moved=p.inputs[0].size * 4 + self.pool.outputs[0].size * 2).expected_us(limits)
 
 
 def tilings(convolution: Conv2dProblem, pool: PoolProblem, limits: Limits) -> list[PoolTiling]:
@@ -384,7 +384,7 @@ def tilings(convolution: Conv2dProblem, pool: PoolProblem, limits: Limits) -> li
         found = [tiling for tile in _tiles(convolution, pool, wgmma)
                  if (tiling := PoolTiling(convolution, pool, tile)).fits(limits)]
         if found:
-            return sorted(found, key=lambda tiling: tiling.us(limits))[:_OFFERED]
+            return sorted(found, key=lambda tiling: tiling.expected_us(limits))[:_OFFERED]
     return []
 
 

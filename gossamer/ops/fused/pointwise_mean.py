@@ -114,7 +114,8 @@ class PointwiseMean(FusionAlgorithm):
             -(-p.out_channels // part) * p.batch,
             groups_per_unit(_shared_bytes(p, part, warps, precision), limits,
                             _MOST_WARPS // warps),
-            busy=max(64 * lines * (part + pixels) / COPIED, multiplied), waited=0.0).us(limits)
+            busy=max(64 * lines * (part + pixels) / COPIED, multiplied),
+            waited=0.0).expected_us(limits)
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:

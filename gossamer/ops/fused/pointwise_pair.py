@@ -61,7 +61,7 @@ class PointwisePairMma(FusionAlgorithm):
             yield plain.as_fp16
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
-        return _tiling(problem, variant).us(device.limits)
+        return _tiling(problem, variant).expected_us(device.limits)
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:
@@ -284,7 +284,7 @@ class PairTiling:
         waves = -(-self.tiles // limits.compute_units)
         return -(-self.tiles // waves)
 
-    def us(self, limits: Limits) -> float:
+    def expected_us(self, limits: Limits) -> float:
         """Return the expected time of the kernel."""
         first, second = self.pair.first, self.pair.second
         channels = first.channels + second.out_channels
@@ -296,7 +296,7 @@ class PairTiling:
         # with fewer slots, a smaller part of the time of copies is hidden
         waited = self.slices * (multiplied + _OF_SLICE * (1 + 1 / self.tile.slots))
         return LaunchWork(self.tiles, 1, busy=max(copied, self.slices * multiplied), waited=waited,
-                          moved=2 * self.pair.pixels * (channels + wide)).us(limits)
+                          moved=2 * self.pair.pixels * (channels + wide)).expected_us(limits)
 
 
 def tilings(pair: PointwisePair, limits: Limits) -> list[PairTiling]:

@@ -12,7 +12,7 @@ from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, State, Variant
 from gossamer.ops.conv2d.common import config_of, sizes_of
-from gossamer.ops.gpu import COPIED, LaunchWork, groups_per_unit, product_cycles, stage_wait
+from gossamer.ops.gpu import COPIED, LaunchWork, groups_per_unit, product_cycles, wait_cycles
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.matmul.tiled import DeviceMatmul
 from gossamer.ops.weights import Weights
@@ -211,6 +211,6 @@ def _expected_us(problem: MatmulProblem, tile: MatmulTile, itemsize: int, out_it
         math.prod(problem.batch) * -(-rows // tile.tile_m) * -(-columns // tile.tile_n),
         groups_per_unit(_shared_bytes(problem, tile, itemsize), limits, tile.blocks_per_unit),
         busy=max(copied, product_cycles(area, k_bytes, wgmma=False)) + stored,
-        waited=stage_wait(stages, min(tile.slots - 1, stages), tile.steps / 8) + stored,
+        waited=wait_cycles(stages, min(tile.slots - 1, stages), tile.steps / 8) + stored,
         begin=_TILE, moved=(itemsize * (problem.a.size + problem.b.size)
-                            + out_itemsize * problem.outputs[0].size)).us(limits)
+                            + out_itemsize * problem.outputs[0].size)).expected_us(limits)

@@ -159,7 +159,7 @@ class Popcount(Algorithm):
             return processor_us(problem, _WORDS_PER_MICROSECOND, device)
         tile = sizes_of(Tile, variant)
         word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
-        return _gpu_us(problem, tile, word_bits, device)
+        return _expected_gpu_us(problem, tile, word_bits, device)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -258,7 +258,7 @@ def fitting(problem: Conv2dProblem, device: Device,
     return sorted(able, key=computed)
 
 
-def _gpu_us(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Device) -> float:
+def _expected_gpu_us(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Device) -> float:
     """Return the estimated time of a launch on a GPU.
 
     A multiprocessor counts ones and copies words to shared memory for all its work-groups, also for
@@ -275,4 +275,4 @@ def _gpu_us(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Device) 
     counted = tile.work_group // 32 * taps * (_COUNT_CYCLES * counts + _LOAD_CYCLES)
     return LaunchWork(groups, max(1, _MOST_ITEMS // tile.work_group),
                       busy=counted + 0.05 * words * tile.staged(problem),
-                      waited=6 * taps * counts + 1000 * chunks).us(device.limits)
+                      waited=6 * taps * counts + 1000 * chunks).expected_us(device.limits)

@@ -240,7 +240,7 @@ class _Tiling:
         return (values <= _MAX_VALUES and self.threads <= _MOST_THREADS
                 and self.shared_bytes <= _MOST_SHARED)
 
-    def us(self, limits: Limits) -> float:
+    def expected_us(self, limits: Limits) -> float:
         """Return the expected time of the kernel."""
         taps = self.problem.taps
         window = self.problem.window(0, self.rows) * self.problem.window(1, self.columns)
@@ -253,7 +253,8 @@ class _Tiling:
         return LaunchWork(
             self.groups,
             groups_per_unit(self.shared_bytes, limits, _RESIDENT_THREADS // self.threads),
-            busy=max(issued, self.halo_bytes / _READ + stored / _STORED), waited=0.0).us(limits)
+            busy=max(issued, self.halo_bytes / _READ + stored / _STORED),
+            waited=0.0).expected_us(limits)
 
 
 class DepthwiseTiled(Algorithm):
@@ -295,7 +296,7 @@ class DepthwiseTiled(Algorithm):
                                            if precision in precisions])
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
-        return _tiling(problem, variant).us(device.limits)
+        return _tiling(problem, variant).expected_us(device.limits)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -358,6 +359,6 @@ def _tilings(problem: Conv2dProblem, itemsize: int, device: Device) -> list[_Til
                for sizes in itertools.product(_ROWS, _COLUMNS, _STRIPS_Y, _STRIPS_X)]
     fastest: dict[int, _Tiling] = {}
     for tiling in sorted((tiling for tiling in tilings if tiling.fits),
-                         key=lambda tiling: tiling.us(device.limits)):
+                         key=lambda tiling: tiling.expected_us(device.limits)):
         fastest.setdefault(tiling.threads, tiling)
     return list(fastest.values())[:_TILINGS]

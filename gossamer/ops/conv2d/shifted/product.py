@@ -171,7 +171,7 @@ class RunTile(abc.ABC):
         """Bytes of the weights of a tap and a slice."""
 
     @abc.abstractmethod
-    def multiplied(self, problem: Conv2dProblem, places: int) -> float:
+    def multiply_cycles(self, problem: Conv2dProblem, places: int) -> float:
         """Return the cycles in which a work-group multiplies a range of places."""
 
     def parts(self, problem: Conv2dProblem) -> int:
@@ -212,7 +212,7 @@ class RunTile(abc.ABC):
         return (_BARRIERS_BYTES + self.run_slots * self.run_bytes(problem)
                 + (self.weight_slots or self.stages(problem)) * self.stage_bytes)
 
-    def us(self, problem: Conv2dProblem, limits: Limits) -> float:
+    def expected_us(self, problem: Conv2dProblem, limits: Limits) -> float:
         """Return the expected time of a launch.
 
         A work-group copies the runs of each of its tiles, and multiplies them.
@@ -223,9 +223,9 @@ class RunTile(abc.ABC):
         runs = of.remainders * self.slices(problem)
         copied = 2 * self.slice * runs * (places + tiles * of.halo) / COPIED
         busy = (tiles * self.tile_cycles + self.copy_share * copied
-                + self.multiplied(problem, places))
+                + self.multiply_cycles(problem, places))
         return LaunchWork(ranges * parts, 1, busy, waited=0.0, moved=2 * sum(
-            spec.size for spec in (*problem.inputs, *problem.outputs))).us(limits)
+            spec.size for spec in (*problem.inputs, *problem.outputs))).expected_us(limits)
 
 
 def geometry_arguments(problem: Conv2dProblem, variant: Variant, tile: RunTile) -> list[int]:
@@ -303,7 +303,7 @@ class ShiftedProduct(Algorithm):
         return self.variants(problem, device) if "fp16" in precisions else iter(())
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
-        us: float = sizes_of(self.tile, variant).us(problem, device.limits)
+        us: float = sizes_of(self.tile, variant).expected_us(problem, device.limits)
         return us
 
     def kernel_sources(self, problem: Conv2dProblem, variant: Variant,

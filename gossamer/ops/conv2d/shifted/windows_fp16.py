@@ -68,7 +68,7 @@ class ShiftedTile(RunTile):
     def stage_bytes(self) -> int:
         return 2 * self.slice * self.columns
 
-    def multiplied(self, problem: Conv2dProblem, places: int) -> float:
+    def multiply_cycles(self, problem: Conv2dProblem, places: int) -> float:
         return product_cycles(places * self.columns, 2 * self.slice * self.stages(problem),
                               wgmma=True)
 
@@ -91,7 +91,7 @@ class ShiftedGemmMma(ShiftedProduct):
         tiles = (_largest(problem, limits, *shape) for shape in _SHAPES
                  if shape[0] < problem.out_channels + ROWS)
         return sorted((tile for tile in tiles if tile is not None),
-                      key=lambda tile: tile.us(problem, limits))
+                      key=lambda tile: tile.expected_us(problem, limits))
 
     def macros(self, tile: ShiftedTile) -> Mapping[str, int]:
         return {"TILE_M": tile.columns, "WARPGROUPS": tile.warpgroups, "UNITS": tile.units,

@@ -90,7 +90,7 @@ class SparseTile(RunTile):
         return (super().shared_bytes(problem)
                 + self.warpgroups * self.places * (2 * ROWS + _INDEX_BYTES))
 
-    def multiplied(self, problem: Conv2dProblem, places: int) -> float:
+    def multiply_cycles(self, problem: Conv2dProblem, places: int) -> float:
         tiles = -(-places // self.tile_places)
         return tiles * self.expected_stages(problem) * (_STAGE + _STAGE_PLACE * self.places)
 
@@ -144,7 +144,7 @@ class ShiftedSparseMma(ShiftedProduct):
         tiles = [tile for places in _PLACES for across, along in _WARPGROUPS
                  if across == 1 or problem.out_channels > ROWS
                  if (tile := _largest(problem, limits, places, across, along)) is not None]
-        tiles.sort(key=lambda tile: tile.us(problem, limits))
+        tiles.sort(key=lambda tile: tile.expected_us(problem, limits))
         return tiles[:_MOST_TILES]
 
     def macros(self, tile: SparseTile) -> Mapping[str, int]:

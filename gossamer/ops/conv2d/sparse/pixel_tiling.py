@@ -269,4 +269,4 @@ def expected_us(divided: PixelTiling, limits: Limits) -> float:
     begin = BEGIN + 700 * (divided.batches * chunks - 1) + 400 * (shape.cluster > 1)
     at_once = groups_per_unit(divided.shared_bytes, limits, 512 // shape.work_group)
     return LaunchWork(groups, at_once, busy=copied + multiplied, waited=copied + waited,
-                      begin=begin).us(limits)
+                      begin=begin).expected_us(limits)

@@ -17,7 +17,7 @@ from gossamer.ops.gpu import (
     LaunchWork,
     groups_per_unit,
     product_cycles,
-    stage_wait,
+    wait_cycles,
 )
 from gossamer.tensor import rounded_up
 
@@ -254,6 +254,6 @@ def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: s
                 if tile.takes_several else tile.blocks_per_unit)
     return LaunchWork(
         tiles_p * tiles_m * problem.groups * tile.cluster, per_unit,
-        busy=max(copied, multiplied) + stored, waited=stage_wait(own_stages, tile.lead) + stored,
+        busy=max(copied, multiplied) + stored, waited=wait_cycles(own_stages, tile.lead) + stored,
         begin=_TILE, moved=itemsize * sum(
-            spec.size for spec in (*problem.inputs, *problem.outputs))).us(limits)
+            spec.size for spec in (*problem.inputs, *problem.outputs))).expected_us(limits)

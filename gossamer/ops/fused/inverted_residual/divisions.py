@@ -114,8 +114,8 @@ class Division(NamedTuple):
         return max(self.busy, self.waited + _PHASE)
 
 
-def _divided(group: WorkGroup, sizes: tuple[int, ...], issued: float, waited: float,
-             shared: float) -> Division:
+def _phase_cycles(group: WorkGroup, sizes: tuple[int, ...], issued: float, waited: float,
+                  shared: float) -> Division:
     """Return a division.
 
     issued: cycles in which one warp issues its instructions; a scheduler issues the instructions of
@@ -124,8 +124,8 @@ def _divided(group: WorkGroup, sizes: tuple[int, ...], issued: float, waited: fl
     return Division(sizes, max(issued * group.warps / 4, shared), waited)
 
 
-def _products(group: WorkGroup, sizes: tuple[int, ...], units: int, unit: tuple[int, int],
-              steps: int, finished: float = 0.0, stored: int = 0) -> Division:
+def _product_cycles(group: WorkGroup, sizes: tuple[int, ...], units: int, unit: tuple[int, int],
+                    steps: int, finished: float = 0.0, stored: int = 0) -> Division:
     """Return a division of products among warpgroups.
 
     unit: tiles of 16 pixels and pairs of channel tiles that a warp multiplies at once; units: their
@@ -138,13 +138,13 @@ def _products(group: WorkGroup, sizes: tuple[int, ...], units: int, unit: tuple[
         multiplied = rounds * steps * tiles * pairs * _CYCLES_OF_PAIR
         shared = (rounds * group.warps * steps * tiles * (_ACCESS + pairs)
                   + units * WARPGROUP_WARPS * _ACCESS * stored)
-        return _divided(group, sizes, multiplied + rounds * finished, multiplied + rounds * (
+        return _phase_cycles(group, sizes, multiplied + rounds * finished, multiplied + rounds * (
             10 * steps * tiles + 2 * finished) + _WGMMA_LATENCY, shared)
     of_step = 2 * tiles * pairs * _PRODUCT[group.precision]
     loaded = of_step + _LOADED[group.precision] * (tiles + pairs)
     waited = steps * max(of_step, _CHAIN[group.precision]) + 2 * finished
-    return _divided(group, sizes, rounds * (steps * loaded + finished), rounds * waited,
-                    units * _ACCESS * (steps * (tiles + pairs) + stored))
+    return _phase_cycles(group, sizes, rounds * (steps * loaded + finished), rounds * waited,
+                         units * _ACCESS * (steps * (tiles + pairs) + stored))
 
 
 def _fastest(divisions: list[Division]) -> Division:
@@ -165,13 +165,14 @@ def projection(group: WorkGroup, pixel_tiles: int, pairs: int, chunk: int) -> Di
     steps = chunk // DEPTHS[group.precision]
     of_warpgroups = -(-pixel_tiles // group.warpgroup_warps)
 
-    def divided(parts: int) -> Division:
+    def with_cycles(parts: int) -> Division:
         own_tiles = -(-of_warpgroups // (group.warpgroups // parts))
         own_pairs = -(-pairs // parts)
-        return _products(group, (parts, 8 * own_tiles * own_pairs), group.warpgroups,
-                         (own_tiles, own_pairs), steps)
+        return _product_cycles(group, (parts, 8 * own_tiles * own_pairs), group.warpgroups,
+                               (own_tiles, own_pairs), steps)
 
-    return _fastest([divided(count) for count in (1, 2, 4, 8, 16) if group.warpgroups % count == 0
+    return _fastest([with_cycles(count) for count in (1, 2, 4, 8, 16)
+                     if group.warpgroups % count == 0
                      and (not group.wgmma or pairs % count == 0)])
 
 
@@ -193,13 +194,13 @@ def expansion(group: WorkGroup, pixel_tiles: int, chunk: int, steps: int, *, sum
     """
     all_pairs = chunk // 16
 
-    def divided(tiles: int, pairs: int) -> Division:
+    def with_cycles(tiles: int, pairs: int) -> Division:
         units = -(-pixel_tiles // (tiles * group.warpgroup_warps)) * (all_pairs // pairs)
-        return _products(group, (tiles, pairs), units, (tiles, pairs), steps,
-                         tiles * pairs * (24 if convolves else 60) + 40,
-                         tiles * pairs * 8 // group.word)
+        return _product_cycles(group, (tiles, pairs), units, (tiles, pairs), steps,
+                               tiles * pairs * (24 if convolves else 60) + 40,
+                               tiles * pairs * 8 // group.word)
 
-    return _fastest([divided(tiles, pairs) for tiles in (1, 2, 3, 4)
+    return _fastest([with_cycles(tiles, pairs) for tiles in (1, 2, 3, 4)
                      for pairs in range(1, (all_pairs if group.wgmma else 4) + 1)
                      if all_pairs % pairs == 0
                      and _fits(group, sums, pixel_tiles, all_pairs, tiles, pairs, taps)])
@@ -256,7 +257,7 @@ def convolution_on_tensor_cores(group: WorkGroup, outputs: tuple[int, int], chun
     taps, columns_of_taps = math.prod(kernel), kernel[1] // 2 + kernel[1] % 2
     pairs = -(-taps // 2)
 
-    def divided(run: int) -> Division:
+    def with_cycles(run: int) -> Division:
         units = chunk // 8 * -(-outputs[0] // run * outputs[1] // ROWS)
         of_warp = -(-units // group.warps)
         rows = (run - 1) * min(stride, kernel[0]) + kernel[0]
@@ -264,10 +265,10 @@ def convolution_on_tensor_cores(group: WorkGroup, outputs: tuple[int, int], chun
                   + run * (pairs * _PRODUCT["fp16"] + 8) + 50)
         waited = 100 + -(-run // rows_at_once) * (pairs * _CHAIN["fp16"] + 80)
         loads = rows * (kernel[1] // 2) + rows // stride * (kernel[1] % 2)
-        return _divided(group, (run,), of_warp * issued, of_warp * waited,
-                        units * (_ACCESS * loads + 2 * run))
+        return _phase_cycles(group, (run,), of_warp * issued, of_warp * waited,
+                             units * (_ACCESS * loads + 2 * run))
 
-    return _fastest([divided(run) for run in _OUTPUTS_AT_ONCE if outputs[0] % run == 0])
+    return _fastest([with_cycles(run) for run in _OUTPUTS_AT_ONCE if outputs[0] % run == 0])
 
 
 @lru_cache(_CACHED)
@@ -281,12 +282,13 @@ def convolution(group: WorkGroup, outputs: tuple[int, int], chunk: int, kernel: 
     chunk: number of hidden channels.
     stride: the stride in columns.
     """
-    def divided(at_once: int) -> Division:
+    def with_cycles(at_once: int) -> Division:
         units = outputs[0] * (outputs[1] // at_once) * (chunk // 4)
         window = (at_once - 1) * stride + kernel[1]
         per_unit = kernel[0] * (6 * window + 4 * kernel[1] + 4 * at_once * kernel[1])
         issued = -(-units // (32 * group.warps)) * (per_unit + 24 * at_once + 30)
         accesses = kernel[0] * (window + kernel[1]) + at_once
-        return _divided(group, (at_once,), issued, 1.5 * issued, units / 32 * _ACCESS * accesses)
+        return _phase_cycles(group, (at_once,), issued, 1.5 * issued,
+                             units / 32 * _ACCESS * accesses)
 
-    return _fastest([divided(count) for count in _OUTPUTS_AT_ONCE if outputs[1] % count == 0])
+    return _fastest([with_cycles(count) for count in _OUTPUTS_AT_ONCE if outputs[1] % count == 0])

@@ -135,7 +135,7 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float | None:
         if not problem.outputs[0].size:
             return None
-        return self._divided(problem, variant).us(device.limits)
+        return self._divided(problem, variant).expected_us(device.limits)
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:

@@ -343,7 +343,7 @@ class BlockTiling:
                 and self.sums <= (_MOST_EXCITED_SUMS if is_tight else _MOST_SUMS)
                 and max(-(-p.out_height // tile.rows), p.batch) <= _MOST_GRID)
 
-    def us(self, limits: Limits) -> float:
+    def expected_us(self, limits: Limits) -> float:
         """Return the expected time of the kernel."""
         p, tile = self.block.depthwise, self.tile
         groups = (tile.cluster * -(-p.out_height // tile.rows) * -(-p.out_width // tile.columns)
@@ -361,7 +361,7 @@ class BlockTiling:
         return LaunchWork(
             groups, groups_per_unit(self.shared_bytes, limits, self.blocks_per_unit),
             busy=self.own_chunks * busy, waited=self.own_chunks * waited, begin=begin,
-            cluster=tile.cluster).us(limits)
+            cluster=tile.cluster).expected_us(limits)
 
 
 _SHAPES = ((1, 4), (2, 4), (4, 4), (2, 7), (7, 2), (4, 7), (7, 4), (4, 8), (7, 7), (8, 8), (7, 14),
@@ -405,7 +405,7 @@ def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, 
                         divided = BlockTiling(block, tile, precision)
                         if divided.fits(limits):
                             fitting.append(divided)
-    return tuple(sorted(fitting, key=lambda divided: divided.us(limits)))
+    return tuple(sorted(fitting, key=lambda divided: divided.expected_us(limits)))
 
 
 def _clusters(groups: int, most: int, units: int) -> list[int]:

@@ -134,7 +134,7 @@ def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
 def expected_us(layer: BinaryLayer, variant: Variant, device: Device) -> float:
     """Return the estimated microseconds of a variant whose config is a tile."""
     word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
-    return tile_of(variant).us(layer, word_bits, device.limits)
+    return tile_of(variant).expected_us(layer, word_bits, device.limits)
 
 
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,

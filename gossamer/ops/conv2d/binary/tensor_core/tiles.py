@@ -99,14 +99,14 @@ class Tile(abc.ABC):
         """Return the bytes of dynamic shared memory of a work-group."""
 
     @abc.abstractmethod
-    def work(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> LaunchWork:
+    def expected_work(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> LaunchWork:
         """Return the work of a launch that reads and writes no floats."""
 
-    def us(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
+    def expected_us(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
         """Return the expected time of a launch."""
-        work = self.work(layer, word_bits, limits)
+        work = self.expected_work(layer, word_bits, limits)
         floats = self.float_cycles(layer, word_bits, limits) / work.groups
-        return replace(work, busy=work.busy + floats).us(limits)
+        return replace(work, busy=work.busy + floats).expected_us(limits)
 
     def macros(self, layer: BinaryLayer) -> dict[str, int]:
         """Return the macros that only the kernel of this kind of tile has."""
@@ -262,7 +262,7 @@ class MmaTile(Tile):
         sums = (self.warps_k - 1) * self.pixels * self.channels * 4
         return max(self.stages * stage, sums)
 
-    def work(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> LaunchWork:
+    def expected_work(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> LaunchWork:
         phases = self.phases(layer, word_bits)
         steps = phases * self.at_once(layer, word_bits) * self.warps_k * layer.form.planes
         # the sums of the warps along the inner product are added one warp after the other
@@ -376,7 +376,7 @@ class WgmmaTile(Tile):
         return self.tables(layer, word_bits).halo_taps(
             weights, self.halo_line(layer, word_bits), layer.form.planes * word_bits // 8)
 
-    def work(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> LaunchWork:
+    def expected_work(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> LaunchWork:
         groups = self.pixel_groups(layer, limits)
         tiles = -(-layer.convolution.pixels // (self.pixels * groups * self.warpgroups))
         planes = layer.form.planes
@@ -427,7 +427,7 @@ def fitting_tiles(layer: BinaryLayer, word_bits: int, limits: Limits) -> list[Ti
                          if tile.fits(layer, word_bits, limits)]
     if layer.convolution.outputs[0].size == 0:
         return tiles
-    return sorted(tiles, key=lambda tile: tile.us(layer, word_bits, limits))
+    return sorted(tiles, key=lambda tile: tile.expected_us(layer, word_bits, limits))
 
 
 def tile_of(variant: Variant) -> Tile:
