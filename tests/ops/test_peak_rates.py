@@ -13,7 +13,8 @@ from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
 from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
 from gossamer.ops.conv2d.dense.winograd import Winograd
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.peak_rates import H200_UNIT, nominal_rates, rates_of_unit
+from gossamer.ops.gpu import H200_UNIT
+from gossamer.ops.peak_rates import nominal_rates, rates_of_unit
 
 LAYERS = [Conv2dProblem(batch, channels, size, size, out, (kernel, kernel),
                         (stride, stride), (kernel // 2,) * 4)

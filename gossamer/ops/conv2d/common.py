@@ -13,11 +13,6 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.strided import cannot_compile
 from gossamer.tensor import TensorSpec
 
-CYCLES_PER_MICROSECOND = 1750
-"""Clock rate in MHz of the multiprocessors of an H200 under load. Times that were fitted or
-estimated in cycles of an H200 only decide, on another device, in which order variants are tried:
-the tuner corrects the scale of an algorithm's estimates by its measurements."""
-
 Sizes = TypeVar("Sizes")
 Specs = tuple[TensorSpec, ...]
 _LAYOUTS = (("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NCHW", "NCHW"), ("NHWC", "NCHW"))

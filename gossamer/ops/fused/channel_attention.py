@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Argument, Device
+from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
-from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import (
@@ -24,6 +24,7 @@ from gossamer.ops.fused.problem import (
     SqueezeExciteLayer,
     layer_within,
 )
+from gossamer.ops.gpu import BEGIN, COPIED, LaunchWork
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
@@ -41,13 +42,8 @@ _CLUSTERS = 4
 """Number of cluster sizes that are offered."""
 _MOST_IMAGES = 65535
 """Work-groups that a grid may have along y."""
-# The rates below are rules of thumb for an H200. On another device they decide only the order in
-# which sizes of clusters are tried.
-_LATENCY, _CLUSTER_LATENCY = 4000.0, 1000.0
-"""Cycles of a work-group without its reads and writes, and the cycles that the barriers of a
-cluster add."""
-_MOVED = 32.0
-"""Bytes that a multiprocessor reads and writes in a cycle."""
+_CLUSTER_CYCLES = 1000.0
+"""Cycles that the barriers of a cluster add."""
 
 
 @dataclass(frozen=True)
@@ -122,12 +118,11 @@ class _Division:
         """
         return self.slice_words <= 32 * self.warps and self.shared_bytes <= self.most_shared
 
-    def cycles(self, batch: int, compute_units: int) -> float:
-        """Return the expected cycles of a batch."""
-        moved = 16 * self.pixels * self.slice_words * (2 if self.is_held else 3) / _MOVED
-        waves = -(-batch * self.cluster // compute_units)
-        clusters = _CLUSTER_LATENCY if self.cluster > 1 else 0.0
-        return _LATENCY + clusters + waves * moved
+    def expected_us(self, batch: int, limits: Limits) -> float:
+        """Return the expected time of a batch."""
+        read = 16 * self.pixels * self.slice_words * (2 if self.is_held else 3)
+        return LaunchWork(batch * self.cluster, 1, busy=read / COPIED, waited=0.0,
+                          begin=BEGIN + _CLUSTER_CYCLES * (self.cluster > 1)).expected_us(limits)
 
 
 class ChannelAttention(FusionAlgorithm):
@@ -185,8 +180,7 @@ class ChannelAttention(FusionAlgorithm):
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
         division = _division(problem, variant.precision, variant["cluster"], variant["warps"],
                              device)
-        return division.cycles(problem.inputs[0].shape[0], device.limits.compute_units
-                               ) / CYCLES_PER_MICROSECOND
+        return division.expected_us(problem.inputs[0].shape[0], device.limits)
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:
@@ -252,7 +246,7 @@ def _divisions(problem: FusionProblem, precision: str, device: Device) -> list[_
         fitting = [division for division in divisions if division.fits]
         if fitting:
             found.setdefault(smallest, fitting)
-    order = sorted(found, key=lambda cluster: found[cluster][0].cycles(batch, limits.compute_units))
+    order = sorted(found, key=lambda cluster: found[cluster][0].expected_us(batch, limits))
     sure = [cluster for cluster in order if cluster <= _SURE_CLUSTER][:1]
     return [division for cluster in dict.fromkeys([*sure, *order[:_CLUSTERS]])
             for division in found[cluster]]

@@ -6,6 +6,7 @@ convolution's result, the largest tensor of many networks, is never written to m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,12 +18,12 @@ from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue, State, Variant
-from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import ENTRY, FusionProblem
+from gossamer.ops.gpu import LaunchWork, groups_per_unit, product_cycles
 from gossamer.ops.image import given_arguments, image_macros, makes_image
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.pool.problem import PoolProblem
@@ -70,7 +71,7 @@ class ConvolutionPoolMma(FusionAlgorithm):
             yield Variant(tuple(asdict(tiling.tile).items()), (x,), (y,), "fp16")
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
-        return _tiling(problem, variant).microseconds(device.limits)
+        return _tiling(problem, variant).expected_us(device.limits)
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:
@@ -256,30 +257,14 @@ _MOST_SUMS = 128
 work-group."""
 _AT_ONCE = 3
 """The most work-groups whose registers fit a multiprocessor."""
-_UNIT_BYTES, _RESERVED_BYTES = 233472, 1024
-"""Bytes of shared memory of a multiprocessor of sm_90, and bytes that CUDA reserves for each
-work-group."""
-
-# The rates below were fitted to the times of 84 tiles in six problems on an H200, to within 14%.
-# On another device they decide only the order in which tiles are tried: the tuner corrects the
-# scale of an algorithm's estimates by its measurements.
-_MMA = 3.0
-"""Cycles in which a multiprocessor computes a product of 16 x 8 x 16 by mma."""
-_SHARED = 82.0
-"""Bytes that shared memory gives in a cycle."""
-_ISSUED = 0.54
-"""Instructions that a scheduler issues in a cycle."""
+# These rates, too, were fitted on an H200, to the times of 84 tiles in six problems.
 _OF_LINE, _OF_SUM, _OF_RESULT = 21.0, 6.3, 31.0
 """Instructions of a warp: for a line of the image, for a sum, and for the 8 channels of a result
 that a lane stores."""
-_ACCESSES_OF_LINE = 26
-"""Cycles of shared memory in which a line of the image is loaded, exchanged and stored."""
-_LATENCY = 1400.0
-"""Cycles in which a work-group begins, and loads its weights and first rows."""
+_ISSUED = 0.54
+"""Instructions that a scheduler issues in a cycle."""
 _BARRIERS = 680.0
 """Cycles of a band of rows that no other work of the same work-group hides."""
-_BYTES_PER_MICROSECOND = 4.26e6
-"""Bytes that device memory reads and writes in a microsecond."""
 
 
 @dataclass(frozen=True)
@@ -374,34 +359,19 @@ class PoolTiling:
                 and (not self.tile.wgmma or (limits.wgmma and part in _WGMMA_PARTS))
                 and self.shared_bytes <= limits.shared_bytes_opt_in)
 
-    def microseconds(self, limits: Limits) -> float:
-        """Return the expected time of the kernel, without its launch.
-
-        Work-groups of a multiprocessor share its tensor cores, schedulers and shared memory, and
-        wait at the same time.
-        """
+    def expected_us(self, limits: Limits) -> float:
+        """Return the expected time of the kernel."""
         p, part = self.convolution, self.tile.channels
-        groups = self.grid[0] * self.grid[1] * self.grid[2]
-        at_once = max(1, min(_AT_ONCE, _UNIT_BYTES // (self.shared_bytes + _RESERVED_BYTES)))
-        waves = max(1, -(-groups // (limits.compute_units * at_once)))
-        together = -(-groups // (limits.compute_units * waves))
-        steps = self.rows * self.lines // 2
-        if self.tile.wgmma:
-            multiplied, instructions = steps * part / 2, 8.0 * steps
-        else:
-            multiplied = steps * part / 8 * 4 * _MMA
-            instructions = steps * (5 + 1.5 * part / 8)
-        instructions += _OF_LINE * p.channels * -(-self.advance // 4)
-        instructions += _OF_SUM * self.rows * part / 2
-        instructions += _OF_RESULT * -(-self.tile_width * part // (8 * WORK_GROUP_SIZE))
-        issued = instructions / _ISSUED
-        shared = (steps * (2048 + 32 * part) + 16 * self.tile_width * part // 8
-                  * self.pool.kernel[1]) / _SHARED
-        shared += _ACCESSES_OF_LINE * p.channels * self.advance + part
-        band = max(max(multiplied, shared, issued) * together, multiplied + issued + _BARRIERS)
+        multiplied = product_cycles(COLUMNS * self.rows * part, 16 * self.lines,
+                                    bool(self.tile.wgmma))
+        issued = (_OF_LINE * p.channels * -(-self.advance // 4) + _OF_SUM * self.rows * part / 2
+                  + _OF_RESULT * -(-self.tile_width * part // (8 * WORK_GROUP_SIZE))) / _ISSUED
         bands = min(self.tile.height, self.pool.out_height) + min(1, self.shared_rows)
-        moved = (p.inputs[0].size * 4 + self.pool.outputs[0].size * 2) / _BYTES_PER_MICROSECOND
-        return max(moved, waves * (_LATENCY + bands * band) / CYCLES_PER_MICROSECOND)
+        band = multiplied + issued
+        return LaunchWork(
+            math.prod(self.grid), groups_per_unit(self.shared_bytes, limits, _AT_ONCE),
+            busy=bands * band, waited=bands * (band + _BARRIERS),
+            moved=p.inputs[0].size * 4 + self.pool.outputs[0].size * 2).expected_us(limits)
 
 
 def tilings(convolution: Conv2dProblem, pool: PoolProblem, limits: Limits) -> list[PoolTiling]:
@@ -414,7 +384,7 @@ def tilings(convolution: Conv2dProblem, pool: PoolProblem, limits: Limits) -> li
         found = [tiling for tile in _tiles(convolution, pool, wgmma)
                  if (tiling := PoolTiling(convolution, pool, tile)).fits(limits)]
         if found:
-            return sorted(found, key=lambda tiling: tiling.microseconds(limits))[:_OFFERED]
+            return sorted(found, key=lambda tiling: tiling.expected_us(limits))[:_OFFERED]
     return []
 
 

@@ -15,15 +15,16 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, State, Variant
-from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND, rounded_to_tf32
+from gossamer.ops.conv2d.common import rounded_to_tf32
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import ENTRY, FusionProblem, is_image_mean
+from gossamer.ops.gpu import COPIED, LaunchWork, groups_per_unit, product_cycles
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.peak_rates import CYCLES_OF_PRODUCT
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
+from gossamer.tensor import rounded_up
 
 _SOURCE = Path(__file__).with_name("pointwise_mean.cu")
 _PARTS = (16, 8, 32, 64)
@@ -38,12 +39,6 @@ _MULTIPLE = 8
 channels of one pixel only."""
 _MOST_IMAGES = 65535
 """Work-groups that a grid may have along y."""
-# The rates below are rules of thumb for an H200. On another device they decide only the order in
-# which tiles are tried.
-_LATENCY = 2500.0
-"""Cycles in which a work-group begins, loads its first operands and adds up its means."""
-_FETCHED = 40.0
-"""Bytes that a multiprocessor receives from the L2 cache in a cycle."""
 _MOST_WARPS = 16
 """The most warps whose operands fit the registers of a multiprocessor."""
 
@@ -108,24 +103,19 @@ class PointwiseMean(FusionAlgorithm):
             problem, replace(variant, precision=precisions[-1]), device))
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
-        """Return the expected time of the kernel, without its launch.
-
-        Work-groups of a multiprocessor share its tensor cores and its bandwidth from the L2 cache,
-        and wait at the same time.
-        """
         p, precision, limits = _convolution(problem), variant.precision, device.limits
         part, warps = variant["channels"], variant["warps"]
-        groups = -(-p.out_channels // part) * p.batch
-        at_once = max(1, min(limits.shared_bytes_opt_in // _shared_bytes(p, part, warps, precision),
-                             _MOST_WARPS // warps))
-        waves = -(-groups // (limits.compute_units * at_once))
-        together = -(-groups // (limits.compute_units * max(waves, 1)))
         pixels, lines = p.height * p.width, _lines(p, precision)
-        fetched = 64 * lines * (part + pixels) / _FETCHED
-        tiles = -(-pixels // (16 * warps)) * warps
-        multiplied = tiles * lines * (part // 8) * 2 * CYCLES_OF_PRODUCT[precision] / 4
-        cycles = waves * (_LATENCY + max(fetched, multiplied) * together)
-        return cycles / CYCLES_PER_MICROSECOND
+        rows = rounded_up(pixels, 16 * warps)
+        # float32 takes three products of numbers that are split into TF32 numbers
+        multiplied = product_cycles(rows * part, 64 * lines * (3 if precision == "fp32" else 1),
+                                    wgmma=False)
+        return LaunchWork(
+            -(-p.out_channels // part) * p.batch,
+            groups_per_unit(_shared_bytes(p, part, warps, precision), limits,
+                            _MOST_WARPS // warps),
+            busy=max(64 * lines * (part + pixels) / COPIED, multiplied),
+            waited=0.0).expected_us(limits)
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:

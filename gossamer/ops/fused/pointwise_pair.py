@@ -17,11 +17,11 @@ from gossamer.device.base import Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
-from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import FusionProblem, Source, is_product
+from gossamer.ops.gpu import COPIED, LaunchWork, product_cycles
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
@@ -61,7 +61,7 @@ class PointwisePairMma(FusionAlgorithm):
             yield plain.as_fp16
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
-        return _tiling(problem, variant).microseconds(device.limits)
+        return _tiling(problem, variant).expected_us(device.limits)
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:
@@ -227,17 +227,8 @@ layer adds a tensor, its parts are copied from device memory to the slots for sl
 slots, more of these copies are under way at the same time."""
 _OFFERED = 3
 
-# The rates below are assumed for an H200, not measured. On any device they decide only the order in
-# which tiles are tried.
-_BYTES_PER_MICROSECOND, _COPIED_PER_MICROSECOND = 4.0e6, 5.5e6
-"""Bytes that device memory moves in a microsecond, and bytes that all multiprocessors copy from the
-L2 cache in a microsecond."""
-_RATE = 0.7
-"""Share of the tensor cores' peak rate that the products reach."""
 _OF_SLICE = 1000
-"""Cycles of the epilogue and the barriers of a slice, which no other work hides."""
-_START_CYCLES = 4000
-"""Cycles before the first product and after the last store."""
+"""Cycles of the epilogue and the barriers of a slice, which no other work hides; an assumption."""
 
 
 @dataclass(frozen=True)
@@ -293,26 +284,19 @@ class PairTiling:
         waves = -(-self.tiles // limits.compute_units)
         return -(-self.tiles // waves)
 
-    def microseconds(self, limits: Limits) -> float:
-        """Return the expected time of the kernel, without its launch.
-
-        It is the longest of the times to move all tensors, to copy weights from the L2 cache, and
-        to compute the tiles of a multiprocessor.
-        """
+    def expected_us(self, limits: Limits) -> float:
+        """Return the expected time of the kernel."""
         first, second = self.pair.first, self.pair.second
-        if not self.pair.pixels:
-            return 0.0
+        channels = first.channels + second.out_channels
         wide = first.out_channels * (first.epilogue.tensor_count + len(self.pair.problem.exits) - 1)
-        moved = 2 * self.pair.pixels * (first.channels + wide + second.out_channels)
-        copies = self.groups(limits) if self.tile.weight_slots == 0 else self.tiles
-        copied = copies * self.slices * self.stage_bytes
-        products = self.slices * (first.channels + second.out_channels) * PIXELS / 64 * 2 / _RATE
-        waves = -(-self.tiles // limits.compute_units)
+        # the work-groups copy weights for each tile, or once
+        share = 1 if self.tile.weight_slots else self.groups(limits) / max(1, self.tiles)
+        copied = (share * self.slices * self.stage_bytes + 2 * PIXELS * first.channels) / COPIED
+        multiplied = product_cycles(PIXELS * SLICE, 2 * channels, wgmma=True)
         # with fewer slots, a smaller part of the time of copies is hidden
-        cycles = waves * (products + self.slices * _OF_SLICE * (1 + 1 / self.tile.slots))
-        return _START_CYCLES / CYCLES_PER_MICROSECOND + max(
-            moved / _BYTES_PER_MICROSECOND, copied / _COPIED_PER_MICROSECOND,
-            cycles / CYCLES_PER_MICROSECOND)
+        waited = self.slices * (multiplied + _OF_SLICE * (1 + 1 / self.tile.slots))
+        return LaunchWork(self.tiles, 1, busy=max(copied, self.slices * multiplied), waited=waited,
+                          moved=2 * self.pair.pixels * (channels + wide)).expected_us(limits)
 
 
 def tilings(pair: PointwisePair, limits: Limits) -> list[PairTiling]:

@@ -11,7 +11,8 @@ from gossamer.device.base import Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, State, Variant
-from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND, config_of, sizes_of
+from gossamer.ops.conv2d.common import config_of, sizes_of
+from gossamer.ops.gpu import COPIED, LaunchWork, groups_per_unit, product_cycles, wait_cycles
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.matmul.tiled import DeviceMatmul
 from gossamer.ops.weights import Weights
@@ -21,26 +22,13 @@ _CHUNK = 16
 """Bytes of the widest copy."""
 _STEP = 32
 """Bytes of K that one instruction multiplies."""
-_RESERVED_BYTES = 1024
-"""Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
-
-# The rates below were fitted to implicit_gemm_mma on an H200, whose warps copy and multiply in the
-# same way. The tuner corrects the scale of the estimates by its measurements.
-_START_US = 1.9
-"""Microseconds before the first copy and after the last store."""
-_COPY, _NARROW_COPIES, _LOADS = 51.4, 8, 8
-"""Bytes that a multiprocessor copies to shared memory in a cycle, copies of less than 16 bytes that
-it starts in a cycle, and numbers that it loads one by one in a cycle. The last two were not
-measured."""
-_MMA = 0.001
-"""Cycles in which a multiprocessor adds the products of one byte of K to one sum."""
+_NARROW_COPIES, _LOADS = 8, 8
+"""Copies of less than 16 bytes that a multiprocessor starts in a cycle, and numbers that it loads
+one by one in a cycle; rules of thumb."""
 _STORE = 0.14
 """Cycles of moving one sum through shared memory and storing it as one of several neighbours."""
-_STAGE, _AHEAD, _TILE = 384, 919, 245
-"""Cycles that a work-group waits: for each stage; for a stage's copy, divided by the stages that
-copies are ahead; and for each tile."""
-_BYTES_PER_MICROSECOND = 3.9e6
-"""Bytes that device memory moves in a microsecond."""
+_TILE = 245
+"""Cycles of a tile besides its stages."""
 
 
 @dataclass(frozen=True)
@@ -204,12 +192,7 @@ def _shared_bytes(problem: MatmulProblem, tile: MatmulTile, itemsize: int) -> in
 
 def _expected_us(problem: MatmulProblem, tile: MatmulTile, itemsize: int, out_itemsize: int,
                  limits: Limits) -> float:
-    """Return the estimated time in microseconds.
-
-    It is a start, and then the time in which the busiest multiprocessor computes, in which its
-    work-groups wait, or in which device memory moves the operands and the result, whichever is
-    longest.
-    """
+    """Return the estimated time in microseconds."""
     rows, inner = problem.matrix_a[-2:]
     columns = problem.matrix_b[-1]
     k_bytes = -(-inner * itemsize // _STEP) * _STEP
@@ -219,20 +202,15 @@ def _expected_us(problem: MatmulProblem, tile: MatmulTile, itemsize: int, out_it
     for length, across, extent in zip(_line_lengths(problem), (tile.tile_m, tile.tile_n),
                                       (rows, columns), strict=True):
         copy = _at_once(length, itemsize) * itemsize
-        rate = (_COPY if copy == _CHUNK else
-                min(_COPY, _NARROW_COPIES * copy) if copy >= 4 else _LOADS * itemsize)
+        rate = (COPIED if copy == _CHUNK else
+                min(COPIED, _NARROW_COPIES * copy) if copy >= 4 else _LOADS * itemsize)
         copied += min(across, extent) * k_bytes / rate
-    multiplied = area * k_bytes * _MMA
     stored = area * _STORE * (1 if _at_once(columns, out_itemsize) > 1 else 1.5) * (
         1 + (tile.warps_k - 1) / 4)
-    ahead = max(1, min(tile.slots - 1, stages))
-    waited = stages * (_STAGE * tile.steps / 8 + _AHEAD / ahead) + _TILE + stored
-    groups = math.prod(problem.batch) * -(-rows // tile.tile_m) * -(-columns // tile.tile_n)
-    units = max(1, limits.compute_units)
-    each = min(tile.blocks_per_unit, (limits.shared_bytes_opt_in + _RESERVED_BYTES) // (
-        _shared_bytes(problem, tile, itemsize) + _RESERVED_BYTES))
-    cycles = max(-(-groups // units) * (max(copied, multiplied) + stored),
-                 -(-groups // (units * max(1, each))) * waited)
-    nbytes = (itemsize * (problem.a.size + problem.b.size)
-              + out_itemsize * problem.outputs[0].size)
-    return _START_US + max(cycles / CYCLES_PER_MICROSECOND, nbytes / _BYTES_PER_MICROSECOND)
+    return LaunchWork(
+        math.prod(problem.batch) * -(-rows // tile.tile_m) * -(-columns // tile.tile_n),
+        groups_per_unit(_shared_bytes(problem, tile, itemsize), limits, tile.blocks_per_unit),
+        busy=max(copied, product_cycles(area, k_bytes, wgmma=False)) + stored,
+        waited=wait_cycles(stages, min(tile.slots - 1, stages), tile.steps / 8) + stored,
+        begin=_TILE, moved=(itemsize * (problem.a.size + problem.b.size)
+                            + out_itemsize * problem.outputs[0].size)).expected_us(limits)

@@ -33,14 +33,10 @@ from gossamer.ops.conv2d.binary.layer import (
     words_of_a_group,
 )
 from gossamer.ops.conv2d.binary.thresholds import replaced_epilogue
-from gossamer.ops.conv2d.common import (
-    CYCLES_PER_MICROSECOND,
-    config_of,
-    sizes_of,
-    window_macros,
-)
+from gossamer.ops.conv2d.common import config_of, sizes_of, window_macros
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.gpu import LaunchWork
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.packed import PackedParts
 from gossamer.ops.strided import cannot_compile
@@ -58,6 +54,8 @@ under PoCL. On another processor the tuner corrects the estimate by its measurem
 _COUNT_CYCLES, _LOAD_CYCLES = 2, 4
 """Cycles of a multiprocessor of a GPU for one warp: to count the ones of a word of 32 bits in each
 work-item, and to load one word of the weights in each work-item."""
+_MOST_ITEMS = 2048
+"""The most work-items of a multiprocessor."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,7 @@ class Popcount(Algorithm):
             return processor_us(problem, _WORDS_PER_MICROSECOND, device)
         tile = sizes_of(Tile, variant)
         word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
-        return _gpu_cycles(problem, tile, word_bits, device) / CYCLES_PER_MICROSECOND
+        return _expected_gpu_us(problem, tile, word_bits, device)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -260,12 +258,12 @@ def fitting(problem: Conv2dProblem, device: Device,
     return sorted(able, key=computed)
 
 
-def _gpu_cycles(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Device) -> float:
-    """Return the estimated cycles of a launch on a GPU.
+def _expected_gpu_us(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Device) -> float:
+    """Return the estimated time of a launch on a GPU.
 
-    They are its start, and then a busy time or a latency, whichever is longer. In the busy time a
-    multiprocessor counts ones and copies words to shared memory for all its work-groups, also for
-    outputs beyond the image and beyond the last channel. The latency is the time of one work-item.
+    A multiprocessor counts ones and copies words to shared memory for all its work-groups, also for
+    outputs beyond the image and beyond the last channel. A work-item waits for each count, and for
+    each chunk of words.
     """
     words = words_of_a_group(problem, word_bits) * word_bits // 32
     taps = words * problem.taps
@@ -274,12 +272,7 @@ def _gpu_cycles(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Devi
     channels = -(-problem.group_out_channels // tile.tile_m) * problem.groups
     groups = (channels * -(-problem.out_height // tile.rows)
               * -(-problem.out_width // tile.columns) * problem.batch)
-    waves = groups / max(device.limits.compute_units, 1)
-    if waves < 4:
-        waves = -(-groups // max(device.limits.compute_units, 1))
-    # in cycles: the start of a launch, the latency of one count, the wait for a chunk, and the copy
-    # of 32 bits to shared memory
-    start, latency, waiting, staging = 3500, 6, 1000, 0.05
-    together = tile.work_group // 32 * taps * (_COUNT_CYCLES * counts + _LOAD_CYCLES)
-    alone = latency * taps * counts + waiting * chunks
-    return start + max(alone, waves * (together + staging * words * tile.staged(problem)))
+    counted = tile.work_group // 32 * taps * (_COUNT_CYCLES * counts + _LOAD_CYCLES)
+    return LaunchWork(groups, max(1, _MOST_ITEMS // tile.work_group),
+                      busy=counted + 0.05 * words * tile.staged(problem),
+                      waited=6 * taps * counts + 1000 * chunks).expected_us(device.limits)

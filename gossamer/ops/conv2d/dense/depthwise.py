@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Device
+from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND, window_macros
+from gossamer.ops.conv2d.common import window_macros
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.gpu import LaunchWork, groups_per_unit
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, divisor, layout_variants
 from gossamer.ops.weights import Weights
@@ -144,8 +146,6 @@ _MAX_VALUES = 80
 taps. More numbers do not fit 128 registers beside the addresses."""
 _MAX_PAIRS = 32
 _MOST_SHARED = 48 * 1024
-_RESIDENT_SHARED = 224 * 1024
-"""Bytes of shared memory that the work-groups of a multiprocessor of an H100 may have together."""
 _MOST_THREADS = 512
 _RESIDENT_THREADS = 512
 """Number of work-items that must fit a multiprocessor at once. It bounds the registers of a
@@ -162,8 +162,6 @@ _COPY_INSTRUCTIONS = 14
 """Instructions of a copy to shared memory."""
 _STORE_INSTRUCTIONS = 14
 """Instructions that apply an epilogue to a pair of results and store the pair."""
-_LATENCY = 2500.0
-"""Cycles in which a work-group waits for its inputs and for its barrier."""
 _READ, _STORED = 24.0, 14.0
 """Bytes that a multiprocessor reads in a cycle, partly from the L2 cache, and bytes that a
 multiprocessor writes in a cycle."""
@@ -242,8 +240,8 @@ class _Tiling:
         return (values <= _MAX_VALUES and self.threads <= _MOST_THREADS
                 and self.shared_bytes <= _MOST_SHARED)
 
-    def cycles(self, compute_units: int) -> float:
-        """Return the expected cycles of the kernel."""
+    def expected_us(self, limits: Limits) -> float:
+        """Return the expected time of the kernel."""
         taps = self.problem.taps
         window = self.problem.window(0, self.rows) * self.problem.window(1, self.columns)
         outputs = self.rows * self.columns
@@ -251,13 +249,12 @@ class _Tiling:
         instructions = (3 * window + taps + 2 * taps * outputs + _STORE_INSTRUCTIONS * outputs
                         + _COPY_INSTRUCTIONS * copies / self.threads)
         issued = instructions * self.threads / 32 / _SCHEDULERS
-        stored = (self.rows * self.strips_y * self.columns * self.strips_x * 2 * self.pairs
-                  * self.itemsize)
-        resident = max(1, min(_RESIDENT_SHARED // self.shared_bytes,
-                              _RESIDENT_THREADS // self.threads))
-        latency = _LATENCY / min(resident, max(1.0, self.groups / compute_units))
-        busy = max(issued, self.halo_bytes / _READ + stored / _STORED)
-        return -(-self.groups // compute_units) * (busy + latency)
+        stored = outputs * self.strips_y * self.strips_x * 2 * self.pairs * self.itemsize
+        return LaunchWork(
+            self.groups,
+            groups_per_unit(self.shared_bytes, limits, _RESIDENT_THREADS // self.threads),
+            busy=max(issued, self.halo_bytes / _READ + stored / _STORED),
+            waited=0.0).expected_us(limits)
 
 
 class DepthwiseTiled(Algorithm):
@@ -299,8 +296,7 @@ class DepthwiseTiled(Algorithm):
                                            if precision in precisions])
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
-        return _tiling(problem, variant).cycles(device.limits.compute_units
-                                                ) / CYCLES_PER_MICROSECOND
+        return _tiling(problem, variant).expected_us(device.limits)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -363,6 +359,6 @@ def _tilings(problem: Conv2dProblem, itemsize: int, device: Device) -> list[_Til
                for sizes in itertools.product(_ROWS, _COLUMNS, _STRIPS_Y, _STRIPS_X)]
     fastest: dict[int, _Tiling] = {}
     for tiling in sorted((tiling for tiling in tilings if tiling.fits),
-                         key=lambda tiling: tiling.cycles(device.limits.compute_units)):
+                         key=lambda tiling: tiling.expected_us(device.limits)):
         fastest.setdefault(tiling.threads, tiling)
     return list(fastest.values())[:_TILINGS]

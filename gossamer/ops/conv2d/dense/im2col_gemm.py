@@ -21,7 +21,6 @@ from gossamer.device.limits import Limits, PeakRates
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
 from gossamer.ops.conv2d.common import (
-    CYCLES_PER_MICROSECOND,
     channels_in_memory,
     config_of,
     k_table,
@@ -30,8 +29,9 @@ from gossamer.ops.conv2d.common import (
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.gpu import CYCLES_PER_MICROSECOND, H200_UNIT
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
-from gossamer.ops.peak_rates import H200_UNIT, nominal_rates, rates_of_unit
+from gossamer.ops.peak_rates import nominal_rates, rates_of_unit
 from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for, too_large
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec

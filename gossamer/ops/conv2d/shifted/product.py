@@ -18,7 +18,6 @@ from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.common import (
-    CYCLES_PER_MICROSECOND,
     channels_in_memory,
     config_of,
     sizes_of,
@@ -26,6 +25,7 @@ from gossamer.ops.conv2d.common import (
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.gpu import COPIED, LaunchWork
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, divisor
 from gossamer.ops.weights import Weights
@@ -45,18 +45,6 @@ _SLOTS = ((4, 0), (4, 8), (4, 6), (3, 0), (3, 8), (3, 6), (4, 4), (3, 4),
 """Numbers of slots for runs and for weights, the best first. Where taps have several remainders, a
 run is multiplied by few taps, so that more runs have to be on their way: by the times of windows of
 stride 2 on an H100. Elsewhere two slots for runs suffice."""
-
-# The rates below were fitted to 54 measured times of ResNet-50's 3x3 layers in batches of 64 and 8
-# on an H200.
-_COPY = 35
-"""Cycles that a copying work-item takes for one piece (16 bytes) of a run."""
-_COPIED_PIECES = 96
-"""Work-items that copy runs."""
-_MOVED_PER_MICROSECOND = 3.9e6
-"""Bytes that device memory reads and writes in a microsecond."""
-_CACHED_BYTES = 35e6
-"""Bytes that stay in the L2 cache from one layer to the next."""
-
 
 class Lines:
     """The rows, or the columns, of the places of an image.
@@ -156,14 +144,16 @@ class RunTile(abc.ABC):
     run_slots: slots for runs.
     weight_slots: slots for stages; 0 where all stages are kept.
     place_step: ranges of places begin at multiples of this number.
-    start_us: expected microseconds before the first product and after the last store.
+    tile_cycles: cycles of a tile that neither its products nor its copies hide.
+    copy_share: share of the copies of runs that products do not hide.
     """
 
     slice: int
     run_slots: int
     weight_slots: int
     place_step: ClassVar[int]
-    start_us: ClassVar[float]
+    tile_cycles: ClassVar[float]
+    copy_share: ClassVar[float]
 
     @property
     @abc.abstractmethod
@@ -181,8 +171,8 @@ class RunTile(abc.ABC):
         """Bytes of the weights of a tap and a slice."""
 
     @abc.abstractmethod
-    def range_cycles(self, problem: Conv2dProblem, places: int) -> float:
-        """Return the cycles that a work-group is expected to take for a range of places."""
+    def multiply_cycles(self, problem: Conv2dProblem, places: int) -> float:
+        """Return the cycles in which a work-group multiplies a range of places."""
 
     def parts(self, problem: Conv2dProblem) -> int:
         """Return the number of parts of the output channels."""
@@ -222,24 +212,20 @@ class RunTile(abc.ABC):
         return (_BARRIERS_BYTES + self.run_slots * self.run_bytes(problem)
                 + (self.weight_slots or self.stages(problem)) * self.stage_bytes)
 
-    def copy_cycles(self, problem: Conv2dProblem, places: int) -> float:
-        """Return the cycles that copying all runs of a tile of some places takes."""
-        pieces = (places + Places(problem).halo) * self.slice // 8
-        return Places(problem).remainders * self.slices(problem) * (pieces / _COPIED_PIECES * _COPY)
-
     def expected_us(self, problem: Conv2dProblem, limits: Limits) -> float:
-        """Return the estimated time of a launch in microseconds.
+        """Return the expected time of a launch.
 
-        It is the start of the launch, and then the time of the busiest multiprocessor's tiles, or
-        the time of moving tensors that do not stay in the L2 cache, whichever is longer.
+        A work-group copies the runs of each of its tiles, and multiplies them.
         """
         ranges, parts = self.grid(problem, limits)
-        cycles = self.range_cycles(problem, -(-self.steps(problem) // ranges) * self.place_step)
-        # waves, where there are more work-groups than multiprocessors
-        cycles *= -(-ranges * parts // limits.compute_units)
-        nbytes = 2 * sum(spec.size for spec in (*problem.inputs, *problem.outputs))
-        moved = nbytes / _MOVED_PER_MICROSECOND if nbytes > _CACHED_BYTES else 0.0
-        return self.start_us + max(cycles / CYCLES_PER_MICROSECOND, moved)
+        places = -(-self.steps(problem) // ranges) * self.place_step
+        tiles, of = -(-places // self.tile_places), Places(problem)
+        runs = of.remainders * self.slices(problem)
+        copied = 2 * self.slice * runs * (places + tiles * of.halo) / COPIED
+        busy = (tiles * self.tile_cycles + self.copy_share * copied
+                + self.multiply_cycles(problem, places))
+        return LaunchWork(ranges * parts, 1, busy, waited=0.0, moved=2 * sum(
+            spec.size for spec in (*problem.inputs, *problem.outputs))).expected_us(limits)
 
 
 def geometry_arguments(problem: Conv2dProblem, variant: Variant, tile: RunTile) -> list[int]:

@@ -24,6 +24,7 @@ from gossamer.ops.conv2d.shifted.product import (
     slots_of,
     stage_order,
 )
+from gossamer.ops.gpu import product_cycles
 from gossamer.ops.weights import Weights
 
 ROWS = 64
@@ -52,7 +53,8 @@ class ShiftedTile(RunTile):
     weight_slots: int
 
     place_step = ROWS
-    start_us = 2.6
+    tile_cycles = 1300.0
+    copy_share = 1.0
 
     @property
     def part(self) -> int:
@@ -66,25 +68,9 @@ class ShiftedTile(RunTile):
     def stage_bytes(self) -> int:
         return 2 * self.slice * self.columns
 
-    def range_cycles(self, problem: Conv2dProblem, places: int) -> float:
-        full, rest = divmod(places, self.tile_places)
-        cycles = full * self._tile_cycles(problem, self.tile_places)
-        return cycles + self._tile_cycles(problem, rest) if rest else cycles
-
-    def _tile_cycles(self, problem: Conv2dProblem, places: int) -> float:
-        """Return the cycles of a tile of some places.
-
-        They are a constant, the copies of its runs, and the products. Products take as long as the
-        tensor cores need for all warpgroups, or as one warpgroup needs to start its own products,
-        whichever is longer.
-        """
-        units = places // ROWS
-        # the rows and the columns of a product are both read from shared memory
-        product = max(self.columns / 2, 16 + self.columns / 4)
-        of_a_group = -(-units // self.warpgroups)
-        return (_TILE + self.copy_cycles(problem, places)
-                + self.stages(problem) * self.slice // 16
-                * max(units * product, of_a_group * (_ISSUE_CYCLES + _ISSUE_SHARE * product)))
+    def multiply_cycles(self, problem: Conv2dProblem, places: int) -> float:
+        return product_cycles(places * self.columns, 2 * self.slice * self.stages(problem),
+                              wgmma=True)
 
 
 _SHAPES = ((64, 2, 2), (64, 2, 1), (128, 2, 2), (128, 2, 1), (256, 2, 1), (256, 1, 1))
@@ -92,15 +78,6 @@ _SHAPES = ((64, 2, 2), (64, 2, 1), (128, 2, 2), (128, 2, 1), (256, 2, 1), (256, 
 _SLICES = (64, 32)
 """The most channels of a slice; the first number that fits is taken. With 64 channels a place is a
 line of 128 bytes."""
-
-# The rates below were fitted to 54 measured times of ResNet-50's 3x3 layers in batches of 64 and 8
-# on an H200. On another device they only decide the order in which tiles are tried: the tuner
-# corrects the scale of an algorithm's estimates by its measurements.
-_ISSUE_CYCLES, _ISSUE_SHARE = 25, 0.59
-"""A single warpgroup starts a product every _ISSUE_CYCLES + _ISSUE_SHARE * c cycles, where c is the
-number of cycles that the tensor cores take for the product."""
-_TILE = 1300
-"""Cycles of a tile that neither its products nor its copies hide."""
 
 
 class ShiftedGemmMma(ShiftedProduct):

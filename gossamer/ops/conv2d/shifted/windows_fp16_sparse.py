@@ -64,7 +64,8 @@ class SparseTile(RunTile):
 
     slice = SLICE
     place_step = 8
-    start_us = 1.8
+    tile_cycles = 3100.0
+    copy_share = 0.36
 
     @property
     def warpgroups(self) -> int:
@@ -89,12 +90,9 @@ class SparseTile(RunTile):
         return (super().shared_bytes(problem)
                 + self.warpgroups * self.places * (2 * ROWS + _INDEX_BYTES))
 
-    def range_cycles(self, problem: Conv2dProblem, places: int) -> float:
+    def multiply_cycles(self, problem: Conv2dProblem, places: int) -> float:
         tiles = -(-places // self.tile_places)
-        stage = max(_STAGE + _STAGE_PLACE * self.places,
-                    _SHORT_STAGE + _SHORT_STAGE_PLACE * self.places)
-        copies = self.copy_cycles(problem, self.tile_places)
-        return tiles * (_TILE + copies * _COPY_SHARE + self.expected_stages(problem) * stage)
+        return tiles * self.expected_stages(problem) * (_STAGE + _STAGE_PLACE * self.places)
 
     def expected_stages(self, problem: Conv2dProblem) -> float:
         """Return the number of stages of a part that are expected.
@@ -115,18 +113,8 @@ _PLACES = (256, 224, 192, 160, 128, 96, 64)
 """Places of a product of the tiles that are offered."""
 _MOST_TILES = 4
 """The most tiles that are offered for a layer."""
-# The rates below were fitted to 176 measured times of ResNet-50's 3x3 layers, with three patterns
-# of weights in batches of 64, 8 and 1 on an H200, within 5.3% rms. On another device they only
-# decide the order in which tiles are tried.
-_TILE = 3100
-"""Cycles of a tile that neither its products nor its copies hide."""
-_COPY_SHARE = 0.36
-"""Share of the copies of runs that products do not hide."""
-_STAGE, _STAGE_PLACE = 31, 2.86
-"""Cycles of a stage, and more cycles for each of a product's places."""
-_SHORT_STAGE, _SHORT_STAGE_PLACE = 245, 1.46
-"""The same where products have few places, so that a warpgroup waits for the start of its next
-product."""
+_STAGE, _STAGE_PLACE = 200, 2.1
+"""Cycles of a stage, and more cycles for each of a product's places, on an H200."""
 
 
 class ShiftedSparseMma(ShiftedProduct):

@@ -27,7 +27,6 @@ from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.common import (
-    CYCLES_PER_MICROSECOND,
     config_of,
     rounded,
     rounded_to_tf32,
@@ -43,7 +42,7 @@ from gossamer.ops.conv2d.sparse.pixel_tiling import (
     ROWS,
     PixelTile,
     PixelTiling,
-    cycles,
+    expected_us,
 )
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
@@ -116,7 +115,7 @@ class DirectSparsePixels(Algorithm):
         if variant.outputs[0].size == 0:
             return None
         divided = PixelTiling(problem, sizes_of(PixelTile, variant), variant.precision)
-        return cycles(divided, device.limits) / CYCLES_PER_MICROSECOND
+        return expected_us(divided, device.limits)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -169,7 +168,7 @@ def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[Pix
         divided = PixelTiling(problem, shape, precision)
         if divided.why_unfit(limits) is None:
             by_size[shape.cluster].append(divided)
-    in_order = (sorted(of_size, key=lambda divided: cycles(divided, limits))
+    in_order = (sorted(of_size, key=lambda divided: expected_us(divided, limits))
                 for of_size in by_size.values())
     return [divided.shape for one_of_each in zip_longest(*in_order)
             for divided in one_of_each if divided]

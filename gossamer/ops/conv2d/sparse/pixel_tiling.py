@@ -10,6 +10,7 @@ import numpy as np
 
 from gossamer.device.limits import Limits
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.gpu import BEGIN, COPIED, LaunchWork, groups_per_unit
 
 ROWS = 16
 """Output channels of a tensor core instruction's tile."""
@@ -24,10 +25,6 @@ _BATCH = 16
 """The most inputs that a work-item loads at once."""
 _LARGEST_GRID = 65535
 """The most work-groups of a grid along y and along z."""
-_CLUSTER_PART = 16
-"""An H200 forms clusters only within groups of this number of multiprocessors, and the
-multiprocessors that are left over run no cluster. On another device the number only affects the
-order in which tiles are tried."""
 _SIMILAR, _LONGEST = 0.85, 1.3
 """Two ratios of numbers of columns. A block of similar rows has _SIMILAR times as many columns as a
 block of rows taken at random, and the block with the most columns has _LONGEST times as many as the
@@ -241,43 +238,35 @@ class PixelTiling:
                 + line % stride * self.residue_vectors + line // stride * self.width)
 
 
-def cycles(divided: PixelTiling, limits: Limits) -> float:
-    """Return the expected cycles of the kernel, without its launch.
+def expected_us(divided: PixelTiling, limits: Limits) -> float:
+    """Return the expected time of the kernel.
 
     A work-group copies its inputs from the L2 cache to shared memory, multiplies its steps of 16
     columns and adds up its sums. Multiplying takes the longer of two times: the latencies of all
-    steps of the warp with the longest list of columns, or the issue of the instructions of all
-    work-groups of a multiprocessor.
+    steps of the warp with the longest list of columns, or the products of all work-groups of a
+    multiprocessor.
     """
     problem, shape = divided.problem, divided.shape
     density = problem.weights_info.density
     groups = (shape.cluster * divided.blocks // shape.blocks * problem.groups
               * problem.batch * divided.tiles_down * divided.tiles_across)
-    blocks_per_unit = max(1, min(limits.shared_bytes_opt_in // divided.shared_bytes,
-                                 512 // shape.work_group))
-    units = max(1, limits.compute_units if shape.cluster == 1
-                else limits.compute_units // _CLUSTER_PART * _CLUSTER_PART)
-    waves = -(-groups // (units * blocks_per_unit))
-    concurrent = -(-groups // (units * waves))
-    # copying takes the time of its instructions on 4 schedulers, or of writing to shared memory,
-    # whichever is longer
     chunks = -(-divided.items // shape.work_group)
     inputs = shape.work_group / 32 * divided.batch * divided.batches * chunks
-    staged = inputs * max((6 + 2 * problem.kernel[1]) / 4, 1 + problem.kernel[1])
+    # each input is stored once for each horizontal tap; sums are stored, read and added up
+    copied = inputs * (1 + problem.kernel[1]) + shape.partial_bytes / COPIED + (
+        25.0 * shape.sum_fragments)
     # similar rows have fewer columns than random rows, and the longest list of columns exceeds the
     # mean
     columns = divided.channels * problem.taps * min(
         _SIMILAR * (1 - (1 - density) ** shape.rows), 1)
-    steps = (columns / DEPTH + 0.5) / shape.parts
     longest = math.ceil((_LONGEST * columns / DEPTH + 0.5) / shape.parts)
-    warps = shape.blocks * shape.warps_p * shape.parts
-    issued = 12 + shape.tiles * (1 + shape.fragments) + shape.fragments / 2
     # TF32 takes two instructions and four loads where float16 takes one instruction and two loads
     factor = 2 if divided.precision == "tf32" else 1
-    multiplied = warps * steps * factor * max(issued / 4, 1.7 * shape.tiles * shape.fragments,
-                                            2.6 * shape.fragments + 4 * shape.tiles + 1)
-    waited = longest * (80 + factor * (2 * shape.fragments + 4 * shape.tiles * shape.fragments))
-    summed = shape.partial_bytes / 64 + 25.0 * shape.sum_fragments
-    latency = 1500 + 700 * (divided.batches * chunks - 1) + 400 * (shape.cluster > 1)
-    return waves * (latency + concurrent * (staged + summed)
-                    + max(waited, concurrent * multiplied))
+    warps = shape.blocks * shape.warps_p
+    multiplied = warps * (columns / DEPTH + 0.5) * factor * (
+        2.6 * shape.fragments + 4 * shape.tiles + 1)
+    waited = longest * (80 + factor * (2 + 4 * shape.tiles) * shape.fragments)
+    begin = BEGIN + 700 * (divided.batches * chunks - 1) + 400 * (shape.cluster > 1)
+    at_once = groups_per_unit(divided.shared_bytes, limits, 512 // shape.work_group)
+    return LaunchWork(groups, at_once, busy=copied + multiplied, waited=copied + waited,
+                      begin=begin).expected_us(limits)

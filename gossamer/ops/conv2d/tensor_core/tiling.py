@@ -10,8 +10,15 @@ import math
 from dataclasses import dataclass
 
 from gossamer.device.limits import Limits
-from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.gpu import (
+    COPIED,
+    REGISTERS,
+    LaunchWork,
+    groups_per_unit,
+    product_cycles,
+    wait_cycles,
+)
 from gossamer.tensor import rounded_up
 
 CHUNKS = 8
@@ -50,10 +57,6 @@ def lines_of(problem: Conv2dProblem, precision: str) -> int:
     return rounded_up(problem.group_out_channels, 4 * vector_of(precision))
 
 
-_RESERVED_BYTES = 1024
-"""Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
-_REGISTERS = 65536
-"""Registers of a multiprocessor."""
 _BARRIER_BYTES = 1024
 """Bytes of shared memory for barriers, before the slots."""
 _LINE = 128
@@ -103,7 +106,7 @@ class MmaTile:
     @property
     def registers(self) -> tuple[int, int]:
         """With wgmma, registers of a copying work-item, and of a multiplying work-item."""
-        each = _REGISTERS // (self.work_group * self.blocks_per_unit) // 8 * 8
+        each = REGISTERS // (self.work_group * self.blocks_per_unit) // 8 * 8
         copy = min(each, 32 + 24 * (self.tile_p // 64))
         left = each * self.work_group - copy * self.copiers
         return copy, min(240, left // (self.work_group - self.copiers) // 8 * 8)
@@ -130,9 +133,8 @@ class MmaTile:
 
     def at_once(self, stages: int, limits: Limits) -> int:
         """Return the number of work-groups that the device holds at once."""
-        each = (limits.shared_bytes_opt_in + _RESERVED_BYTES) // (
-            self.shared_bytes(stages) + _RESERVED_BYTES)
-        return max(1, limits.compute_units * min(each, self.blocks_per_unit))
+        return max(1, limits.compute_units) * groups_per_unit(self.shared_bytes(stages), limits,
+                                                              self.blocks_per_unit)
 
     @property
     def lead(self) -> int:
@@ -189,30 +191,15 @@ TILES = (
 """The tiles that are offered. The tiles were chosen by times on an H200, the last three for GPUs
 without wgmma. On every device each tile that fits may be measured."""
 
-# The rates below were fitted to times of the layers of MobileNetV2 and ResNet-50 on an H200.
-_START_US = 1.89
-"""Microseconds before the first copy and after the last store."""
-_COPY, _WINDOW = 51.4, 1.28
-"""Bytes that a multiprocessor copies to shared memory in a cycle, and the factor by which copies of
-windows, whose pixels are not contiguous, take longer."""
-_NARROW_COPIES = 8
-"""Copies of 4 or 8 bytes that a multiprocessor starts in a cycle; not measured."""
-_GATHER = 0.6
-"""Cycles in which a multiprocessor loads one value that is gathered, not copied."""
-_MMA, _WGMMA = 0.124, 0.0377
-"""Cycles in which a multiprocessor adds a stage's products to one sum, by mma and by wgmma."""
+_WINDOW = 1.28
+"""Factor by which copies of windows, whose pixels are not contiguous, take longer."""
+_NARROW_COPIES, _GATHER = 8, 0.6
+"""Copies of 4 or 8 bytes that a multiprocessor starts in a cycle, and cycles in which it loads one
+value that is gathered, not copied; rules of thumb."""
 _EPILOGUE, _STORE = 0.0577, 0.0255
 """Cycles of the epilogue for each sum, and of storing one byte of a result."""
-_STAGE, _AHEAD, _TILE = 384, 919, 245
-"""Cycles that a work-group waits: for each stage; for a stage's copy, to be divided by the number
-of stages that are copied ahead; and for each tile."""
-_CLUSTER, _WARPS_K = 18, 84
-"""Cycles in which the sums of the work-groups of a cluster, or of the warps that share K, are added
-up."""
-_BYTES_PER_MICROSECOND, _CACHED_BYTES, _NO_OVERLAP = 3.9e6, 35e6, 0.15
-"""Bytes that device memory moves in a microsecond; bytes that stay in the L2 cache from one layer
-to the next; and the share of the shorter time, of computing or of moving bytes, that the longer
-time does not hide."""
+_TILE = 245
+"""Cycles between two tiles of a work-group."""
 
 
 def copies(problem: Conv2dProblem, precision: str, layout: str) -> bool:
@@ -240,14 +227,7 @@ def fitting(problem: Conv2dProblem, precision: str, layout: str, limits: Limits)
 
 def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: str,
                 limits: Limits) -> float:
-    """Return the estimated time of a launch in microseconds.
-
-    It is the start of the launch, and then the time in which the busiest multiprocessor computes or
-    its work-groups wait, whichever is longer. Where the tensors do not stay in the L2 cache, a
-    launch takes at least the time in which device memory moves them. The times of the
-    multiprocessor and of device memory overlap only in part, so a share of the shorter time is
-    added.
-    """
+    """Return the estimated time of a launch in microseconds."""
     itemsize = 2 if precision == "fp16" else 4
     vector = vector_of(precision)
     stages = stages_of(problem, precision)
@@ -259,29 +239,21 @@ def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: s
     if problem.kernel != (1, 1):
         x_bytes *= _WINDOW
     weight_bytes = 0 if tile.keeps_weights else tile.tile_m * _LINE
-    copied = (own_stages * (x_bytes + weight_bytes) + operands) / _COPY
+    copied = (own_stages * (x_bytes + weight_bytes) + operands) / COPIED
     if copies(problem, precision, layout):
-        rate = min(_COPY, _NARROW_COPIES * bytes_at_once(problem, precision))
-        copied += own_stages * x_bytes * (1 / rate - 1 / _COPY)
+        rate = min(COPIED, _NARROW_COPIES * bytes_at_once(problem, precision))
+        copied += own_stages * x_bytes * (1 / rate - 1 / COPIED)
     else:
         copied += own_stages * tile.tile_p * vector * _GATHER
-    multiplied = own_stages * area * (_WGMMA if tile.wgmma else _MMA)
+    multiplied = product_cycles(area, own_stages * _LINE, bool(tile.wgmma))
     # a store of less than a chunk fills only half of a 32-byte sector of the L2 cache
     stores = 1 if stored_at_once(problem, precision) == vector else 2
     stored = area * (_EPILOGUE + stores * _STORE * itemsize)
-    waited = (own_stages * (_STAGE + _AHEAD / max(1, tile.lead)) + _TILE + stored
-              + (_CLUSTER if tile.cluster > 1 else 0) + (_WARPS_K if tile.warps_k > 1 else 0))
-    # the tiles of the busiest multiprocessor, and of a work-group
     tiles_p, tiles_m = tile.tiles_of(problem)
-    groups = tiles_p * tiles_m * problem.groups * tile.cluster
-    units = max(1, limits.compute_units)
-    at_once = tile.at_once(stages, limits) if tile.takes_several else units * tile.blocks_per_unit
-    per_unit = groups / units
-    if per_unit < 4 * tile.blocks_per_unit:
-        per_unit = -(-groups // units)
-    cycles = max(per_unit * (max(copied, multiplied) + stored), -(-groups // at_once) * waited)
-    computed = _START_US + cycles / CYCLES_PER_MICROSECOND
-    nbytes = itemsize * sum(spec.size for spec in (*problem.inputs, *problem.outputs))
-    moved = nbytes / _BYTES_PER_MICROSECOND
-    return (max(computed, moved if nbytes > _CACHED_BYTES else 0.0)
-            + _NO_OVERLAP * min(computed, moved))
+    per_unit = (groups_per_unit(tile.shared_bytes(stages), limits, tile.blocks_per_unit)
+                if tile.takes_several else tile.blocks_per_unit)
+    return LaunchWork(
+        tiles_p * tiles_m * problem.groups * tile.cluster, per_unit,
+        busy=max(copied, multiplied) + stored, waited=wait_cycles(own_stages, tile.lead) + stored,
+        begin=_TILE, moved=itemsize * sum(
+            spec.size for spec in (*problem.inputs, *problem.outputs))).expected_us(limits)

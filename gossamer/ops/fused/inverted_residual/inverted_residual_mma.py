@@ -12,7 +12,7 @@ from gossamer.device.base import Argument, Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, State, Variant
-from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND, channels_in_memory
+from gossamer.ops.conv2d.common import channels_in_memory
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.inverted_residual.block import (
     EXCITED_PATTERNS,
@@ -101,8 +101,12 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
         assert block is not None
         fitting = [precision for precision in dict.fromkeys((precisions[-1], *precisions))
                    if has_tile(block, precision, device.limits)]
-        # with squeeze-and-excite a tile is a whole image, and each precision needs other tiles
-        ranked = fitting if block.excite is not None else fitting[:1]
+        # the tiles of the last precision are offered in all, unless another one needs other tiles:
+        # with squeeze-and-excite a tile is a whole image
+        ranked = [precision for precision in fitting
+                  if precision == fitting[0] or block.excite is not None or not any(
+                      BlockTiling(block, tile, precision).fits(device.limits)
+                      for tile in _offered(block, fitting[0], device.limits))]
         return self._variants(problem, device, precisions, ranked)
 
     def _variants(self, problem: FusionProblem, device: Device, precisions: Sequence[str],
@@ -131,7 +135,7 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float | None:
         if not problem.outputs[0].size:
             return None
-        return self._divided(problem, variant).cycles(device.limits) / CYCLES_PER_MICROSECOND
+        return self._divided(problem, variant).expected_us(device.limits)
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:
@@ -246,24 +250,18 @@ def _tiles(block: Block, ranked: Sequence[str], limits: Limits) -> Iterator[Bloc
 def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile]:
     """Yield the tiles that are offered.
 
-    Where the block's batch size is one of BATCHES, the tiles for this batch size come first, and
-    the tiles for the other batch sizes are computed only when the caller asks for more tiles.
-    Otherwise the tiles for all BATCHES are one group. Within each group, tiles that are expected to
-    be faster at the block's batch size come first.
+    They are the tiles that are expected to be fastest at each of BATCHES. Those for the batch size
+    nearest to the block's come first; the others are computed only when the caller asks for more
+    tiles.
     """
-    batch = block.depthwise.batch
-    known: dict[BlockTile, None] = {}
-    for batches in ([batch], [other for other in BATCHES if other != batch]
-                    ) if batch in BATCHES else (BATCHES,):
-        tiles = dict.fromkeys(tile for other in batches for tile in _best(block, other, precision,
-                                                                         limits))
-        order = sorted((tile for tile in tiles if tile not in known),
-                       key=lambda tile: BlockTiling(block, tile, precision).cycles(limits))
+    known = set[BlockTile]()
+    for batch in sorted(BATCHES, key=lambda other: abs(other - block.depthwise.batch)):
+        order = [tile for tile in _best(block, batch, precision, limits) if tile not in known]
         # where nothing is measured, the first tile is taken; its cluster therefore has to fit every
         # device with clusters
         yield from sorted(order, key=lambda tile: tile is not next(
             (sure for sure in order if sure.cluster <= _SURE_CLUSTER), None))
-        known.update(tiles)
+        known.update(order)
 
 
 def _best(block: Block, batch: int, precision: str, limits: Limits) -> list[BlockTile]:

@@ -26,7 +26,6 @@ from gossamer.ops.conv2d.binary.layer import (
 from gossamer.ops.conv2d.binary.tensor_core.tables import LARGEST_DISTANCE
 from gossamer.ops.conv2d.binary.tensor_core.tiles import Tile, fitting_tiles, tile_of
 from gossamer.ops.conv2d.binary.thresholds import replaced_epilogue
-from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import (
     epilogue_arguments,
@@ -135,8 +134,7 @@ def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
 def expected_us(layer: BinaryLayer, variant: Variant, device: Device) -> float:
     """Return the estimated microseconds of a variant whose config is a tile."""
     word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
-    return tile_of(variant).expected_cycles(
-        layer, word_bits, device.limits) / CYCLES_PER_MICROSECOND
+    return tile_of(variant).expected_us(layer, word_bits, device.limits)
 
 
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import abc
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,12 +20,20 @@ from gossamer.ops.conv2d.binary.tensor_core.tables import (
 )
 from gossamer.ops.conv2d.common import config_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.gpu import BEGIN, COPIED, LaunchWork
 from gossamer.ops.weights import Weights
 
 _MOST_CONSTANT_BYTES = 12 * 1024
 """The most bytes of shared memory for the constants of a work-group's channels."""
 _STATIC_BYTES = 2048
 """Bytes of shared memory that are left to the system and to the kernels' small arrays."""
+# in cycles of an H200, fitted to its times
+_PHASE, _STEP, _END = 500, 700 / 128**2, 1500
+"""By mma: the wait of a phase, a step for each pair of a pixel and a channel, and the end of a
+work-group."""
+_COPY, _HALO_COPY, _MULTIPLY = 75, 35, 0.38
+"""By wgmma: to copy a step, also where the inputs of a tile are copied once for all taps, and to
+multiply a channel of a step."""
 
 
 class Tile(abc.ABC):
@@ -92,16 +99,14 @@ class Tile(abc.ABC):
         """Return the bytes of dynamic shared memory of a work-group."""
 
     @abc.abstractmethod
-    def bit_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
-        """Return the estimated cycles of a launch that reads and writes no floats.
+    def expected_work(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> LaunchWork:
+        """Return the work of a launch that reads and writes no floats."""
 
-        The constants were fitted to an H200's times.
-        """
-
-    def expected_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
-        """Return the estimated cycles of a launch."""
-        return (self.bit_cycles(layer, word_bits, limits)
-                + self.float_cycles(layer, word_bits, limits))
+    def expected_us(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
+        """Return the expected time of a launch."""
+        work = self.expected_work(layer, word_bits, limits)
+        floats = self.float_cycles(layer, word_bits, limits) / work.groups
+        return replace(work, busy=work.busy + floats).expected_us(limits)
 
     def macros(self, layer: BinaryLayer) -> dict[str, int]:
         """Return the macros that only the kernel of this kind of tile has."""
@@ -161,11 +166,11 @@ class Tile(abc.ABC):
         return 0
 
     def float_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
-        """Return the estimated cycles in which floats are read and written.
+        """Return the cycles in which a multiprocessor would read and write all floats.
 
         They are in NHWC and in the shortest dtype that the layer allows. Where warps do not
         exchange floats, lanes access their own floats: the more floats of a pixel a lane has, the
-        fewer bytes a multiprocessor moves in a cycle. The constants were fitted to an H200's times.
+        fewer bytes a multiprocessor moves in a cycle.
         """
         problem = layer.convolution
         writes = layer.has_two_results or layer.form.output is None
@@ -174,7 +179,7 @@ class Tile(abc.ABC):
         bytes_a_cycle = 16.0
         if not self.exchange_bytes(layer, word_bits, float_bytes, limits):
             bytes_a_cycle /= 1 + self.lane_channels * float_bytes / 80
-        return size / max(1, limits.compute_units) / bytes_a_cycle
+        return size / bytes_a_cycle
 
 
 def steps_of(problem: Conv2dProblem, word_bits: int) -> int:
@@ -257,23 +262,15 @@ class MmaTile(Tile):
         sums = (self.warps_k - 1) * self.pixels * self.channels * 4
         return max(self.stages * stage, sums)
 
-    def bit_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
-        groups = (self.pixel_groups(layer, limits) * self.channel_tiles(layer)
-                  * layer.convolution.groups)
-        units = max(limits.compute_units, 1)
-        together = min(self.blocks_per_unit, -(-groups // units))
-        rounds = max(1.0, groups / (units * together))
-        if rounds < 4:
-            rounds = math.ceil(rounds)
-        # in cycles: the start of a launch, the wait of a phase, a step of 128 pixels by 128
-        # channels, and the end of a work-group
-        start, waiting, step, end = 3000, 500, 700, 1500
+    def expected_work(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> LaunchWork:
+        phases = self.phases(layer, word_bits)
+        steps = phases * self.at_once(layer, word_bits) * self.warps_k * layer.form.planes
         # the sums of the warps along the inner product are added one warp after the other
-        end += 90 * (self.warps_k - 1)
-        planes = layer.form.planes
-        steps = self.at_once(layer, word_bits) * self.warps_k * planes
-        busy = together * step * steps * self.pixels * self.channels / 128**2
-        return start + rounds * (end + self.phases(layer, word_bits) * (waiting + busy))
+        end = _END + 90 * (self.warps_k - 1)
+        return LaunchWork(
+            self.pixel_groups(layer, limits) * self.channel_tiles(layer) * layer.convolution.groups,
+            self.blocks_per_unit, busy=steps * _STEP * self.pixels * self.channels, waited=0.0,
+            begin=end + phases * _PHASE)
 
 
 @dataclass(frozen=True)
@@ -379,26 +376,20 @@ class WgmmaTile(Tile):
         return self.tables(layer, word_bits).halo_taps(
             weights, self.halo_line(layer, word_bits), layer.form.planes * word_bits // 8)
 
-    def bit_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
+    def expected_work(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> LaunchWork:
         groups = self.pixel_groups(layer, limits)
-        all_groups = groups * self.channel_tiles(layer) * layer.convolution.groups
-        at_once = max(1, limits.compute_units * self.blocks_per_unit)
         tiles = -(-layer.convolution.pixels // (self.pixels * groups * self.warpgroups))
-        # start: cycles of the start of a launch; loaded: bytes of weights that are loaded in a
-        # cycle; copied, multiplied: cycles to copy a step, and to multiply a channel of a step;
-        # end, written: cycles at the end of a tile, for the whole tile and for each channel
-        start, loaded, copied, multiplied, end, written = 4000, 40, 75, 0.38, 600, 7
         planes = layer.form.planes
         steps = self.phases(layer, word_bits) * self.at_once(layer, word_bits)
         weights = steps * planes * self.tile_c * STEP_BITS // 8
-        if self.halo:
-            copied = 35
         # the times of copies and multiplications add up, because they share the bandwidth of shared
         # memory
-        step = (copied - 10 * self.copiers + planes * multiplied * self.tile_c) * (
-            self.warpgroups * self.blocks_per_unit)
-        return start + -(-all_groups // at_once) * (
-            weights / loaded + tiles * (steps * step + end + written * self.tile_c))
+        step = (_HALO_COPY if self.halo else _COPY) - 10 * self.copiers + (
+            planes * _MULTIPLY * self.tile_c)
+        return LaunchWork(
+            groups * self.channel_tiles(layer) * layer.convolution.groups, self.blocks_per_unit,
+            busy=self.warpgroups * tiles * steps * step, waited=0.0,
+            begin=BEGIN + weights / COPIED + tiles * (600 + 7 * self.tile_c))
 
 
 WGMMA_TILES = (
@@ -436,7 +427,7 @@ def fitting_tiles(layer: BinaryLayer, word_bits: int, limits: Limits) -> list[Ti
                          if tile.fits(layer, word_bits, limits)]
     if layer.convolution.outputs[0].size == 0:
         return tiles
-    return sorted(tiles, key=lambda tile: tile.expected_cycles(layer, word_bits, limits))
+    return sorted(tiles, key=lambda tile: tile.expected_us(layer, word_bits, limits))
 
 
 def tile_of(variant: Variant) -> Tile:

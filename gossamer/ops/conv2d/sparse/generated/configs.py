@@ -17,13 +17,12 @@ from gossamer.ops.conv2d.sparse.generated.tiling import (
     GeneratedConfig,
     GeneratedTiling,
 )
+from gossamer.ops.gpu import CYCLES_PER_MICROSECOND
 from gossamer.ops.weights import WeightsInfo
 
 # The rates below, up to _STAGE_CYCLES, were fitted to 1,100 measured times of 38 pruned layers on
 # an H200. On another device they only decide the order in which configs are tried: the tuner
 # corrects the scale of an algorithm's estimates by its measurements.
-_CYCLES_PER_MICROSECOND = 1850
-"""Clock rate in MHz of the multiprocessors of an H200 while this kernel runs."""
 _START = 2000
 """Cycles before the first product and after the last product, together."""
 _CYCLES_PER_INSTRUCTION = 1.07
@@ -140,7 +139,7 @@ def estimated_us(division: GeneratedTiling, limits: Limits) -> float:
             fetch_rate *= _ONE_ENTRY
         fetch = code * rounds * blocks_per_unit**_SHARED_FETCH_EXPONENT / fetch_rate
         cycles = _START + math.hypot(issue, fetch) + copies
-    return cycles / _CYCLES_PER_MICROSECOND
+    return cycles / CYCLES_PER_MICROSECOND
 
 
 def _conflicts(d: GeneratedTiling) -> int:

@@ -1,0 +1,294 @@
+"""Division of the work on a chunk of hidden channels among the warps of inverted_residual_mma.
+
+Each division is the fastest whose sums fit the registers, by the cycles that it is expected to
+take. Many tiles of a network's blocks have the same numbers of warps, channels and pixels, so that
+the divisions are cached.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+ROWS = 16
+"""Number of pixels that a warp multiplies at once: the pixels of a pixel tile."""
+DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 8}
+"""Input channels of a step, by precision."""
+# The numbers of sums that fit the registers were found by compiling for sm_80, sm_90a and sm_100:
+# with more sums the compiler spills registers. On another architecture the compiler may spill with
+# fewer sums, which makes kernels slower.
+_MOST_SUMS_BESIDE = 24
+"""In float32 the registers hold two tiles of an expansion with at most this number of sums of the
+projection."""
+_MOST_SUMS_AT_ONCE = {"fp16": 72, "tf32": 56}
+"""For each precision, the most sums of an expansion and of the projection together that fit the
+registers of a work-item if a multiprocessor has 16 warps; more sums spilled on sm_100. This bound
+does not hold for the small expansions of _MOST_PAIRS."""
+_MOST_PAIRS = 4
+"""An expansion is small where its number of pixel tiles times its number of pairs of channel tiles
+is at most this number. The sums of a small expansion fit the registers with the sums of any
+projection."""
+WARPGROUP_SUMS = {24: 24, 20: 40, 16: 72}
+"""For each number of warps of a multiprocessor, the most sums by wgmma of an expansion and of the
+projection together that fit the registers of a work-item; with 8 warps all sums fit."""
+_LARGE_FILTER = 24
+"""Registers of a work-item that a filter of more than FEW_TAPS taps takes, so that fewer sums
+fit."""
+FEW_TAPS = 9
+"""The most taps of a small filter."""
+WARPS = (4, 8, 16)
+"""Numbers of warps of a work-group."""
+WARPGROUP_WARPS = 4
+"""Warps of a warpgroup, which multiply together; each has one tile of pixels."""
+_OUTPUTS_AT_ONCE = (1, 2, 4, 7, 8)
+# The cycles below hold for an H200. On another device they decide only the order in which tiles are
+# tried.
+_PRODUCT = {"fp16": 6.5, "tf32": 6.5, "fp32": 12.0}
+"""Cycles in which a scheduler's tensor core multiplies 16 pixels by 8 channels over one step."""
+_LOADED = {"fp16": 4.0, "tf32": 4.0, "fp32": 16.0}
+"""Cycles of a scheduler for loading a tile of 16 pixels, or the weights of 16 channels, for one
+step of K; in float32 the split of each number into TF32 numbers is included."""
+_CYCLES_OF_PAIR = 8.0
+"""Cycles in which all tensor cores of a multiprocessor multiply 64 pixels by 16 channels over one
+step of K by wgmma."""
+_WGMMA_LATENCY = 120.0
+"""Cycles from the first product of a warpgroup until its sums can be read, without the cycles of
+the products."""
+_ACCESS = 4
+"""Cycles in which shared memory gives 16 bytes to each lane of a warp."""
+_CHAIN = {"fp16": 35.0, "tf32": 35.0, "fp32": 90.0}
+"""Cycles from one product to the next product that adds to the same sums; in float32 the cycles of
+three products and an addition."""
+_PHASE = 150.0
+"""Cycles that a phase takes in addition to its instructions, the barrier behind it included."""
+_CACHED = 2**15
+"""Number of results of each function that are kept. A network with 25 blocks has about 10,000
+different expansions."""
+
+
+class WorkGroup(NamedTuple):
+    """The warps of a work-group.
+
+    warps: number of warps.
+    wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each warp multiplies
+    alone by mma.
+    precision: precision of the products.
+    """
+
+    warps: int
+    wgmma: int
+    precision: str
+
+    @property
+    def word(self) -> int:
+        """Number of elements in 16 bytes."""
+        return 8 if self.precision == "fp16" else 4
+
+    @property
+    def warpgroup_warps(self) -> int:
+        """Warps that multiply together, each with a tile of pixels: 4 with wgmma, else 1."""
+        return WARPGROUP_WARPS if self.wgmma else 1
+
+    @property
+    def warpgroups(self) -> int:
+        """Warpgroups of the work-group, each of warpgroup_warps warps."""
+        return self.warps // self.warpgroup_warps
+
+
+class Division(NamedTuple):
+    """A phase of a chunk, divided among warps.
+
+    sizes: what a warp computes at once, as the function that returns the division says.
+    busy: cycles in which the phase keeps the schedulers, or shared memory, from other work-groups.
+    waited: cycles in which a warp waits for the results of its instructions.
+    """
+
+    sizes: tuple[int, ...]
+    busy: float
+    waited: float
+
+    @property
+    def cycles(self) -> float:
+        """Cycles of the phase when one work-group runs alone."""
+        return max(self.busy, self.waited + _PHASE)
+
+
+def _phase_cycles(group: WorkGroup, sizes: tuple[int, ...], issued: float, waited: float,
+                  shared: float) -> Division:
+    """Return a division.
+
+    issued: cycles in which one warp issues its instructions; a scheduler issues the instructions of
+    a quarter of the warps. shared: cycles in which all warps access shared memory.
+    """
+    return Division(sizes, max(issued * group.warps / 4, shared), waited)
+
+
+def _product_cycles(group: WorkGroup, sizes: tuple[int, ...], units: int, unit: tuple[int, int],
+                    steps: int, finished: float = 0.0, stored: int = 0) -> Division:
+    """Return a division of products among warpgroups.
+
+    unit: tiles of 16 pixels and pairs of channel tiles that a warp multiplies at once; units: their
+    number. finished: cycles in which a warp applies the epilogue to the sums of a unit.
+    stored: words that each of its lanes stores.
+    """
+    tiles, pairs = unit
+    rounds = -(-units // group.warpgroups)
+    if group.wgmma:
+        multiplied = rounds * steps * tiles * pairs * _CYCLES_OF_PAIR
+        shared = (rounds * group.warps * steps * tiles * (_ACCESS + pairs)
+                  + units * WARPGROUP_WARPS * _ACCESS * stored)
+        return _phase_cycles(group, sizes, multiplied + rounds * finished, multiplied + rounds * (
+            10 * steps * tiles + 2 * finished) + _WGMMA_LATENCY, shared)
+    of_step = 2 * tiles * pairs * _PRODUCT[group.precision]
+    loaded = of_step + _LOADED[group.precision] * (tiles + pairs)
+    waited = steps * max(of_step, _CHAIN[group.precision]) + 2 * finished
+    return _phase_cycles(group, sizes, rounds * (steps * loaded + finished), rounds * waited,
+                         units * _ACCESS * (steps * (tiles + pairs) + stored))
+
+
+def _fastest(divisions: list[Division]) -> Division:
+    return min(divisions, key=lambda division: division.cycles)
+
+
+@lru_cache(_CACHED)
+def projection(group: WorkGroup, pixel_tiles: int, pairs: int, chunk: int) -> Division:
+    """Return the division of a chunk's projection.
+
+    Its sizes are the number of parts into which the warpgroups divide the channels, and the number
+    of sums of a work-item. The pixels are divided into as many parts as are left.
+
+    pixel_tiles: number of tiles of 16 pixels.
+    pairs: number of pairs of tiles of 8 output channels.
+    chunk: number of hidden channels.
+    """
+    steps = chunk // DEPTHS[group.precision]
+    of_warpgroups = -(-pixel_tiles // group.warpgroup_warps)
+
+    def with_cycles(parts: int) -> Division:
+        own_tiles = -(-of_warpgroups // (group.warpgroups // parts))
+        own_pairs = -(-pairs // parts)
+        return _product_cycles(group, (parts, 8 * own_tiles * own_pairs), group.warpgroups,
+                               (own_tiles, own_pairs), steps)
+
+    return _fastest([with_cycles(count) for count in (1, 2, 4, 8, 16)
+                     if group.warpgroups % count == 0
+                     and (not group.wgmma or pairs % count == 0)])
+
+
+@lru_cache(_CACHED)
+def expansion(group: WorkGroup, pixel_tiles: int, chunk: int, steps: int, *, sums: int, taps: int,
+              convolves: bool) -> Division:
+    """Return the division of a chunk's expansion.
+
+    Its sizes are the tiles of 16 pixels, and the pairs of channel tiles, that a warp expands at
+    once. The weights are loaded, and in float32 split, once for all of these tiles.
+
+    pixel_tiles: number of tiles of 16 pixels that hold the inputs under the windows of the
+    work-group.
+    chunk: number of hidden channels.
+    steps: number of steps of K.
+    sums: sums of the projection that a work-item has with the expansion.
+    taps: number of taps of the depthwise filter.
+    convolves: whether tensor cores compute the depthwise convolution.
+    """
+    all_pairs = chunk // 16
+
+    def with_cycles(tiles: int, pairs: int) -> Division:
+        units = -(-pixel_tiles // (tiles * group.warpgroup_warps)) * (all_pairs // pairs)
+        return _product_cycles(group, (tiles, pairs), units, (tiles, pairs), steps,
+                               tiles * pairs * (24 if convolves else 60) + 40,
+                               tiles * pairs * 8 // group.word)
+
+    return _fastest([with_cycles(tiles, pairs) for tiles in (1, 2, 3, 4)
+                     for pairs in range(1, (all_pairs if group.wgmma else 4) + 1)
+                     if all_pairs % pairs == 0
+                     and _fits(group, sums, pixel_tiles, all_pairs, tiles, pairs, taps)])
+
+
+def _fits(group: WorkGroup, sums: int, pixel_tiles: int, all_pairs: int, tiles: int,
+          pairs: int, taps: int) -> bool:
+    """Return whether the registers hold the sums of an expansion.
+
+    tiles: tiles of pixels. pairs: pairs of channel tiles.
+    """
+    if group.wgmma:
+        return tiles == 1 and (pairs == 1 or fits_warpgroup(group, sums, pairs, taps))
+    if group.precision == "fp32":
+        several = pixel_tiles > 1 and all_pairs >= group.warps // 2
+        fits = sums <= _MOST_SUMS_BESIDE and several
+        return tiles == (2 if fits else 1) and tiles * pairs <= _MOST_PAIRS
+    return tiles * pairs <= _MOST_PAIRS or (
+        8 * tiles * pairs + sums <= _MOST_SUMS_AT_ONCE[group.precision])
+
+
+def fits_warpgroup(group: WorkGroup, sums: int, pairs: int, taps: int) -> bool:
+    """Return whether the registers hold the sums of an expansion by wgmma.
+
+    pairs: pairs of tiles of channels.
+    """
+    most = WARPGROUP_SUMS[max(WARPS)] if group.warps == max(WARPS) else math.inf
+    return warpgroup_sums(sums, pairs, taps) <= most
+
+
+def warpgroup_sums(sums: int, pairs: int, taps: int) -> int:
+    """Return the registers that a work-item needs with wgmma.
+
+    They are for the sums of the projection, the sums of an expansion of `pairs` pairs of channel
+    tiles, and a large filter.
+    """
+    return sums + 8 * pairs + _LARGE_FILTER * (taps > FEW_TAPS)
+
+
+@lru_cache(_CACHED)
+def convolution_on_tensor_cores(group: WorkGroup, outputs: tuple[int, int], chunk: int,
+                                kernel: tuple[int, int], stride: int,
+                                rows_at_once: int) -> Division:
+    """Return the division of a chunk's depthwise convolution on tensor cores.
+
+    Its size is the number of outputs below one another that a warp convolves in turn.
+
+    outputs: rows and columns of outputs.
+    chunk: number of hidden channels.
+    stride: the stride in rows.
+    rows_at_once: rows of outputs whose sums a warp holds at once.
+    """
+    # a product takes two neighbouring taps, or the last taps of two rows of odd length
+    taps, columns_of_taps = math.prod(kernel), kernel[1] // 2 + kernel[1] % 2
+    pairs = -(-taps // 2)
+
+    def with_cycles(run: int) -> Division:
+        units = chunk // 8 * -(-outputs[0] // run * outputs[1] // ROWS)
+        of_warp = -(-units // group.warps)
+        rows = (run - 1) * min(stride, kernel[0]) + kernel[0]
+        issued = (3 * taps + 2 * rows * columns_of_taps
+                  + run * (pairs * _PRODUCT["fp16"] + 8) + 50)
+        waited = 100 + -(-run // rows_at_once) * (pairs * _CHAIN["fp16"] + 80)
+        loads = rows * (kernel[1] // 2) + rows // stride * (kernel[1] % 2)
+        return _phase_cycles(group, (run,), of_warp * issued, of_warp * waited,
+                             units * (_ACCESS * loads + 2 * run))
+
+    return _fastest([with_cycles(run) for run in _OUTPUTS_AT_ONCE if outputs[0] % run == 0])
+
+
+@lru_cache(_CACHED)
+def convolution(group: WorkGroup, outputs: tuple[int, int], chunk: int, kernel: tuple[int, int],
+                stride: int) -> Division:
+    """Return the division of a chunk's depthwise convolution without tensor cores.
+
+    Its size is the number of neighbouring outputs that a work-item convolves at once.
+
+    outputs: rows and columns of outputs.
+    chunk: number of hidden channels.
+    stride: the stride in columns.
+    """
+    def with_cycles(at_once: int) -> Division:
+        units = outputs[0] * (outputs[1] // at_once) * (chunk // 4)
+        window = (at_once - 1) * stride + kernel[1]
+        per_unit = kernel[0] * (6 * window + 4 * kernel[1] + 4 * at_once * kernel[1])
+        issued = -(-units // (32 * group.warps)) * (per_unit + 24 * at_once + 30)
+        accesses = kernel[0] * (window + kernel[1]) + at_once
+        return _phase_cycles(group, (at_once,), issued, 1.5 * issued,
+                             units / 32 * _ACCESS * accesses)
+
+    return _fastest([with_cycles(count) for count in _OUTPUTS_AT_ONCE if outputs[1] % count == 0])
