@@ -21,6 +21,7 @@ from gossamer.plan.lower.rules import lower
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.memory import Examples
 from tests.model.graph_builder import Builder
+from tests.plan.small import assert_close
 
 
 def layers(graph: Graph, *ops: str) -> list[Layer]:
@@ -113,4 +114,5 @@ def test_a_binary_network_is_checked_and_measured() -> None:
     graph = binary_network()
     x = np.random.default_rng(1).standard_normal((2, 4, 5, 5), dtype=np.float32)
     measured = gossamer.compile(graph, "host", effort="quick")
-    np.testing.assert_array_equal(measured(x), gossamer.compile(graph, "host")(x))
+    # the sums of the last product are rounded in another order
+    assert_close(measured(x), gossamer.compile(graph, "host")(x))
