@@ -163,7 +163,7 @@ class PlanGroup(Closable):
         InputError
             If the inputs are wrong, or the group is closed.
         DeviceError
-            If every device fails; the error of the first device is raised.
+            If a device fails, and another one too; the error of the first device is raised.
         """
         return self.members.computed(lambda member: self._plan_of[member](*inputs, **named))
 
@@ -203,7 +203,7 @@ class PlanGroup(Closable):
             How many batches each device has at once. At most `2 * depth` batches for each device
             are in memory, however slowly results are taken.
         errors : {"raise", "return"}, default "raise"
-            What happens where every device fails at a batch, or where a batch does not fit the
+            What happens where two devices fail at a batch, or where a batch does not fit the
             network, as for `Plan.stream`.
 
         Returns

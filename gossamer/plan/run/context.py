@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -78,7 +79,7 @@ class Context:
         self._outputs = list(map(self.buffers.of, self.outputs))
         self._transfers = HostTransfers(device, self._inputs, self._outputs, stream)
         self.steps = PreparedSteps(program, device, self.buffers)
-        self._whole = whole_part(self)
+        self._whole = None if debug.level() >= 2 else whole_part(self)
         self._graph: Callable[..., None] | None = None
         self._transfer_graph: Transfer | None = None
         self._executions = 0
@@ -127,7 +128,7 @@ class Context:
         results: contiguous arrays that receive the outputs; by default new arrays.
         graph: queues an execution on these arrays and results.
         """
-        if self._whole is not None and debug.level() < 2:
+        if self._whole is not None and not debug.logger.isEnabledFor(logging.DEBUG):
             outputs = self._whole(arrays)
             return outputs if results is None else filled(results, outputs)
         with self._lock:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from gossamer.device.base import Device
@@ -36,24 +37,21 @@ class ContextPool:
         self._owner = owner
         self._batch = batch
         self.contexts: list[Context] = []
-        self._free: list[Context] = []
-        self._changed = threading.Condition()
+        self._free: SimpleQueue[Context] = SimpleQueue()
+        self._lock = threading.RLock()
 
     def take(self) -> Context:
         """Return a context that no other thread takes before it is given back."""
-        with self._changed:
-            while True:
-                if self._free:
-                    return self._free.pop()
-                if (context := self._made()) is not None:
-                    return context
-                self._changed.wait()
+        try:
+            return self._free.get_nowait()
+        except Empty:
+            with self._lock:
+                made = self._made()
+            return self._free.get() if made is None else made
 
     def give_back(self, context: Context) -> None:
         """Let other threads take a context."""
-        with self._changed:
-            self._free.append(context)
-            self._changed.notify()
+        self._free.put(context)
 
     def on_stream(self, stream: Any) -> Context:
         """Return the context that was last used on a stream. If there is none, returns a context
@@ -62,7 +60,7 @@ class ContextPool:
         stream."""
         device = self._owner.device
         handle = device.stream_handle(stream)
-        with self._changed:
+        with self._lock:
             context = self._found(
                 lambda context: not device.is_closed(context.last_stream)
                 and device.stream_handle(context.last_stream) == handle) or self._found(
@@ -73,7 +71,7 @@ class ContextPool:
 
     def first(self) -> Context:
         """Return a context for work that may wait for other calls."""
-        with self._changed:
+        with self._lock:
             context = self._found(lambda context: True)
             if context is None:
                 context = self.take()
