@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -199,7 +199,6 @@ class Program:
     measured.
     reshapes: the formats in which reshapes read their inputs, as the plan assignment states them,
     by the names of the layers.
-    prepared: returns the PreparedSteps that were made last, or None where they no longer exist.
     """
 
     batch: int
@@ -213,8 +212,6 @@ class Program:
     places: dict[str, Place] = field(default_factory=dict)
     cost_us: float | None = None
     reshapes: dict[str, Format] = field(default_factory=dict)
-    prepared: Callable[[], Any] | None = field(
-        default=None, init=False, compare=False, repr=False)
 
     @property
     def shown(self) -> list[Step]:

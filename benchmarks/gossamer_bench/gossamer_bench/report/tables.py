@@ -259,7 +259,7 @@ def _network(view: View) -> str:
 
 
 def _where(view: View) -> tuple[str, str]:
-    return view.first.machine, view.first.device
+    return view.machine, view.first.device
 
 
 def _case(view: View) -> tuple[str, int]:

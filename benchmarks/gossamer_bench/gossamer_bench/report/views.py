@@ -4,6 +4,7 @@ allowed."""
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,12 @@ class View:
         return self.own or self.rows[0]
 
     @property
+    def machine(self) -> str:
+        """The machine, with the number of threads where gossamer ran on the host."""
+        threads = re.search(r"; (\d+) threads", self.first.config)
+        return self.first.machine + ("" if threads is None else f", threads: {threads[1]}")
+
+    @property
     def light(self) -> float | None:
         """Microseconds at the speed of light in this precision; None where the speed of light is
         not known."""
@@ -80,7 +87,7 @@ def views(rows: Sequence[ResultRow]) -> list[View]:
     for run in runs(rows):
         for view in views_of(run):
             first = view.first
-            key = (first.suite, first.case, first.batch, first.machine, first.device,
+            key = (first.suite, first.case, first.batch, view.machine, first.device,
                    view.precision)
             if key not in newest or newest[key].first.date < first.date:
                 newest[key] = view
