@@ -15,6 +15,7 @@ import pytest
 
 from gossamer.device.jobs import Function, Job
 from gossamer.device.native import processor as native
+from gossamer.ops import generated
 
 ARM = native.Processor("generic", "+neon", 4, 32)
 _COMPILER, _EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
@@ -81,8 +82,9 @@ def run_on_arm(monkeypatch: pytest.MonkeyPatch, folder: Path, *modules: ModuleTy
 
     for module in modules:
         monkeypatch.setattr(module, "function", emitted)
-        monkeypatch.setattr(module, "address_of", known(module.address_of))
-        monkeypatch.setattr(module, "Jobs", Emulated)
+        if hasattr(module, "address_of"):
+            monkeypatch.setattr(module, "address_of", known(module.address_of))
+    monkeypatch.setattr(generated, "Jobs", Emulated)
     monkeypatch.setattr(native, "address", known(native.address))
     monkeypatch.setattr(native, "processor", lambda: ARM)
     return ran

@@ -15,15 +15,15 @@ from gossamer.device.host import address_of
 from gossamer.device.jobs import Job
 from gossamer.device.native import processor as native
 from gossamer.device.native.processor import function
-from gossamer.device.native.threads import Jobs
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.conv2d.host_direct.algorithm import HostDirect
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.generated import GeneratedCode
 from gossamer.ops.weights import Weights
 
 
-class HostDirectGemm(Algorithm):
+class HostDirectGemm(GeneratedCode):
     """A product by code that is generated for this processor.
 
     Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result
@@ -64,10 +64,6 @@ class HostDirectGemm(Algorithm):
                        for sizes in ((rows, problem.depth, problem.depth, wide),
                                      (problem.columns, rows, wide, problem.columns)))
         return State(problem, variant, device, data=_Work(state, state.data.threads, there, back))
-
-    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-               workspace: Buffer | None, stream: Any = None) -> None:
-        Jobs(self.jobs(state, inputs, outputs, workspace), state.data.threads).run()
 
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
              workspace: Buffer | None, images: int | None = None) -> list[Job]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,10 +19,10 @@ from gossamer.device.host import address_of, processors
 from gossamer.device.jobs import Function, Job
 from gossamer.device.native import processor as native
 from gossamer.device.native.processor import function
-from gossamer.device.native.threads import Jobs
 from gossamer.facts import REAL
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.generated import GeneratedCode
 from gossamer.ops.host_threads import THREADS, number_of, thread_configs
 from gossamer.ops.weights import Weights, WeightsInfo
 
@@ -31,7 +31,7 @@ _MOST_VECTORS = 8
 """Vectors of a panel's row."""
 
 
-class HostDirectRows(Algorithm):
+class HostDirectRows(GeneratedCode):
     """The product of up to 8 rows, without waking a thread where one is enough."""
 
     op = "gemm"
@@ -74,10 +74,6 @@ class HostDirectRows(Algorithm):
             code, number_of(variant[THREADS]) or processors(), -(-columns // vectors),
             weights.packed(f"panels of {vectors * target.lanes} columns", panels),
             tuple(operands)))
-
-    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-               workspace: Buffer | None, stream: Any = None) -> None:
-        Jobs(self.jobs(state, inputs, outputs, workspace), state.data.threads).run()
 
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
              workspace: Buffer | None, images: int | None = None) -> list[Job]:

@@ -4,15 +4,15 @@ where images do not have its own layout."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import address_of, processors
 from gossamer.device.jobs import Function, Job
 from gossamer.device.native import processor as native
 from gossamer.device.native.processor import function
-from gossamer.device.native.threads import Jobs
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.generated import GeneratedCode
 from gossamer.ops.host_threads import THREADS, number_of, thread_configs
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.weights import Weights
@@ -21,7 +21,7 @@ _TASKS = 4
 """Parts of the planes for each thread, so that threads end at about the same time."""
 
 
-class HostDirectPool(Algorithm):
+class HostDirectPool(GeneratedCode):
     """Maxima by code that is generated for this processor."""
 
     op = "pool"
@@ -58,10 +58,6 @@ class HostDirectPool(Algorithm):
                                 problem.pads[1], dilation, lanes)
         return State(problem, variant, device, data=_Work(
             code, number_of(variant[THREADS]) or processors(), 4 * floats))
-
-    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-               workspace: Buffer | None, stream: Any = None) -> None:
-        Jobs(self.jobs(state, inputs, outputs, workspace), state.data.threads).run()
 
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
              workspace: Buffer | None, images: int | None = None) -> list[Job]:

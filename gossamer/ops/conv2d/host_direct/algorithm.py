@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,13 +22,13 @@ from gossamer.device.host import address_of, processors
 from gossamer.device.jobs import Function, Job
 from gossamer.device.native import processor as native
 from gossamer.device.native.processor import function
-from gossamer.device.native.threads import Jobs
 from gossamer.facts import REAL
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.conv2d.host import float32_operands
 from gossamer.ops.conv2d.host_direct.tiles import ALIGNED, NONE, SHARED, Views, tiles_of, views_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.formats import too_dense
+from gossamer.ops.generated import GeneratedCode
 from gossamer.ops.host_threads import THREADS, Config, number_of, thread_configs
 from gossamer.ops.weights import Weights, WeightsInfo
 
@@ -49,7 +49,7 @@ _OFTEN = 12
 taps, a rule of thumb for any processor."""
 
 
-class HostDirect(Algorithm):
+class HostDirect(GeneratedCode):
     """Direct convolution by code that is generated for this processor.
 
     Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result
@@ -108,32 +108,21 @@ class HostDirect(Algorithm):
         units = _units(table.starts, problem.groups, len(tiles), threads, bool(views.step))
         places = np.array([(kinds.index(tile.kind), tile.row, tile.column) for tile in tiles],
                           np.int64).reshape(-1, 3)
-        constants = float32_operands(weights)
-        operands = [np.ascontiguousarray(constants[f"operand{index}"].reshape(-1))
-                    if kind == "channel" else None
-                    for index, kind in enumerate(problem.epilogue.operands)]
         sums = max((rows * vectors for rows, vectors, _ in kinds), default=0) * lanes * outputs
         scratch = 4 * (min(block, problem.group_channels) * views.floats * bool(views.step)
                        + sums * int(np.diff(units).max()) * (block < problem.group_channels))
-        arrays = (*table, units, places)
-        return State(problem, variant, device, data=_Work(
-            multiply, threads, len(tiles) * (len(units) - 1), scratch,
-            (*map(native.address, arrays), len(units) - 1),
-            tuple(None if array is None else native.address(array) for array in operands),
-            (*arrays, *operands)))
+        return State(problem, variant, device, data=Work.of(
+            multiply, weights, problem, (*table, units, places), (len(units) - 1,),
+            threads=threads, tasks=len(tiles) * (len(units) - 1), scratch=scratch))
 
     def _together(self, problem: Conv2dProblem) -> int:
         """Return how many output channels read the same views at a time."""
         return 1
 
-    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-               workspace: Buffer | None, stream: Any = None) -> None:
-        Jobs(self.jobs(state, inputs, outputs, workspace), state.data.threads).run()
-
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
              workspace: Buffer | None, images: int | None = None) -> list[Job]:
         problem: Conv2dProblem = state.problem  # type: ignore[assignment]
-        work: _Work = state.data
+        work: Work = state.data
         x, *tensors = map(address_of, inputs)
         y = address_of(outputs[0])
         source = 4 * problem.channels * problem.height * problem.width
@@ -141,7 +130,7 @@ class HostDirect(Algorithm):
         jobs = []
         for image in range(problem.batch if images is None else images):
             given = iter(tensors)
-            jobs.append(Job(work.multiply, (x + image * source, y + image * target, *work.fixed, *(
+            jobs.append(Job(work.code, (x + image * source, y + image * target, *work.fixed, *(
                 next(given) + image * target if constant is None else constant
                 for constant in work.operands)), work.tasks,
                 max(work.tasks // (2 * _TASKS * work.threads), 1), work.scratch))
@@ -185,23 +174,36 @@ def refusal(problem: Conv2dProblem) -> str | None:
     return None
 
 
-class _Work(NamedTuple):
-    """What `launch` runs.
+class Work(NamedTuple):
+    """What generated code computes of a convolution.
 
-    tasks: pairs of a tile and a unit.
+    tasks: the number of tasks for an image.
     scratch: bytes of memory that a thread needs.
-    fixed: the arguments of `multiply` that are the same in every launch.
+    fixed: the arguments that are the same in every launch.
     operands: addresses of constants, and None for a run-time input.
     arrays: what the addresses belong to.
     """
 
-    multiply: Function
+    code: Function
     threads: int
     tasks: int
     scratch: int
     fixed: tuple[int, ...]
     operands: tuple[int | None, ...]
     arrays: tuple[np.ndarray | None, ...]
+
+    @staticmethod
+    def of(code: Function, weights: Weights, problem: Conv2dProblem, arrays: Sequence[np.ndarray],
+           numbers: Sequence[int] = (), *, threads: int, tasks: int, scratch: int = 0) -> Work:
+        """Return the work of a layer. Its fixed arguments are the addresses of arrays, and then
+        numbers."""
+        constants = float32_operands(weights)
+        operands = [np.ascontiguousarray(constants[f"operand{index}"].reshape(-1))
+                    if kind == "channel" else None
+                    for index, kind in enumerate(problem.epilogue.operands)]
+        return Work(code, threads, tasks, scratch, (*map(native.address, arrays), *numbers),
+                    tuple(None if array is None else native.address(array) for array in operands),
+                    (*arrays, *operands))
 
 
 class _Table(NamedTuple):
