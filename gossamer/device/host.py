@@ -97,6 +97,13 @@ def address_of(buffer: Buffer) -> int:
     return buffer.pointer  # type: ignore[attr-defined,no-any-return]
 
 
+def part_of(buffer: Buffer, offset: int, nbytes: int) -> Buffer:
+    """Return a part of a host buffer, which need not be aligned. Raises DeviceError for memory of
+    another device."""
+    data = _bytes_of(buffer)
+    return HostBuffer(buffer.device, data[offset:offset + nbytes])  # type: ignore[arg-type]
+
+
 class HostDevice(Device):
     """NumPy on this machine. The device has no streams: work is done when a call returns."""
 

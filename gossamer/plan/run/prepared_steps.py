@@ -14,7 +14,7 @@ import numpy as np
 
 from gossamer import debug
 from gossamer.device.base import Buffer, CopyingGraph, Device
-from gossamer.device.host import HostBuffer, host_array
+from gossamer.device.host import host_array, part_of
 from gossamer.device.jobs import Job
 from gossamer.device.native.threads import Jobs
 from gossamer.device.registry import find
@@ -115,11 +115,7 @@ class ProgramBuffers:
         if image is None:
             return buffer
         nbytes = _image_bytes(self._program, value)
-        if buffer.nbytes == nbytes:
-            return buffer
-        assert isinstance(buffer, HostBuffer)
-        # generated code needs no alignment
-        return HostBuffer(buffer.device, buffer.bytes[image * nbytes:(image + 1) * nbytes])
+        return buffer if buffer.nbytes == nbytes else part_of(buffer, image * nbytes, nbytes)
 
     @contextmanager
     def replaced(self, buffers: Mapping[str, Buffer]) -> Iterator[None]:
