@@ -20,6 +20,7 @@ from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph
 from gossamer.model.input_format import InputFormat
 from gossamer.model.load import load
+from gossamer.ops.algorithm import Algorithm
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.plan.choose.network import Network, ProgramBuilder
 from gossamer.plan.choose.table import Table
@@ -111,7 +112,13 @@ def _program_of(graph: Graph, precision: str, times: Times, folder: Path) -> Pro
     InputFormat("float16", "NHWC")], ids=str)
 def test_the_kernel_of_the_first_layers_makes_the_image(given: InputFormat,
                                                         tmp_path: Path) -> None:
-    first = _program(given, "fp16", estimated_times(0), tmp_path).steps[0]
+    estimated = estimated_times(0)
+
+    def times(algorithm: Algorithm, *others: Any) -> float:
+        """Returns times with which this kernel is the fastest."""
+        return estimated(algorithm, *others) / (10 if algorithm.name == "stem_mma" else 1)
+
+    first = _program(given, "fp16", times, tmp_path).steps[0]
     assert first.algorithm.name == "stem_mma" and "input x" in first.layer.covers
     assert first.variant.inputs[0].format == given.format(4)
 
