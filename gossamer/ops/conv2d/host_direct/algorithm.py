@@ -66,9 +66,7 @@ class HostDirect(GeneratedCode):
                 or refusal(problem))
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        widths = [lanes for lanes in (16, 8, 4) if lanes <= native.processor().lanes][:2]
-        width = max(problem.image_pixels if problem.is_pointwise else problem.out_width, 1)
-        widths.sort(key=lambda lanes: -(-width // lanes) * lanes)
+        widths = widths_of(problem.image_pixels if problem.is_pointwise else problem.out_width)
         kinds = (NONE, ALIGNED) if problem.is_pointwise else (
             (ALIGNED,) if problem.kernel[1] == 1 else (SHARED, ALIGNED))
         outputs = self._together(problem)
@@ -98,10 +96,8 @@ class HostDirect(GeneratedCode):
         tiles = tiles_of(problem, lanes, outputs)
         views = views_of(problem, lanes, variant["views"], outputs)
         kinds = tuple(dict.fromkeys(tile.kind for tile in tiles))
-        # the code depends on nothing else of the problem
-        shape = replace(problem, batch=1, weights_info=WeightsInfo(), facts=(), result=REAL)
-        multiply = function("multiply", native.processor(), multiplying, shape, views, lanes, kinds,
-                            outputs, block)
+        multiply = function("multiply", native.processor(), multiplying, shape_of(problem), views,
+                            lanes, kinds, outputs, block)
         table = _table(np.asarray(weights.arrays["weight"], np.float32), problem, views, outputs,
                        block)
         threads = number_of(variant[THREADS]) or processors()
@@ -157,6 +153,17 @@ class HostDirectDense(HostDirect):
 
     def _together(self, problem: Conv2dProblem) -> int:
         return next(count for count in (4, 3, 2, 1) if problem.group_out_channels % count == 0)
+
+
+def widths_of(row: int) -> list[int]:
+    """Return the lanes of the two longest vectors, first those that a row of pixels fills best."""
+    widths = [lanes for lanes in (16, 8, 4) if lanes <= native.processor().lanes][:2]
+    return sorted(widths, key=lambda lanes: -(-max(row, 1) // lanes) * lanes)
+
+
+def shape_of(problem: Conv2dProblem) -> Conv2dProblem:
+    """Return what the code depends on."""
+    return replace(problem, batch=1, weights_info=WeightsInfo(), facts=(), result=REAL)
 
 
 def refusal(problem: Conv2dProblem) -> str | None:

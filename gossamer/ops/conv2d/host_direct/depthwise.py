@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -11,12 +10,17 @@ from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.device.native import processor as native
 from gossamer.device.native.processor import function
-from gossamer.facts import REAL
 from gossamer.ops.algorithm import State, Variant
-from gossamer.ops.conv2d.host_direct.algorithm import HostDirect, Work, refusal
+from gossamer.ops.conv2d.host_direct.algorithm import (
+    HostDirect,
+    Work,
+    refusal,
+    shape_of,
+    widths_of,
+)
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.host_threads import THREADS, number_of, thread_configs
-from gossamer.ops.weights import Weights, WeightsInfo
+from gossamer.ops.weights import Weights
 
 _MOST_TAPS = 81
 """Taps whose products are written one by one."""
@@ -39,8 +43,7 @@ class HostDirectDepthwise(HostDirect):
         return refusal(problem)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        widths = [lanes for lanes in (16, 8, 4) if lanes <= native.processor().lanes][:2]
-        for lanes in sorted(widths, key=lambda lanes: -(-problem.out_width // lanes) * lanes):
+        for lanes in widths_of(problem.out_width):
             for threads in thread_configs():
                 yield Variant((("lanes", lanes), *threads), problem.inputs, problem.outputs)
 
@@ -48,9 +51,8 @@ class HostDirectDepthwise(HostDirect):
                 device: Device) -> State:
         from gossamer.ops.conv2d.host_direct.depthwise_code import depthwise
 
-        # the code depends on nothing else of the problem
-        shape = replace(problem, batch=1, weights_info=WeightsInfo(), facts=(), result=REAL)
-        code = function("depthwise", native.processor(), depthwise, shape, variant["lanes"])
+        code = function("depthwise", native.processor(), depthwise, shape_of(problem),
+                        variant["lanes"])
         weight = np.ascontiguousarray(weights.arrays["weight"], np.float32)
         return State(problem, variant, device, data=Work.of(
             code, weights, problem, (weight,),
