@@ -297,6 +297,9 @@ class Algorithm(abc.ABC):
     between_pruned : bool
         Whether the algorithm computes dense layers between pruned ones, and is not measured in
         networks without pruned layers.
+    polls : bool
+        Whether its threads go on polling for a while after a launch, on cores that the generated
+        code of the next layers needs.
     by_image : bool
         Whether `jobs` also computes fewer images than the problem has, so that a plan computes one
         image after another while what is between layers lies in the caches.
@@ -316,6 +319,7 @@ class Algorithm(abc.ABC):
     writes_parts: ClassVar[bool] = False
     by_name_only: ClassVar[bool] = False
     between_pruned: ClassVar[bool] = False
+    polls: ClassVar[bool] = False
     by_image: ClassVar[bool] = False
     exact: ClassVar[bool] = False
     rounds_sums: ClassVar[bool] = False

@@ -118,6 +118,11 @@ def number_of(threads: Threads) -> int:
     return 0 if most == os.cpu_count() else most
 
 
+def workers(threads: Threads) -> int:
+    """Return the number of threads of generated code."""
+    return number_of(threads) or processors()
+
+
 @functools.cache
 def _has_too_many() -> bool:
     """Return whether BLAS takes more threads than there are processors.

@@ -36,6 +36,7 @@ class HostIm2col(Algorithm):
 
     op = "conv2d"
     name = "host_im2col"
+    polls = True
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         return "runs on the host only" if device.compiles else None

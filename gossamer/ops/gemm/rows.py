@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
-from gossamer.device.host import address_of, processors
+from gossamer.device.host import address_of
 from gossamer.device.jobs import Function, Job
 from gossamer.device.native import processor as native
 from gossamer.device.native.processor import function
@@ -23,7 +23,7 @@ from gossamer.facts import REAL
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.generated import GeneratedCode
-from gossamer.ops.host_threads import THREADS, number_of, thread_configs
+from gossamer.ops.host_threads import THREADS, thread_configs, workers
 from gossamer.ops.weights import Weights, WeightsInfo
 
 _MOST_ROWS = 8
@@ -71,7 +71,7 @@ class HostDirectRows(GeneratedCode):
                     if kind == "channel" else None
                     for index, kind in enumerate(problem.epilogue.operands)]
         return State(problem, variant, device, data=_Work(
-            code, number_of(variant[THREADS]) or processors(), -(-columns // vectors),
+            code, workers(variant[THREADS]), -(-columns // vectors),
             weights.packed(f"panels of {vectors * target.lanes} columns", panels),
             tuple(operands)))
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gossamer.device.base import Buffer, Device
-from gossamer.device.host import address_of, processors
+from gossamer.device.host import address_of
 from gossamer.device.jobs import Function, Job
 from gossamer.device.native import processor as native
 from gossamer.device.native.processor import function
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.generated import GeneratedCode
-from gossamer.ops.host_threads import THREADS, number_of, thread_configs
+from gossamer.ops.host_threads import THREADS, thread_configs, workers
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.weights import Weights
 
@@ -57,7 +57,7 @@ class HostDirectPool(GeneratedCode):
         floats = scratch_floats(size[1], out[1], problem.kernel[1], problem.stride[1],
                                 problem.pads[1], dilation, lanes)
         return State(problem, variant, device, data=_Work(
-            code, number_of(variant[THREADS]) or processors(), 4 * floats))
+            code, workers(variant[THREADS]), 4 * floats))
 
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
              workspace: Buffer | None, images: int | None = None) -> list[Job]:

@@ -17,6 +17,7 @@ from gossamer.measure import SLACK
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.ops.conv2d.sparse.formats import DENSEST
 from gossamer.ops.fused.problem import PartProblem
+from gossamer.ops.host_threads import workers
 from gossamer.ops.packed import can_hold
 from gossamer.ops.part.host import problem_times
 from gossamer.ops.zero_weights import ZeroWeights
@@ -118,6 +119,11 @@ class Table:
         if layer.is_reshape:
             return MeasuredLayer(layer, [], self.device)
         able, layer_device, reasons = eligibility(layer, self.device, self.policy, refusal)
+        if self._has_pruned and workers(self.policy.threads) > 1 and any(
+                algorithm.by_image for algorithm in able):
+            reasons |= {algorithm.name: "its threads poll on the cores of generated code"
+                        for algorithm in able if algorithm.polls}
+            able = [algorithm for algorithm in able if not algorithm.polls]
         return MeasuredLayer(layer, able, layer_device, reasons=reasons)
 
     def refresh(self) -> None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
-from gossamer.device.host import address_of, processors
+from gossamer.device.host import address_of
 from gossamer.device.jobs import Function, Job
 from gossamer.device.native import processor as native
 from gossamer.device.native.processor import function
@@ -29,7 +29,7 @@ from gossamer.ops.conv2d.host_direct.tiles import ALIGNED, NONE, SHARED, Views, 
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.formats import too_dense
 from gossamer.ops.generated import GeneratedCode
-from gossamer.ops.host_threads import THREADS, Config, number_of, thread_configs
+from gossamer.ops.host_threads import THREADS, Config, thread_configs, workers
 from gossamer.ops.weights import Weights, WeightsInfo
 
 _CACHE_BYTES = 2**15
@@ -100,7 +100,7 @@ class HostDirect(GeneratedCode):
                             lanes, kinds, outputs, block)
         table = _table(np.asarray(weights.arrays["weight"], np.float32), problem, views, outputs,
                        block)
-        threads = number_of(variant[THREADS]) or processors()
+        threads = workers(variant[THREADS])
         units = _units(table.starts, problem.groups, len(tiles), threads, bool(views.step))
         places = np.array([(kinds.index(tile.kind), tile.row, tile.column) for tile in tiles],
                           np.int64).reshape(-1, 3)

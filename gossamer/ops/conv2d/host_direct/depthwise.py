@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.device.host import processors
 from gossamer.device.native import processor as native
 from gossamer.device.native.processor import function
 from gossamer.ops.algorithm import State, Variant
@@ -19,7 +18,7 @@ from gossamer.ops.conv2d.host_direct.algorithm import (
     widths_of,
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.host_threads import THREADS, number_of, thread_configs
+from gossamer.ops.host_threads import THREADS, thread_configs, workers
 from gossamer.ops.weights import Weights
 
 _MOST_TAPS = 81
@@ -56,5 +55,5 @@ class HostDirectDepthwise(HostDirect):
         weight = np.ascontiguousarray(weights.arrays["weight"], np.float32)
         return State(problem, variant, device, data=Work.of(
             code, weights, problem, (weight,),
-            threads=number_of(variant[THREADS]) or processors(),
+            threads=workers(variant[THREADS]),
             tasks=problem.out_channels * (problem.outputs[0].size > 0)))
