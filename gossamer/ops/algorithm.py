@@ -294,9 +294,9 @@ class Algorithm(abc.ABC):
         Whether the algorithm computes a layer only where `only` names it. There are two reasons:
         the algorithm was not timed on a GPU yet; or another algorithm is an improved version of
         this algorithm, so that measuring both would gain nothing.
-    between_pruned : bool
-        Whether the algorithm computes dense layers between pruned ones, and is not measured in
-        networks without pruned layers.
+    between_thin : bool
+        Whether the algorithm computes layers between pruned or binary ones, and is not measured in
+        networks without such layers.
     polls : bool
         Whether its threads go on polling for a while after a launch, on cores that the generated
         code of the next layers needs.
@@ -318,7 +318,7 @@ class Algorithm(abc.ABC):
     reads_parts: ClassVar[bool] = False
     writes_parts: ClassVar[bool] = False
     by_name_only: ClassVar[bool] = False
-    between_pruned: ClassVar[bool] = False
+    between_thin: ClassVar[bool] = False
     polls: ClassVar[bool] = False
     by_image: ClassVar[bool] = False
     exact: ClassVar[bool] = False

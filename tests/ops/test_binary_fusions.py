@@ -26,6 +26,7 @@ from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.binary import (
     BinaryFusion,
     BitTensorCoreFusion,
+    HostDirectPopcountFusion,
     HostPopcountFusion,
     PopcountFusion,
 )
@@ -118,10 +119,14 @@ def check_variant(algorithm: BinaryFusion, problem: FusionProblem, variant: Vari
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [HostPopcountFusion(), HostDirectPopcountFusion()],
+                         ids=lambda algorithm: algorithm.name)
 @given(problem=fusions(), choice=st.integers(0, 3), seed=st.integers(0, 99))
 @settings(max_examples=80)
-def test_every_bit_of_any_fusion(problem: FusionProblem, choice: int, seed: int) -> None:
-    check_exact(HostPopcountFusion(), problem, find("host"), choice, seed)
+def test_every_bit_of_any_fusion(algorithm: BinaryFusion, problem: FusionProblem, choice: int,
+                                 seed: int) -> None:
+    if algorithm.supports(problem, find("host")) is None:
+        check_exact(algorithm, problem, find("host"), choice, seed)
 
 
 @given(problem=fusions(), choice=st.integers(0, 83), seed=st.integers(0, 99))

@@ -11,7 +11,12 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, integers
 from gossamer.ops.algorithm import Algorithm, Epilogue, Variant
-from gossamer.ops.gemm.binary import BitTensorCoreGemm, HostPopcountGemm, PopcountGemm
+from gossamer.ops.gemm.binary import (
+    BitTensorCoreGemm,
+    HostDirectPopcountGemm,
+    HostPopcountGemm,
+    PopcountGemm,
+)
 from gossamer.ops.gemm.problem import GemmProblem, reference
 from gossamer.ops.weights import Weights, WeightsInfo
 from tests.fixtures import is_slow
@@ -56,10 +61,15 @@ def problems(draw: st.DrawFn) -> GemmProblem:
         (known, *[integers(-4, 4)] * epilogue.tensor_count))
 
 
+@pytest.mark.parametrize("algorithm", [HostPopcountGemm(), HostDirectPopcountGemm()],
+                         ids=lambda algorithm: algorithm.name)
 @given(problem=problems(), choice=st.integers(0, 3), seed=st.integers(0, 99))
 @settings(max_examples=60)
-def test_every_bit_of_any_product(problem: GemmProblem, choice: int, seed: int) -> None:
-    check_exact(HostPopcountGemm(), problem, find("host"), choice, seed)
+def test_every_bit_of_any_product(algorithm: Algorithm, problem: GemmProblem, choice: int,
+                                  seed: int) -> None:
+    if "llvmlite" in (algorithm.supports(problem, find("host")) or ""):
+        pytest.skip("needs llvmlite")
+    check_exact(algorithm, problem, find("host"), choice, seed)
 
 
 @given(problem=problems(), choice=st.integers(0, 19), seed=st.integers(0, 99))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from gossamer.device.host import HostDevice
 from gossamer.device.native import processor as native
+from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts
 from gossamer.ops.pool import host_direct
 from gossamer.ops.pool.host_direct import HostDirectPool
 from gossamer.ops.pool.problem import PoolProblem, pool
@@ -70,6 +72,30 @@ def compare(problem: PoolProblem, spoilt: float) -> None:
     algorithm = HostDirectPool()
     assert algorithm.supports(problem, HOST) is None
     for variant in algorithm.variants(problem, HOST):
+        (y,) = run_variant(algorithm, problem, variant, HOST, Weights({}, HOST), [x])
+        np.testing.assert_array_equal(y, pool(problem, [x], {})[0])
+
+
+@given(problem=problems(), known=st.sampled_from([PLUS_MINUS_ONE, TERNARY]), seed=st.integers(0, 9))
+@settings(max_examples=40)
+def test_words_of_signs(problem: PoolProblem, known: ValueFacts, seed: int) -> None:
+    compare_signs(replace(problem, facts=(known,), dilation=(1, 1)), seed)
+
+
+def test_words_on_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = run_on_arm(monkeypatch, tmp_path, host_direct)
+    compare_signs(PoolProblem(default_spec((1, 70, 9, 8)), "max", (3, 2), (2, 2), (1, 0, 1, 1),
+                              facts=(TERNARY,)), 0)
+    assert ran
+
+
+def compare_signs(problem: PoolProblem, seed: int) -> None:
+    (x,) = problem.example_inputs(np.random.default_rng(seed))
+    algorithm = HostDirectPool()
+    packed = [variant for variant in algorithm.variants(problem, HOST)
+              if variant.inputs[0].format.is_packed]
+    assert packed
+    for variant in packed:
         (y,) = run_variant(algorithm, problem, variant, HOST, Weights({}, HOST), [x])
         np.testing.assert_array_equal(y, pool(problem, [x], {})[0])
 

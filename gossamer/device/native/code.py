@@ -68,7 +68,7 @@ class Code:
 
     def splat(self, value: Any, lanes: int) -> Any:
         """Return a vector whose lanes all have one value."""
-        none = ir.Constant(vector(lanes), ir.Undefined)
+        none = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
         one = self.builder.insert_element(none, value, ir.Constant(INT32, 0))
         return self.builder.shuffle_vector(
             one, none, ir.Constant(ir.VectorType(INT32, lanes), [0] * lanes))
@@ -206,12 +206,17 @@ class Code:
 
     def evaluate(self, expression: Expression, values: Sequence[Any], lanes: int) -> Any:
         """Return the only output of an expression of vectors."""
+        return self.evaluate_all(expression, values, lanes)[0]
+
+    def evaluate_all(self, expression: Expression, values: Sequence[Any], lanes: int
+                     ) -> list[Any]:
+        """Return the outputs of an expression of vectors."""
         results = list(values)
         for step in expression.steps:
             constants = [ir.Constant(vector(lanes), [float(c)] * lanes) for c in step.constants]
             results.append(_FUNCTIONS[step.function](
                 self.builder, *(results[index] for index in step.arguments), *constants))
-        return results[expression.outputs[0]]
+        return [results[output] for output in expression.outputs]
 
 
 class Loop:
@@ -232,9 +237,9 @@ def vector(lanes: int) -> ir.VectorType:
     return ir.VectorType(FLOAT, lanes)
 
 
-def unsupported(expression: Expression) -> str | None:
-    """Return why an expression cannot be written here; None where it can."""
-    if len(expression.outputs) != 1:
+def unsupported(expression: Expression, outputs: int = 1) -> str | None:
+    """Return why an expression of some outputs cannot be written here; None where it can."""
+    if len(expression.outputs) > outputs:
         return "has an epilogue with two outputs"
     missing = {step.function for step in expression.steps} - set(_FUNCTIONS)
     return f"has {', '.join(sorted(missing))} in its epilogue" if missing else None
@@ -306,6 +311,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "hard_sigmoid": lambda b, x, alpha, beta: _most(b, _least(b, b.fadd(
         b.fmul(x, alpha), beta), _filled(x, 0.0)), _filled(x, 1.0)),
     "sign": _sign,
+    "where": lambda b, condition, x, y: b.select(
+        b.fcmp_unordered("!=", condition, _filled(condition, 0.0)), x, y),
     "constant": lambda b, value: value,
 }
 """The functions of expressions that a processor computes in a few instructions."""

@@ -1,6 +1,7 @@
 """2-D convolution with all its algorithms."""
 
 from gossamer.ops.conv2d.binary.host import HostPopcount
+from gossamer.ops.conv2d.binary.host_direct import HostDirectPopcount
 from gossamer.ops.conv2d.binary.popcount import Popcount
 from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import BitTensorCore
 from gossamer.ops.conv2d.binary.wide_popcount import WidePopcount
@@ -33,5 +34,5 @@ OP = Op("conv2d", Conv2dProblem, reference,
          DirectSparseTable(), DirectSparseCompiled(), DirectSparsePixels(),
          ShiftedSparseMma(), Im2colCusparse(), BitTensorCore(), WidePopcount(), Popcount(),
          HostDepthwise(), HostIm2col(), HostDirect(), HostDirectDense(), HostDirectDepthwise(),
-         SparseIm2col(),
-         HostPopcount(), PublishedConvolution(), ZeroConvolution()))
+         SparseIm2col(), HostDirectPopcount(), HostPopcount(), PublishedConvolution(),
+         ZeroConvolution()))

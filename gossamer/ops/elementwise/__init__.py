@@ -16,6 +16,7 @@ from gossamer.device.base import Argument, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.elementwise.fused import FusedElementwise
+from gossamer.ops.elementwise.host_direct import HostDirectElementwise
 from gossamer.ops.elementwise.problem import ElementwiseProblem, compute, reference
 from gossamer.ops.epilogue import channel_vector, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
@@ -167,4 +168,5 @@ class PublishedLeaky(KernelAlgorithm):
 
 
 OP = Op("elementwise", ElementwiseProblem, reference,
-        (NumpyElementwise(), FusedElementwise(), PackedElementwise(), PublishedLeaky()))
+        (NumpyElementwise(), FusedElementwise(), PackedElementwise(), HostDirectElementwise(),
+         PublishedLeaky()))

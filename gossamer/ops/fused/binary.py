@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gossamer.device.base import Buffer, Device
+from gossamer.device.jobs import Job
+from gossamer.device.native import processor as native
 from gossamer.expression import Expression
 from gossamer.facts import REAL
 from gossamer.ops.algorithm import Epilogue, State, Variant
-from gossamer.ops.conv2d.binary import host, popcount, wide_popcount
+from gossamer.ops.conv2d.binary import host, host_direct, popcount, wide_popcount
 from gossamer.ops.conv2d.binary.layer import BinaryLayer, packed_variants, words_are_whole
 from gossamer.ops.conv2d.binary.popcount import WORD_BITS
 from gossamer.ops.conv2d.binary.tensor_core import bit_tensor_core
@@ -25,6 +27,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.algorithm import FusionAlgorithm, RenamedWeights
 from gossamer.ops.fused.problem import FusionProblem
+from gossamer.ops.generated import GeneratedCode
 from gossamer.ops.launch import Launch
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.weights import Weights
@@ -188,6 +191,37 @@ class HostPopcountFusion(BinaryFusion):
                workspace: Buffer | None, stream: Any = None) -> None:
         layer, constants = state.data
         host.compute(layer, constants, state.variant, inputs, outputs)
+
+
+class HostDirectPopcountFusion(BinaryFusion, GeneratedCode):
+    """Generated code for signs, which takes a constant around the image, and may have a second
+    result."""
+
+    name = "host_direct_popcount"
+    by_image = True
+
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        return (native.unavailable(device) or layer.reason_not_binary()
+                or host_direct.refusal(layer))
+
+    def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
+        return host_direct.variants_of(_layer(problem), problem.inputs, problem.outputs)
+
+    def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
+        return host_direct.expected_us(_layer(problem).convolution, device)
+
+    def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
+                device: Device) -> State:
+        fusion = _fusion(problem)
+        assert isinstance(fusion, _Fusion)
+        return State(problem, variant, device, data=host_direct.Work.of(
+            RenamedWeights(weights, fusion.names), fusion.layer, variant))
+
+    def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+             workspace: Buffer | None, images: int | None = None) -> list[Job]:
+        work: host_direct.Work = state.data
+        return work.jobs(inputs, outputs,
+                         state.variant.inputs[0].shape[0] if images is None else images)
 
 
 def _reason_not_whole(layer: BinaryLayer) -> str | None:

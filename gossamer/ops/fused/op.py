@@ -3,6 +3,7 @@
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.binary import (
     BitTensorCoreFusion,
+    HostDirectPopcountFusion,
     HostPopcountFusion,
     PopcountFusion,
     WidePopcountFusion,
@@ -28,6 +29,7 @@ ALGORITHMS: tuple[FusionAlgorithm, ...] = (
     InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), InvertedResidual(),
     Separable(), SqueezeExcite(), ChannelAttention(), PointwiseMean(), FirstConvolutionMma(),
     PopcountChain(), ConvolutionPoolMma(), PointwisePairMma(),
-    BitTensorCoreFusion(), WidePopcountFusion(), PopcountFusion(), HostPopcountFusion())
+    BitTensorCoreFusion(), WidePopcountFusion(), PopcountFusion(), HostDirectPopcountFusion(),
+    HostPopcountFusion())
 
 OP = Op("fused", FusionProblem, reference, ALGORITHMS)

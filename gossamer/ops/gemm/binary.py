@@ -1,7 +1,7 @@
 """Matrix products of signs, computed as convolutions.
 
-popcount takes the rows as the pixels of one image; all other algorithms take each row as an image
-of one pixel.
+popcount and host_direct_popcount take the rows as the pixels of one image; all other algorithms
+take each row as an image of one pixel.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from gossamer.device.base import Buffer, Device
+from gossamer.device.jobs import Job
+from gossamer.device.native import processor as native
 from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.binary import host_direct
 from gossamer.ops.conv2d.binary.host import HostPopcount
-from gossamer.ops.conv2d.binary.layer import BinaryLayer, binary_form
+from gossamer.ops.conv2d.binary.layer import BinaryLayer, binary_form, reason_not_binary
 from gossamer.ops.conv2d.binary.popcount import (
     WORD_BITS,
     Tile,
@@ -27,6 +30,7 @@ from gossamer.ops.conv2d.binary.wide_popcount import WidePopcount
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.dense import ConvolutionGemm, pointwise
 from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.generated import GeneratedCode
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format, TensorSpec
 
@@ -62,6 +66,36 @@ class HostPopcountGemm(_BinaryGemm):
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
         self._convolution.launch(state.data, inputs, outputs, workspace, stream)
+
+
+class HostDirectPopcountGemm(GeneratedCode):
+    """Generated code for signs, applied to one image whose pixels are the rows."""
+
+    op = "gemm"
+    name = "host_direct_popcount"
+    exact = True
+
+    def supports(self, problem: GemmProblem, device: Device) -> str | None:
+        convolution = pointwise(problem)
+        return (native.unavailable(device) or reason_not_binary(convolution)
+                or host_direct.refusal(BinaryLayer(convolution)))
+
+    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
+        return host_direct.variants_of(
+            BinaryLayer(pointwise(problem)), problem.inputs, problem.outputs)
+
+    def expected_us(self, problem: GemmProblem, variant: Variant, device: Device) -> float:
+        return host_direct.expected_us(pointwise(problem), device)
+
+    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                device: Device) -> State:
+        return State(problem, variant, device, data=host_direct.Work.of(
+            weights, BinaryLayer(pointwise(problem)), variant, problem.rows))
+
+    def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+             workspace: Buffer | None, images: int | None = None) -> list[Job]:
+        work: host_direct.Work = state.data
+        return work.jobs(inputs, outputs, 1)
 
 
 class WidePopcountGemm(_BinaryGemm):

@@ -2,6 +2,7 @@
 
 from gossamer.ops.gemm.binary import (
     BitTensorCoreGemm,
+    HostDirectPopcountGemm,
     HostPopcountGemm,
     PopcountGemm,
     WidePopcountGemm,
@@ -25,5 +26,6 @@ from gossamer.ops.zero_weights import ZeroProduct
 
 OP = Op("gemm", GemmProblem, reference,
         (WideProduct(), FewRows(), TiledGemm(), LargeGemm(), MmaGemm(), CublasGemm(), SparseRows(),
-         HostGemm(), HostDirectGemm(), HostDirectRows(), SparseGemm(), HostPopcountGemm(),
-         BitTensorCoreGemm(), WidePopcountGemm(), PopcountGemm(), PublishedGemm(), ZeroProduct()))
+         HostGemm(), HostDirectGemm(), HostDirectRows(), SparseGemm(), HostDirectPopcountGemm(),
+         HostPopcountGemm(), BitTensorCoreGemm(), WidePopcountGemm(), PopcountGemm(),
+         PublishedGemm(), ZeroProduct()))

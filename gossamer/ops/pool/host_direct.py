@@ -11,11 +11,14 @@ from gossamer.device.host import address_of
 from gossamer.device.jobs import Function, Job
 from gossamer.device.native import processor as native
 from gossamer.device.native.processor import function
+from gossamer.facts import REAL
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.generated import GeneratedCode
 from gossamer.ops.host_threads import THREADS, thread_configs, workers
+from gossamer.ops.packed import formats_for
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.weights import Weights
+from gossamer.tensor import PACKED_DTYPES, TensorSpec
 
 _TASKS = 4
 """Parts of the planes for each thread, so that threads end at about the same time."""
@@ -26,7 +29,7 @@ class HostDirectPool(GeneratedCode):
 
     op = "pool"
     name = "host_direct"
-    between_pruned = True
+    between_thin = True
     by_image = True
 
     def supports(self, problem: PoolProblem, device: Device) -> str | None:
@@ -43,15 +46,27 @@ class HostDirectPool(GeneratedCode):
         return None
 
     def variants(self, problem: PoolProblem, device: Device) -> Iterator[Variant]:
+        sources, targets = [problem.input], [*problem.outputs]
+        if problem.dilation[1] == 1 and max(problem.pads[1::2]) < problem.kernel[1]:
+            known = problem.facts[0] if problem.facts else REAL
+            packed = [each for each in formats_for(known) if each.layout == "packed64"]
+            sources += [TensorSpec(problem.input.shape, format_) for format_ in packed]
+            targets += [TensorSpec(targets[0].shape, format_) for format_ in packed]
         for threads in thread_configs():
-            yield Variant(threads, (problem.input,), problem.outputs)
+            for source, target in zip(sources, targets, strict=True):
+                yield Variant(threads, (source,), (target,))
 
     def prepare(self, weights: Weights, problem: PoolProblem, variant: Variant,
                 device: Device) -> State:
-        from gossamer.ops.pool.pooling import pooling, scratch_floats
+        from gossamer.ops.pool.pooling import pooling, pooling_words, scratch_floats
 
         lanes, dilation = native.processor().lanes, problem.dilation[1]
         size, out = problem.input.shape[2:], problem.outputs[0].shape[2:]
+        source = variant.inputs[0]
+        if source.format.is_packed:
+            code = function("pool", native.processor(), pooling_words, size, out, problem.kernel,
+                            problem.stride, problem.pads[:2], PACKED_DTYPES[source.dtype].planes)
+            return State(problem, variant, device, data=_Work(code, workers(variant[THREADS]), 0))
         code = function("pool", native.processor(), pooling, size, out, problem.kernel,
                                problem.stride, problem.pads[:2], dilation, lanes)
         floats = scratch_floats(size[1], out[1], problem.kernel[1], problem.stride[1],
@@ -62,10 +77,10 @@ class HostDirectPool(GeneratedCode):
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
              workspace: Buffer | None, images: int | None = None) -> list[Job]:
         work: _Work = state.data
-        spec = state.problem.outputs[0]
+        spec = state.variant.outputs[0]
         if spec.size == 0:
             return []
-        planes = (spec.shape[0] if images is None else images) * spec.shape[1]
+        planes = (spec.shape[0] if images is None else images) * spec.stored_shape[1]
         return [Job(work.code, (address_of(inputs[0]), address_of(outputs[0])), planes,
                     max(planes // (_TASKS * work.threads), 1), work.scratch)]
 

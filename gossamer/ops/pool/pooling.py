@@ -78,3 +78,43 @@ def scratch_floats(width: int, columns: int, kernel: int, stride: int, pad: int,
     """Return how many floats the function "pool" writes or reads in its scratch memory."""
     read = rounded_up(columns, lanes) * stride + (kernel - 1) * dilation
     return rounded_up(max(read, pad + width), lanes)
+
+
+def pooling_words(size: tuple[int, int], out: tuple[int, int], kernel: tuple[int, int],
+                  stride: tuple[int, int], pads: tuple[int, int], planes: int) -> str:
+    """Return a module with the function "pool", each task of which is a plane of packed words.
+
+    The arguments are the addresses of the input and of the output. Each window has a pixel of the
+    input; in place of pixels outside of it the nearest ones are read again.
+
+    planes: bits of a value.
+    """
+    code = Code(ir.Module(), "pool", [POINTER, INT64, INT64, POINTER])
+    arguments, first, end, _ = code.arguments
+    b, step = code.builder, 8 * planes
+    source, target = (code.load(POINTER, arguments, 8 * index) for index in range(2))
+
+    def within(position: Any, axis: int, tap: int) -> Any:
+        index = b.add(b.mul(position, INT64(stride[axis])), INT64(tap - pads[axis]))
+        index = b.select(b.icmp_signed("<", index, INT64(0)), INT64(0), index)
+        last = INT64(size[axis] - 1)
+        return b.select(b.icmp_signed(">", index, last), last, index)
+
+    with code.loop(first, end) as task:
+        plane = code.at(source, b.mul(task.index, INT64(step * size[0] * size[1])))
+        result = code.at(target, b.mul(task.index, INT64(step * out[0] * out[1])))
+        with code.loop(0, out[0]) as row, code.loop(0, out[1]) as column:
+            rows = [within(row.index, 0, tap) for tap in range(kernel[0])]
+            columns = [within(column.index, 1, tap) for tap in range(kernel[1])]
+            pixels = [b.add(b.mul(y, INT64(size[1])), x) for y in rows for x in columns]
+            read = [[code.load(INT64, plane, b.add(b.mul(pixel, INT64(step)), INT64(8 * part)))
+                     for part in range(planes)] for pixel in pixels]
+            ones = reduce(b.or_, (words[-1] for words in read))
+            place = code.at(result, b.mul(b.add(b.mul(row.index, INT64(out[1])), column.index),
+                                          INT64(step)))
+            if planes == 2:
+                known = b.or_(ones, reduce(b.and_, (words[0] for words in read)))
+                b.store(known, place).align = 8
+            b.store(ones, code.at(place, 8 * (planes - 1))).align = 8
+    b.ret_void()
+    return str(code.module)

@@ -20,6 +20,7 @@ from gossamer.ops.fused.problem import PartProblem
 from gossamer.ops.host_threads import workers
 from gossamer.ops.packed import can_hold
 from gossamer.ops.part.host import problem_times
+from gossamer.ops.weights import WeightsInfo
 from gossamer.ops.zero_weights import ZeroWeights
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.network import Network, conversion_layer
@@ -43,6 +44,7 @@ from gossamer.tensor import Format, TensorSpec, pack
 
 _Change = tuple[TensorSpec, TensorSpec, ValueFacts]
 """A conversion, for all values of a shape with the same facts."""
+_NONE = WeightsInfo()
 _NEARLY = 2.0
 """How many times as long alone as within a part a layer may take that smaller parts leave out."""
 
@@ -71,8 +73,10 @@ class Table:
         self.network, self.device = network, device
         self.tuner, self.policy, self._less_precise = tuner, policy, less_precise
         self.layers = {layer.name: layer for layer in network.layers}
-        self._has_pruned = bool(policy.force) or any(
-            layer.density is not None and layer.density <= DENSEST for layer in network.layers)
+        self._is_thin = bool(policy.force) or any(
+            (layer.density is not None and layer.density <= DENSEST)
+            or getattr(layer.problem, "weights_info", _NONE).scaled_signs
+            for layer in network.layers)
         self._in_place = layers_in_place(network.layers)
         self._found = [] if policy.unfused else find_fusions(network.layers, network.outputs)
         self._facts = {name: facts for layer in network.layers
@@ -119,7 +123,7 @@ class Table:
         if layer.is_reshape:
             return MeasuredLayer(layer, [], self.device)
         able, layer_device, reasons = eligibility(layer, self.device, self.policy, refusal)
-        if self._has_pruned and workers(self.policy.threads) > 1 and any(
+        if self._is_thin and workers(self.policy.threads) > 1 and any(
                 algorithm.by_image for algorithm in able):
             reasons |= {algorithm.name: "its threads poll on the cores of generated code"
                         for algorithm in able if algorithm.polls}
@@ -244,8 +248,8 @@ class Table:
 
     def _refusal(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         """Return why an algorithm is not measured; None where it is."""
-        if algorithm.between_pruned and not self._has_pruned:
-            return "the network has no pruned layers"
+        if algorithm.between_thin and not self._is_thin:
+            return "the network has no pruned or binary layers"
         return self.tuner.space.refusal_reason(algorithm, problem, device)
 
     def _fusion(self, fusion: Layer) -> MeasuredLayer:

@@ -140,7 +140,7 @@ class HostDirectDense(HostDirect):
 
     name = "host_direct_dense"
     dense = True
-    between_pruned = True
+    between_thin = True
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if (reason := native.unavailable(device)) is not None:

@@ -30,7 +30,7 @@ class HostDirectDepthwise(HostDirect):
 
     name = "host_direct_depthwise"
     dense = True
-    between_pruned = True
+    between_thin = True
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if (reason := native.unavailable(device)) is not None:

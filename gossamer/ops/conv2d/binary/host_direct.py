@@ -1,0 +1,221 @@
+"""Products of signs on processors, by code that LLVM compiles.
+
+A word holds the signs of 64 input channels. The exclusive or with the weights' word has a bit for
+each product of -1, as in M. Rastegari et al., "XNOR-Net" (ECCV 2016), which vectors of output
+channels count together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device
+from gossamer.device.host import address_of
+from gossamer.device.jobs import Function, Job
+from gossamer.device.native import processor as native
+from gossamer.device.native.processor import Processor, function
+from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.conv2d.binary.host import Constants
+from gossamer.ops.conv2d.binary.layer import BinaryLayer, processor_us, reason_not_binary
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.generated import GeneratedCode
+from gossamer.ops.host_threads import THREADS, thread_configs, workers
+from gossamer.ops.weights import Weights
+from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
+
+if TYPE_CHECKING:
+    from gossamer.ops.conv2d.binary.host_direct_code import Tile
+
+_BITS = 64
+_CHUNK = 64
+"""Tiles of pixels of a task."""
+_WORDS_PER_MICROSECOND = 4000.0
+"""Words that a thread compares, measured with AVX2 on an AMD EPYC."""
+
+
+class HostDirectPopcount(GeneratedCode):
+    """Convolution of signs by code that is generated for this processor."""
+
+    op = "conv2d"
+    name = "host_direct_popcount"
+    exact = True
+    by_image = True
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        return (native.unavailable(device) or reason_not_binary(problem)
+                or refusal(BinaryLayer(problem)))
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        return variants_of(BinaryLayer(problem), problem.inputs, problem.outputs)
+
+    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
+        return expected_us(problem, device)
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        return State(problem, variant, device, data=Work.of(weights, BinaryLayer(problem), variant))
+
+    def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+             workspace: Buffer | None, images: int | None = None) -> list[Job]:
+        work: Work = state.data
+        count = state.variant.inputs[0].shape[0] if images is None else images
+        return work.jobs(inputs, outputs, count)
+
+
+def expected_us(problem: Conv2dProblem, device: Device) -> float:
+    """Return the estimated microseconds of a layer."""
+    return processor_us(problem, _WORDS_PER_MICROSECOND, device)
+
+
+def refusal(layer: BinaryLayer) -> str | None:
+    """Return why generated code cannot compute a layer of signs; None where it can."""
+    from gossamer.device.native.code import unsupported
+
+    problem = layer.convolution
+    if problem.groups != 1:
+        return "has groups"
+    if not problem.depth:
+        return "has no input channels"
+    return unsupported(problem.epilogue.expression, 2)
+
+
+def _ends_in_signs(layer: BinaryLayer) -> bool:
+    """Return whether the only result is a sign, whatever the accumulator is."""
+    return layer.form.output is not None and not layer.has_two_results and (
+        not layer.convolution.epilogue.tensor_count)
+
+
+def variants_of(layer: BinaryLayer, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+                ) -> Iterator[Variant]:
+    """Yield the variants of a layer of signs.
+
+    Inputs are packed or floats. The last output is packed where it is signs.
+    """
+    x, *operands = inputs
+    packed = TensorSpec(x.shape, Format(f"packed{_BITS}", layer.form.input))
+    *floats, y = outputs
+    if layer.form.output is not None:
+        y = TensorSpec(y.shape, Format(f"packed{_BITS}", layer.form.output))
+    problem = layer.convolution
+    for threads in thread_configs(problem.depth * problem.out_channels * problem.image_pixels // 8):
+        for source in (packed, x):
+            yield Variant(threads, (source, *operands), (*floats, y))
+
+
+class Work(NamedTuple):
+    """What generated code computes of a layer.
+
+    fixed: the arguments that are the same in every launch. operands: addresses of constants, and
+    None for a run-time input.
+    source, target: bytes of the words of an image, and of a float32 image of the output. packed:
+    bytes of the output's words.
+    arrays: what the addresses belong to.
+    """
+
+    code: Function
+    threads: int
+    tasks: int
+    scratch: int
+    fixed: tuple[int, ...]
+    operands: tuple[int | None, ...]
+    source: int
+    target: int
+    packed: int
+    arrays: tuple[np.ndarray, ...]
+
+    @staticmethod
+    def of(weights: Weights, layer: BinaryLayer, variant: Variant, rows: int | None = None
+           ) -> Work:
+        """Return the work of a layer.
+
+        rows: the pixels of the only image of a product, which has the channels of a pixel together;
+        None for images.
+        """
+        from gossamer.ops.conv2d.binary.host_direct_code import Shape, signs
+
+        problem = layer.convolution
+        constants = Constants.of(weights, layer)
+        thresholds = constants.thresholds if _ends_in_signs(layer) else None
+        top, left, bottom, right = problem.pads
+        words = -(-problem.channels // _BITS)
+        packs = not variant.inputs[0].format.is_packed
+        last = variant.outputs[-1]
+        out_planes = PACKED_DTYPES[last.dtype].planes if last.format.is_packed else 0
+        base = constants.base.reshape(problem.out_channels, -1).T
+        base, borders = np.unique(base, axis=0, return_inverse=True)
+        shape = Shape(
+            problem.channels, words, layer.form.planes, packs, (problem.height, problem.width),
+            (top + problem.height + bottom, left + problem.width + right), (top, left),
+            problem.stride, words * problem.taps, problem.out_channels,
+            (problem.out_height, problem.out_width) if rows is None else (rows, 1),
+            rows is not None,
+            problem.epilogue.operands, problem.epilogue.expression, thresholds is not None,
+            not variant.outputs[0].format.is_packed, out_planes, len(base) > 1)
+        tile = _tile(native.processor(), shape.pixels)
+        code = function("signs", native.processor(), signs, shape, tile, _CHUNK)
+        blocks = -(-problem.out_channels // tile.channels)
+        filled = blocks * tile.channels
+
+        def wide(array: np.ndarray) -> np.ndarray:
+            """Return numbers of channels along the last axis, of whole blocks."""
+            padding = [(0, 0)] * (array.ndim - 1) + [(0, filled - array.shape[-1])]
+            return np.ascontiguousarray(np.pad(array, padding))
+
+        limits = np.zeros((3, filled), np.int32) if thresholds is None else wide(np.stack(
+            [thresholds.lower, thresholds.upper, thresholds.direction < 0]).astype(np.int32))
+        panels = np.ascontiguousarray(wide(constants.words[0].T).reshape(
+            shape.steps, blocks, tile.channels).swapaxes(0, 1))
+        row = shape.padded[1]
+        taps = [r * problem.dilation[0] * row + s * problem.dilation[1]
+                for r, s in np.ndindex(problem.kernel)]
+        offsets = 8 * layer.form.planes * np.add.outer(
+            np.arange(words) * shape.padded[0] * row, taps).astype(np.int32)
+        arrays = (np.ascontiguousarray(constants.outside), offsets, panels,
+                  borders.astype(np.int32).reshape(-1), wide(base.astype(np.int32)), *limits,
+                  wide(constants.alphas.astype(np.float32)))
+        channels = [wide(constants.operands[f"operand{index}"].reshape(-1))
+                    if kind == "channel" else None
+                    for index, kind in enumerate(problem.epilogue.operands)]
+        chunks = -(-shape.pixels // (tile.pixels * _CHUNK))
+        out_words = -(-problem.out_channels // _BITS)
+        tasks = chunks * (out_words * (_BITS // tile.channels) if out_planes else blocks)
+        return Work(
+            code, workers(variant[THREADS]), tasks,
+            shape.copy_bytes,
+            tuple(map(native.address, arrays)),
+            tuple(None if array is None else native.address(array) for array in channels),
+            variant.inputs[0].nbytes // max(problem.batch, 1),
+            4 * problem.out_channels * shape.pixels, 8 * out_planes * out_words * shape.pixels,
+            (*arrays, *(array for array in channels if array is not None)))
+
+    def jobs(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer], images: int) -> list[Job]:
+        """Return the calls for some images."""
+        x, *tensors = map(address_of, inputs)
+        *_, last = addresses = list(map(address_of, outputs))
+        listed = []
+        for image in range(images if self.tasks else 0):
+            given = iter(tensors)
+            operands = [next(given) + image * self.target if constant is None else constant
+                        for constant in self.operands]
+            listed.append(Job(self.code, (
+                x + image * self.source, last + image * (self.packed or self.target),
+                addresses[0] + image * self.target, *self.fixed, *operands), self.tasks,
+                max(-(-self.tasks // self.threads), 1), self.scratch))
+        return listed
+
+
+def _tile(target: Processor, pixels: int) -> Tile:
+    """Return what a processor sums at a time: half of its registers, and channels that fill a byte
+    at least and a word at most."""
+    from gossamer.ops.conv2d.binary.host_direct_code import Tile
+
+    lanes = max(target.lanes // 2, 2)
+    sums = target.registers // 2
+    together = min(4 if sums // 4 * lanes >= 8 else 2, max(pixels, 1))
+    vectors = min(sums // together, _BITS // lanes)
+    while vectors & (vectors - 1):
+        vectors -= 1
+    return Tile(together, vectors, lanes, "+avx512vpopcntdq" in target.features)

@@ -1,0 +1,479 @@
+"""The code of products of signs on processors: see host_direct.py."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from llvmlite import ir
+
+from gossamer.device.native.code import FLOAT, INT32, INT64, POINTER, Code, vector
+from gossamer.expression import Expression
+
+_MOST_STEPS = 31
+"""Words whose set bits can be counted in the eight bytes of a word."""
+_ALL_BYTES = 0x00FF00FF00FF00FF
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the code of a layer depends on.
+
+    depth: input channels. words: words of an input pixel, each of `planes` bits a value.
+    packs: whether the input is floats.
+    size, padded: rows and columns of the input, without and with its padding.
+    pads: rows above, and columns to the left.
+    stride: rows and columns. steps: words of a window.
+    channels: output channels. image: rows and columns of the output.
+    channels_last: whether an image's pixels have all their channels together.
+    kinds: the kinds of the epilogue's operands. expression: the epilogue.
+    has_thresholds: whether a threshold replaces the epilogue.
+    writes_floats: whether floats are written. out_planes: the bits of a packed result; 0 where none
+    is written.
+    borders: whether pixels begin with different accumulators.
+    """
+
+    depth: int
+    words: int
+    planes: int
+    packs: bool
+    size: tuple[int, int]
+    padded: tuple[int, int]
+    pads: tuple[int, int]
+    stride: tuple[int, int]
+    steps: int
+    channels: int
+    image: tuple[int, int]
+    channels_last: bool
+    kinds: tuple[str, ...]
+    expression: Expression
+    has_thresholds: bool
+    writes_floats: bool
+    out_planes: int
+    borders: bool
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether the input is copied, as it is padded or packed."""
+        return self.size != self.padded or self.packs
+
+    @property
+    def copy_bytes(self) -> int:
+        """Bytes of the copy."""
+        pixels = self.image[0] if self.channels_last else math.prod(self.padded)
+        return 8 * self.planes * self.words * pixels * self.is_copied
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of the output."""
+        return math.prod(self.image)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a task sums at a time.
+
+    pixels, vectors: for some pixels, vectors of `lanes` output channels.
+    counts_words: whether the processor counts the bits of words, or else those of bytes.
+    """
+
+    pixels: int
+    vectors: int
+    lanes: int
+    counts_words: bool
+
+    @property
+    def channels(self) -> int:
+        """Output channels."""
+        return self.vectors * self.lanes
+
+
+ARGUMENTS = ("input", "last", "first", "outside", "offsets", "panels", "borders", "base", "lower",
+             "upper", "falls", "alphas")
+"""The first arguments; the operands follow."""
+
+
+def signs(shape: Shape, tile: Tile, chunk: int) -> str:
+    """Return a module with the function "signs".
+
+    A task is `chunk` tiles of pixels of a block of output channels. The arguments are the addresses
+    of the image, of the last and of the first output, of the words of a pixel outside of the image,
+    of the distances in bytes from a pixel's first word to the words of its window (int32), of the
+    weights (blocks, steps, channels of a block), of the row of `base` for each pixel, of the first
+    accumulators and both thresholds of each channel, of numbers that are not 0 for channels whose
+    results fall, and of the magnitudes.
+    """
+    code = Code(ir.Module(), "signs", [POINTER, INT64, INT64, POINTER])
+    return _Signs(code, shape, tile, chunk).module()
+
+
+class _Signs:
+    def __init__(self, code: Code, shape: Shape, tile: Tile, chunk: int) -> None:
+        self.code, self.shape, self.tile, self.chunk = code, shape, tile, chunk
+        self.words = ir.VectorType(INT64, tile.lanes)
+        self.integers = ir.VectorType(INT32, tile.lanes)
+        self.counts = self.words if tile.counts_words else ir.VectorType(
+            ir.IntType(8), 8 * tile.lanes)
+        arguments = code.arguments[0]
+        self.given = {name: code.load(POINTER, arguments, 8 * index)
+                      for index, name in enumerate(ARGUMENTS)}
+        if not shape.out_planes:
+            self.given["first"] = self.given["last"]
+        self.operands = [code.load(POINTER, arguments, 8 * (len(ARGUMENTS) + index))
+                         for index in range(len(shape.kinds))]
+
+    def module(self) -> str:
+        code, shape, tile = self.code, self.shape, self.tile
+        b = code.builder
+        _, first, end, scratch = code.arguments
+        if shape.is_copied:
+            (self._pack_rows if shape.channels_last else self._copy)(scratch)
+            self.given["input"] = scratch
+        tiles = -(-shape.pixels // tile.pixels)
+        chunks = -(-tiles // self.chunk)
+        whole = shape.pixels // tile.pixels
+        blocks = shape.channels // tile.channels
+        with code.loop(first, end) as task:
+            block = b.udiv(task.index, INT64(chunks))
+            start = b.mul(b.urem(task.index, INT64(chunks)), INT64(self.chunk))
+            stop = b.add(start, INT64(self.chunk))
+            stop = b.select(b.icmp_signed("<", stop, INT64(whole)), stop, INT64(whole))
+            rest = shape.channels % tile.channels
+            for comparison, channels in (("<", tile.channels if blocks else 0), ("==", rest),
+                                         (">=" if rest == 0 else ">", 0)):
+                if channels or comparison.startswith(">"):
+                    code.where(b.icmp_signed(comparison, block, INT64(blocks)), partial(
+                        self._tiles, block, start, stop, whole, channels), [])
+        b.ret_void()
+        return str(code.module)
+
+    def _tiles(self, block: Any, start: Any, stop: Any, whole: int, channels: int) -> Sequence[Any]:
+        """Write the tiles of a task, of whose channels some are in the output: none in a block that
+        only fills a word of bits."""
+        code, shape, tile = self.code, self.shape, self.tile
+        b = code.builder
+        with code.loop(start, stop) as step:
+            self._tile(block, b.mul(step.index, INT64(tile.pixels)), tile.pixels, channels)
+        if rest := shape.pixels % tile.pixels:
+            is_last = b.icmp_signed("<=", INT64(whole), b.add(start, INT64(self.chunk - 1)))
+            code.where(is_last, lambda: self._tile(block, INT64(whole * tile.pixels), rest,
+                                                   channels), [])
+        return []
+
+    def _copy(self, scratch: Any) -> None:
+        """Copy the image's words, or those of its floats, into a padded image."""
+        code, shape = self.code, self.shape
+        b = code.builder
+        height, width = shape.padded
+        size, line = 8 * shape.planes, shape.size[1] * shape.planes
+        copy = ir.Function(code.module, ir.FunctionType(
+            ir.VoidType(), [POINTER, POINTER, INT64, ir.IntType(1)]), "llvm.memcpy.p0.p0.i64")
+        with code.loop(0, shape.words) as word:
+            plane = code.at(scratch, b.mul(word.index, INT64(size * height * width)))
+            if shape.size != shape.padded:
+                outside = [code.load(INT64, self.given["outside"], b.add(b.mul(
+                    word.index, INT64(size)), INT64(8 * part))) for part in range(shape.planes)]
+                with code.loop(0, height * width) as pixel:
+                    for part, value in enumerate(outside):
+                        self._store_64(value, plane, b.add(b.mul(pixel.index, INT64(size)),
+                                                           INT64(8 * part)))
+            inside = code.at(plane, size * (shape.pads[0] * width + shape.pads[1]))
+            with code.loop(0, shape.size[0]) as row:
+                target = code.at(inside, b.mul(row.index, INT64(size * width)))
+                source = code.at(self.given["input"], b.add(
+                    b.mul(word.index, INT64(8 * line * shape.size[0])),
+                    b.mul(row.index, INT64(8 * line))))
+                if shape.packs:
+                    self._pack_line(word.index, row.index, target)
+                else:
+                    b.call(copy, [target, source, INT64(8 * line),
+                                  ir.Constant(ir.IntType(1), 0)])
+
+    def _store_64(self, value: Any, pointer: Any, offset: Any) -> None:
+        self.code.builder.store(value, self.code.at(pointer, offset)).align = 8
+
+    def _pack_line(self, word: Any, row: Any, target: Any) -> None:
+        """Store the words of a row of pixels, of which the channels' floats are planes."""
+        code, shape, lanes = self.code, self.shape, self.tile.lanes
+        b = code.builder
+        rest = b.sub(INT64(shape.depth), b.mul(word, INT64(64)))
+        count = b.select(b.icmp_signed("<", rest, INT64(64)), rest, INT64(64))
+        pixels = shape.size[0] * shape.size[1]
+        first = b.add(b.mul(word, INT64(64 * pixels)), b.mul(row, INT64(shape.size[1])))
+        none = ir.Constant(self.words, [0] * lanes)
+        for column in range(0, shape.size[1], lanes):
+            valid = min(lanes, shape.size[1] - column)
+            with code.loop(0, count, carried=[none] * shape.planes) as channel:
+                place = b.add(b.add(first, b.mul(channel.index, INT64(pixels))), INT64(column))
+                values = code.load_first(self.given["input"], b.mul(place, INT64(4)), lanes, valid)
+                shift = code.splat(channel.index, lanes)
+                channel.next = [b.or_(bits, b.shl(b.zext(truth, self.words), shift))
+                                for bits, truth in zip(channel.values, self._planes(
+                                    values, shape.planes), strict=True)]
+            for lane, part in itertools.product(range(valid), range(shape.planes)):
+                self._store_64(b.extract_element(channel.values[part], ir.Constant(INT32, lane)),
+                               target, 8 * ((column + lane) * shape.planes + part))
+
+    def _pack_rows(self, scratch: Any) -> None:
+        """Store the words of rows of floats."""
+        code, shape = self.code, self.shape
+        b = code.builder
+        whole = shape.depth // 8
+        with code.loop(0, shape.copy_bytes // 8) as word:
+            self._store_64(INT64(0), scratch, b.mul(word.index, INT64(8)))
+
+        def pack(row: Any, group: Any, valid: int) -> None:
+            values = code.load_first(self.given["input"], b.mul(b.add(b.mul(
+                row, INT64(shape.depth)), b.mul(group, INT64(8))), INT64(4)), 8, valid)
+            word = b.add(b.mul(row, INT64(shape.words)), b.lshr(group, INT64(3)))
+            for part, truth in enumerate(self._planes(values, shape.planes)):
+                place = b.add(b.mul(word, INT64(8 * shape.planes)), b.add(
+                    b.and_(group, INT64(7)), INT64(8 * part)))
+                bits = b.and_(b.bitcast(truth, ir.IntType(8)),
+                              ir.Constant(ir.IntType(8), (1 << valid) - 1))
+                b.store(bits, code.at(scratch, place)).align = 1
+
+        with code.loop(0, shape.image[0]) as row:
+            with code.loop(0, whole) as group:
+                pack(row.index, group.index, 8)
+            if shape.depth % 8:
+                pack(row.index, INT64(whole), shape.depth % 8)
+
+    def _planes(self, values: Any, planes: int) -> list[Any]:
+        """Return the bits of floats as vectors of truths: which differ from 0, where zeros may
+        occur, and which are above 0."""
+        zero = ir.Constant(values.type, [0.0] * values.type.count)
+        b = self.code.builder
+        both = [b.fcmp_unordered("!=", values, zero), b.fcmp_ordered(">", values, zero)]
+        return both[-planes:]
+
+    def _tile(self, block: Any, pixel: Any, pixels: int, channels: int) -> Sequence[Any]:
+        """Write some pixels of a block."""
+        code, shape, tile = self.code, self.shape, self.tile
+        b = code.builder
+        numbers = [b.add(pixel, INT64(index)) for index in range(pixels)]
+        channel = b.mul(block, INT64(tile.channels))
+        if not channels:
+            for number in numbers:
+                for plane in range(shape.out_planes):
+                    self._store_word(ir.Constant(ir.IntType(tile.channels), 0), number, channel,
+                                     plane)
+            return []
+        panel = code.at(self.given["panels"], b.mul(
+            block, INT64(8 * shape.steps * tile.channels)))
+        sources = [code.at(self.given["input"], self._offset(number)) for number in numbers]
+        different, products = self._different(panel, sources)
+        sums = []
+        for index, number in enumerate(numbers):
+            line = self.given["base"]
+            if shape.borders:
+                line = code.at(line, b.mul(code.index(self.given["borders"], number), INT64(
+                    4 * -(-shape.channels // tile.channels) * tile.channels)))
+            for part in range(tile.vectors):
+                base = self._channels(self.integers, line, channel, part)
+                if products:
+                    base = b.add(base, code.splat(b.trunc(products[index], INT32), tile.lanes))
+                count = b.trunc(different[index * tile.vectors + part], self.integers)
+                sums.append(b.sub(base, b.add(count, count)))
+        if shape.has_thresholds:
+            upper, lower = ([b.icmp_signed(">=", value, self._channels(
+                self.integers, self.given[name], channel, index % tile.vectors))
+                for index, value in enumerate(sums)] for name in ("upper", "lower"))
+            self._store_signs(upper, lower, numbers, channel, channels)
+            return []
+        values = [b.sitofp(value, vector(tile.lanes)) for value in sums]
+        self._epilogue(values, numbers, channel, channels)
+        return []
+
+    def _offset(self, number: Any) -> Any:
+        """Return the distance in bytes of a pixel's first word."""
+        b, shape = self.code.builder, self.shape
+        if shape.channels_last:
+            return b.mul(number, INT64(8 * shape.planes * shape.words))
+        row, column = (operation(number, INT64(shape.image[1])) for operation in (b.udiv, b.urem))
+        size = 8 * shape.planes
+        return b.add(b.mul(row, INT64(size * shape.stride[0] * shape.padded[1])),
+                     b.mul(column, INT64(size * shape.stride[1])))
+
+    def _channels(self, kind: ir.Type, source: Any, channel: Any, part: int) -> Any:
+        """Return numbers of 4 bytes for the channels of a vector."""
+        return self.code.load(kind, self.code.at(source, self.code.builder.mul(
+            channel, INT64(4))), 4 * part * self.tile.lanes)
+
+    def _different(self, panel: Any, sources: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the numbers of products whose signs differ, for each pixel and vector; and those
+        of inputs that are not 0, for each pixel, where inputs may be 0."""
+        code, shape, tile = self.code, self.shape, self.tile
+        b = code.builder
+        many = len(sources) * tile.vectors
+        nothing = [ir.Constant(self.counts, [0] * self.counts.count)] * many
+        none = [INT64(0)] * (len(sources) if shape.planes == 2 else 0)
+
+        def counted(start: Any, end: Any, products: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+            with code.loop(start, end, carried=[*nothing, *products]) as step:
+                line = code.at(panel, b.mul(step.index, INT64(8 * tile.channels)))
+                weights = [code.load(self.words, line, 8 * part * tile.lanes)
+                           for part in range(tile.vectors)]
+                distance = code.index(self.given["offsets"], step.index)
+                sums, known = [], []
+                for index, source in enumerate(sources):
+                    place = code.at(source, distance)
+                    words = [code.load(INT64, place, 8 * plane) for plane in range(shape.planes)]
+                    if shape.planes == 2:
+                        known.append(b.add(step.values[many + index],
+                                           b.call(self._ones(INT64), [words[0]])))
+                    vectors = [code.splat(word, tile.lanes) for word in words]
+                    for part, weight in enumerate(weights):
+                        bits = b.xor(weight, vectors[-1])
+                        if shape.planes == 2:
+                            bits = b.and_(bits, vectors[0])
+                        sums.append(b.add(step.values[index * tile.vectors + part], b.call(
+                            self._ones(self.counts), [b.bitcast(bits, self.counts)])))
+                step.next = [*sums, *known]
+            return list(step.values[:many]), list(step.values[many:])
+
+        if tile.counts_words:
+            return counted(0, shape.steps, none)
+        totals: Sequence[Any] = [ir.Constant(self.words, [0] * tile.lanes)] * many
+        products: Sequence[Any] = none
+        whole = shape.steps // _MOST_STEPS * _MOST_STEPS
+        if whole:
+            with code.loop(0, whole, _MOST_STEPS, carried=[*totals, *none]) as group:
+                sums, products = counted(group.index, b.add(group.index, INT64(_MOST_STEPS)),
+                                         group.values[many:])
+                group.next = [*(b.add(total, self._of_bytes(count)) for total, count in zip(
+                    group.values[:many], sums, strict=True)), *products]
+            totals, products = group.values[:many], group.values[many:]
+        if shape.steps > whole:
+            sums, products = counted(whole, shape.steps, products)
+            totals = [b.add(total, self._of_bytes(count))
+                      for total, count in zip(totals, sums, strict=True)]
+        return list(totals), list(products)
+
+    def _ones(self, kind: Any) -> ir.Function:
+        """Return the function that counts the set bits of each element."""
+        name = "llvm.ctpop." + (f"v{kind.count}i{kind.element.width}" if kind != INT64 else "i64")
+        return self.code.module.globals.get(name) or ir.Function(
+            self.code.module, ir.FunctionType(kind, [kind]), name)
+
+    def _of_bytes(self, counts: Any) -> Any:
+        """Return the sum of the bytes of each word."""
+        b, lanes = self.code.builder, self.tile.lanes
+        words = b.bitcast(counts, self.words)
+
+        def constant(value: int) -> Any:
+            return ir.Constant(self.words, [value] * lanes)
+
+        words = b.add(b.and_(words, constant(_ALL_BYTES)),
+                      b.and_(b.lshr(words, constant(8)), constant(_ALL_BYTES)))
+        for shift in (32, 16):
+            words = b.add(words, b.lshr(words, constant(shift)))
+        return b.and_(words, constant(0xFFFF))
+
+    def _epilogue(self, values: list[Any], numbers: Sequence[Any], channel: Any, channels: int
+                  ) -> None:
+        """Write the results of accumulators."""
+        code, shape, tile = self.code, self.shape, self.tile
+        b = code.builder
+        voted, results = [], []
+        for index, value in enumerate(values):
+            number, part = numbers[index // tile.vectors], index % tile.vectors
+            valid = min(max(channels - part * tile.lanes, 0), tile.lanes)
+            alpha = self._channels(vector(tile.lanes), self.given["alphas"], channel, part)
+            read = [self._channels(vector(tile.lanes), operand, channel, part)
+                    if kind == "channel" else self._tensor(operand, number, channel, part, valid)
+                    for operand, kind in zip(self.operands, shape.kinds, strict=True)]
+            made = code.evaluate_all(shape.expression, [b.fmul(value, alpha), *read], tile.lanes)
+            results.append(made[0])
+            voted.append(made[-1])
+        if shape.writes_floats:
+            self._store_floats(results, numbers, channel, channels)
+        if shape.out_planes:
+            planes = [self._planes(value, shape.out_planes) for value in voted]
+            self._store_planes(list(zip(*planes, strict=True)), numbers, channel, channels)
+
+    def _place(self, number: Any, channel: Any, further: int) -> Any:
+        """Return the distance in bytes of a float of the output."""
+        b, shape = self.code.builder, self.shape
+        if shape.channels_last:
+            return b.mul(b.add(b.add(b.mul(number, INT64(shape.channels)), channel),
+                               INT64(further)), INT64(4))
+        return b.mul(b.add(b.mul(b.add(channel, INT64(further)), INT64(shape.pixels)), number),
+                     INT64(4))
+
+    def _tensor(self, operand: Any, number: Any, channel: Any, part: int, valid: int) -> Any:
+        """Return the numbers of an operand for a vector of channels."""
+        code, shape, lanes = self.code, self.shape, self.tile.lanes
+        if shape.channels_last:
+            return code.load_first(operand, self._place(number, channel, part * lanes), lanes,
+                                   valid)
+        result = ir.Constant(vector(lanes), [0.0] * lanes)
+        for lane in range(valid):
+            value = code.load(FLOAT, operand, self._place(number, channel, part * lanes + lane))
+            result = code.builder.insert_element(result, value, ir.Constant(INT32, lane))
+        return result
+
+    def _store_floats(self, values: Sequence[Any], numbers: Sequence[Any], channel: Any,
+                      channels: int) -> None:
+        code, shape, tile = self.code, self.shape, self.tile
+        b = code.builder
+        for part in range(tile.vectors):
+            valid = min(max(channels - part * tile.lanes, 0), tile.lanes)
+            own = values[part::tile.vectors]
+            if shape.channels_last:
+                for value, number in zip(own, numbers, strict=True):
+                    if valid:
+                        code.store_first(value, self.given["first"], self._place(
+                            number, channel, part * tile.lanes), tile.lanes, valid)
+                continue
+            for lane in range(valid):
+                line = ir.Constant(vector(len(own)), ir.Undefined)
+                for index, value in enumerate(own):
+                    line = b.insert_element(line, b.extract_element(
+                        value, ir.Constant(INT32, lane)), ir.Constant(INT32, index))
+                code.store_first(line, self.given["first"], self._place(
+                    numbers[0], channel, part * tile.lanes + lane), len(own), len(own))
+
+    def _store_signs(self, upper: Sequence[Any], lower: Sequence[Any], numbers: Sequence[Any],
+                     channel: Any, channels: int) -> None:
+        """Store signs by which thresholds are reached; those of some channels fall instead."""
+        b, tile = self.code.builder, self.tile
+        place = self.code.at(self.given["falls"], b.mul(channel, INT64(4)))
+        falls = [b.icmp_signed("!=", self.code.load(self.integers, place, 4 * part * tile.lanes),
+                               ir.Constant(self.integers, [0] * tile.lanes))
+                 for part in range(tile.vectors)]
+        ones = [b.select(falls[index % tile.vectors], b.not_(low), high)
+                for index, (high, low) in enumerate(zip(upper, lower, strict=True))]
+        known = [b.or_(high, b.not_(low)) for high, low in zip(upper, lower, strict=True)]
+        self._store_planes([known, ones][-self.shape.out_planes:], numbers, channel, channels)
+
+    def _store_planes(self, planes: Sequence[Sequence[Any]], numbers: Sequence[Any], channel: Any,
+                      channels: int) -> None:
+        """Store the bits of a block's channels for each pixel; those beyond the channels are 0."""
+        b, tile = self.code.builder, self.tile
+        kind = ir.IntType(tile.channels)
+        for plane, truths in enumerate(planes):
+            for index, number in enumerate(numbers):
+                bits: Any = ir.Constant(kind, 0)
+                for part in range(tile.vectors):
+                    mask = b.bitcast(truths[index * tile.vectors + part], ir.IntType(tile.lanes))
+                    if tile.lanes < tile.channels:
+                        mask = b.zext(mask, kind)
+                    bits = b.or_(bits, b.shl(mask, ir.Constant(kind, part * tile.lanes)))
+                self._store_word(b.and_(bits, ir.Constant(kind, (1 << channels) - 1)), number,
+                                 channel, plane)
+
+    def _store_word(self, bits: Any, number: Any, channel: Any, plane: int) -> None:
+        b, shape = self.code.builder, self.shape
+        byte = b.lshr(channel, INT64(3))
+        word, rest = b.lshr(byte, INT64(3)), b.and_(byte, INT64(7))
+        if shape.channels_last:
+            word = b.add(b.mul(number, INT64(-(-shape.channels // 64))), word)
+        else:
+            word = b.add(b.mul(word, INT64(shape.pixels)), number)
+        place = b.add(b.mul(word, INT64(8 * shape.out_planes)), b.add(rest, INT64(8 * plane)))
+        b.store(bits, self.code.at(self.given["last"], place)).align = 1

@@ -1,0 +1,112 @@
+"""Element-wise arithmetic on processors, by code that LLVM compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device
+from gossamer.device.host import address_of
+from gossamer.device.jobs import Function, Job
+from gossamer.device.native import processor as native
+from gossamer.device.native.processor import function
+from gossamer.expression import Expression
+from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.generated import GeneratedCode
+from gossamer.ops.host_threads import THREADS, thread_configs, workers
+from gossamer.ops.weights import Weights
+
+_CHUNK = 2**12
+"""Numbers of a task."""
+
+
+class HostDirectElementwise(GeneratedCode):
+    """An expression of tensors of one shape and of single numbers."""
+
+    op = "elementwise"
+    name = "host_direct"
+    between_thin = True
+
+    def supports(self, problem: ElementwiseProblem, device: Device) -> str | None:
+        if (reason := native.unavailable(device)) is not None:
+            return reason
+        from gossamer.device.native.code import unsupported
+
+        if {*problem.dtypes, *(spec.dtype for spec in problem.operands)} != {"float32"} or any(
+                format_ is not None for format_ in problem.formats):
+            return "computes float32 only"
+        for index, spec in enumerate(problem.operands):
+            if spec.size != 1 if index in problem.constants else spec.shape != problem.shape:
+                return "computes operands of one shape, and constants of one number"
+        return unsupported(problem.expression)
+
+    def variants(self, problem: ElementwiseProblem, device: Device) -> Iterator[Variant]:
+        for threads in thread_configs(int(np.prod(problem.shape))):
+            yield Variant(threads, problem.inputs, problem.outputs)
+
+    def prepare(self, weights: Weights, problem: ElementwiseProblem, variant: Variant,
+                device: Device) -> State:
+        size = variant.outputs[0].size
+        code = function("elementwise", native.processor(), elementwise, problem.expression,
+                        problem.constants, size, native.processor().lanes)
+        constants = [np.asarray(weights.arrays[f"operand{index}"], np.float32).reshape(-1)
+                     if index in problem.constants else None
+                     for index in range(len(problem.operands))]
+        return State(problem, variant, device, data=_Work(
+            code, workers(variant[THREADS]), -(-size // _CHUNK), constants))
+
+    def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+             workspace: Buffer | None, images: int | None = None) -> list[Job]:
+        work: _Work = state.data
+        given = map(address_of, inputs)
+        operands = [next(given) if constant is None else native.address(constant)
+                    for constant in work.operands]
+        arguments = (operands[0], address_of(outputs[0]), *operands[1:])
+        return [Job(work.code, arguments, work.tasks)] if work.tasks else []
+
+
+class _Work(NamedTuple):
+    """What `launch` runs. operands: constants, and None for a run-time input."""
+
+    code: Function
+    threads: int
+    tasks: int
+    operands: list[np.ndarray | None]
+
+
+def elementwise(expression: Expression, constants: Sequence[int], size: int, lanes: int) -> str:
+    """Return a module with the function "elementwise", each task of which is a chunk of numbers.
+
+    The arguments are the addresses of the first operand, of the output, and of the other operands.
+    """
+    from llvmlite import ir
+
+    from gossamer.device.native.code import FLOAT, INT64, POINTER, Code
+
+    code = Code(ir.Module(), "elementwise", [POINTER, INT64, INT64, POINTER])
+    arguments, first, end, _ = code.arguments
+    b = code.builder
+    operand, target, *others = (code.load(POINTER, arguments, 8 * index)
+                                for index in range(1 + expression.inputs))
+    operands = [operand, *others]
+    single = {index: code.splat(code.load(FLOAT, operands[index]), lanes) for index in constants}
+    whole = size // lanes * lanes
+
+    def write(start: Any, valid: int) -> list[Any]:
+        offset = b.mul(start, INT64(4))
+        values = [single[index] if index in single else code.load_first(
+            operand, offset, lanes, valid) for index, operand in enumerate(operands)]
+        code.store_first(code.evaluate(expression, values, lanes), target, offset, lanes, valid)
+        return []
+
+    start, stop = (b.mul(task, INT64(_CHUNK)) for task in (first, end))
+    is_last = b.icmp_signed(">", stop, INT64(whole))
+    with code.loop(start, b.select(is_last, INT64(whole), stop), lanes) as step:
+        write(step.index, lanes)
+    if size % lanes:
+        code.where(is_last, lambda: write(INT64(whole), size % lanes), [])
+    b.ret_void()
+    return str(code.module)
