@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -47,7 +46,6 @@ from gossamer.plan.policy import (
 )
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
-from gossamer.plan.tune.profile import CHOOSING
 from gossamer.tensor import Format, TensorSpec, default_spec
 
 if TYPE_CHECKING:
@@ -89,12 +87,11 @@ class Planner:
         suit the batch size."""
         if self._tuner is None:
             return self._plan(batch)
-        with self._tuner.profile.whole():
-            self._tuner.start()
-            try:
-                return self._plan(batch)
-            finally:
-                self._tuner.flush()
+        self._tuner.start()
+        try:
+            return self._plan(batch)
+        finally:
+            self._tuner.flush()
 
     def _plan(self, batch: int) -> Planned:
         if self._calibration is not None:
@@ -105,9 +102,7 @@ class Planner:
             return Planned(program, notes=tuple(notes), is_stored=True)
 
         _check_forced(network.layers, self._policy)
-        stage = nullcontext() if self._tuner is None else self._tuner.profile.stage(CHOOSING)
-        with stage:
-            planned = self._chosen(network)
+        planned = self._chosen(network)
         if self._policy.sparse_threshold is not None:
             return replace(planned, notes=(
                 "sparse and dense algorithms were not compared: the threshold "

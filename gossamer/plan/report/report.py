@@ -28,7 +28,7 @@ from gossamer.plan.report.zeros import (
 )
 
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
-_TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "error")
+_TIMES = ("median_us", "p25_us", "p75_us", "error")
 _BUILDING = ("build_s", "build_cached", "device_bytes")
 """Fields of measurements that rows of steps and of candidates have as columns."""
 _WHEN_TEXT = {"measured": "when measured", "now": "now"}
@@ -58,10 +58,10 @@ class Report:
     - device_bytes: packed weights and code on the device; None if not known.
     - Of a profiled step: median_us, p25_us, p75_us and share, in place of the search's times; the
     search's dense time and speed-up are left out.
-    - Of a step whose candidates were measured: median_us, p25_us, p75_us, cold_us, error,
-    best_dense_us, speedup (over the best dense algorithm), speedup_reason (why the best dense
-    algorithm was not taken where it is faster alone, else "") and candidates (one dict for each
-    candidate, with the candidate's times or the reason for its exclusion).
+    - Of a step whose candidates were measured: median_us, p25_us, p75_us, error, best_dense_us,
+    speedup (over the best dense algorithm), speedup_reason (why the best dense algorithm was not
+    taken where it is faster alone, else "") and candidates (one dict for each candidate, with the
+    candidate's times or the reason for its exclusion).
     - Of a layer of a part: best_dense_us and the candidates that compute the layer alone.
     best_dense_us counts the time that a library takes for the layer within a part, where known.
 
@@ -90,9 +90,6 @@ class Report:
 
     memory: how much memory weights and activations take, where layers are computed on bits and the
     plan has been called.
-
-    tuning: where the time of measuring went, for all batch sizes of the plan together; see
-    TuningProfile.summary. The dict is empty where nothing was measured.
     """
 
     device: str
@@ -107,7 +104,6 @@ class Report:
     call_us: float | None = None
     accuracy: Accuracy | None = None
     memory: MemoryUse | None = None
-    tuning: dict[str, Any] = field(default_factory=dict)
 
     @property
     def build_s(self) -> float | None:

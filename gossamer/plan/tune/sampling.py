@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 
 from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryError
@@ -18,15 +17,12 @@ from gossamer.ops.algorithm import State
 from gossamer.plan.candidate import BuildCost, Measurement
 from gossamer.plan.tune.build import BuiltCandidate, CandidateBuilds
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
-from gossamer.plan.tune.profile import CHECKING, TIMING, TuningProfile
 from gossamer.plan.tune.rows import Row
 
 _SAMPLE_US, _BUDGET_US = 200.0, 2.5e5
 """Microseconds of one sample, and the most microseconds of all samples of a candidate."""
 _NEAR = 1.15
 """Ratio to the best known time up to which a candidate is sampled more than once."""
-_BEST = 1.03
-"""Ratio to the best known time up to which the time with cold caches is measured too."""
 _HOPELESS = 4.0
 """Multiple of the best known time beyond which one execution is enough."""
 _LAUNCH_US, _GRAPH_US = 50.0, 5.0
@@ -42,11 +38,9 @@ class Sampler:
     timings: a list to which the samples of each candidate that is near the best are added.
     """
 
-    def __init__(self, builds: CandidateBuilds, samples: int, profile: TuningProfile,
-                 timings: list[Timing]) -> None:
+    def __init__(self, builds: CandidateBuilds, samples: int, timings: list[Timing]) -> None:
         self._builds = builds
         self._samples = samples
-        self._profile = profile
         self._timings = timings
 
     def time(self, row: Row, built: Future[BuiltCandidate]) -> None:
@@ -72,17 +66,10 @@ class Sampler:
 
     def _measured(self, row: Row, candidates: CandidateSet, state: State, cost: BuildCost,
                   check: BuiltCheck) -> Measurement:
-        with self._profile.stage(CHECKING):
-            work, error = candidates.checked(row.algorithm, row.variant, state, check)
-        with self._profile.stage(TIMING):
-            timing, limit_us = self._sampled(row, work), row.group.limit_us(row)
-            cold_us = None
-            if timing.median_us <= _BEST * limit_us:
-                with suppress(OutOfMemoryError):  # no memory to fill the caches is free
-                    cold_us = candidates.cold(work)
+        work, error = candidates.checked(row.algorithm, row.variant, state, check)
         # samples is the number that was asked for, though a slow candidate has fewer
-        return Measurement.of(row.algorithm, row.variant, timing, cost, error=error,
-                              cold_us=cold_us, weights=candidates.digest, samples=self._samples)
+        return Measurement.of(row.algorithm, row.variant, self._sampled(row, work), cost,
+                              error=error, weights=candidates.digest, samples=self._samples)
 
     def _sampled(self, row: Row, work: Work) -> Timing:
         """Return the time of a candidate. A hopeless candidate has the shorter of two executions as

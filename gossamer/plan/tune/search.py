@@ -30,7 +30,6 @@ from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.candidates import reason_of
 from gossamer.plan.tune.cost import model_us
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.profile import CHECKING, LISTING, STORING, WAITING, TuningProfile
 from gossamer.plan.tune.rows import (
     NOT_TRIED,
     Group,
@@ -84,7 +83,7 @@ class Search:
     progress: called after each candidate.
     """
 
-    def __init__(self, device: Device, space: Space, cache: TuningCache, profile: TuningProfile,
+    def __init__(self, device: Device, space: Space, cache: TuningCache,
                  is_over: Callable[[], bool], note: Callable[[str], None],
                  progress: Callable[[Progress], None]) -> None:
         self.measured = self.reused = self.not_tried = 0
@@ -94,7 +93,7 @@ class Search:
         """The samples of candidates near the best."""
         self.memory = CandidateMemory(device)
         self.compilers = Compilers(device)
-        self._device, self._space, self._cache, self._profile = device, space, cache, profile
+        self._device, self._space, self._cache = device, space, cache
         self._limits = space.limits
         self._is_over, self._note, self._progress = is_over, note, progress
         self.forget()
@@ -124,15 +123,13 @@ class Search:
         self._begun = self._done = 0
         self._start = self._stored = time.monotonic()
         self._builds = CandidateBuilds(self._device, self.memory, self.compilers)
-        self._sampler = Sampler(self._builds, self._limits.samples, self._profile, self.timings)
+        self._sampler = Sampler(self._builds, self._limits.samples, self.timings)
         # within current(), no call needs to ask the driver which context is current
         current = self._device.current() if self._device.runs_cuda_libraries else nullcontext()
         try:
             with responsive(), current, self._builds.started():
                 for nodes in lists:
-                    with self._profile.stage(LISTING):
-                        rows = self._first(self._listed(nodes))
-                    self._measure(rows)
+                    self._measure(self._first(self._listed(nodes)))
                 self._improve(promising or self._cheapest)
                 while instead := self._required():
                     self._measure(instead, required=True)
@@ -189,8 +186,7 @@ class Search:
                     layer, candidate = chosen[unknown[row]]
                     try:
                         state, _, check = built.result()
-                        with self._profile.stage(CHECKING):
-                            builds.set_of(layer).checked(row.algorithm, row.variant, state, check)
+                        builds.set_of(layer).checked(row.algorithm, row.variant, state, check)
                     except DeviceLostError:
                         raise
                     except Exception as error:  # a candidate may fail in any way
@@ -228,8 +224,7 @@ class Search:
                     self._builds.begin(following)
             if not self._builds.rows:
                 return
-            with self._profile.stage(WAITING):
-                ready, built = self._builds.next_built()
+            ready, built = self._builds.next_built()
             if required or not self._is_useless(ready):
                 self._sampler.time(ready, built)
                 self.measured += 1
@@ -419,8 +414,7 @@ class Search:
                 and not row.may_differ and row.measured is not row.stored}
         for row, measured in made.items():
             fresh[row.group.problem].append(measured)
-        with self._profile.stage(STORING):
-            # written first: what an interrupt of the writing leaves out is written by the next call
-            self._cache.put(fresh)
+        # written first: what an interrupt of the writing leaves out is written by the next call
+        self._cache.put(fresh)
         for row, measured in made.items():
             row.stored = measured

@@ -12,7 +12,6 @@ from gossamer.ops.host_threads import ALL, Threads, of_threads
 from gossamer.ops.registry import OPS
 from gossamer.plan.policy import Effort, is_change_of_precision, reason_not_allowed
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.profile import LISTING, TuningProfile
 from gossamer.plan.tune.workers import Compilers
 
 _FEW_LISTED = 8
@@ -32,11 +31,9 @@ class Space:
     """
 
     def __init__(self, effort: str, limits: Effort, precisions: Sequence[str],
-                 profile: TuningProfile, *, keeps_precisions: bool,
-                 threads: Threads = ALL) -> None:
+                 *, keeps_precisions: bool, threads: Threads = ALL) -> None:
         self.limits = limits
         self._precisions = precisions
-        self._profile = profile
         self.keeps_precisions = keeps_precisions
         self._threads = threads
         self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
@@ -55,14 +52,12 @@ class Space:
         answers: list[Future[object]] = []
         if not device.builds_side_by_side or len(asked) < _FEW_LISTED:
             return answers
-        with self._profile.stage(LISTING):
-            compilers.start(on_device=True)
-            for algorithm, problem in asked:
-                work = algorithm.listing_ahead(problem, device,
-                                               self._asked_precisions(problem))
-                if work is not None:
-                    answers.append(compilers.ask(
-                        work, f"the list of {algorithm.name} for {problem.describe()}"))
+        compilers.start(on_device=True)
+        for algorithm, problem in asked:
+            work = algorithm.listing_ahead(problem, device, self._asked_precisions(problem))
+            if work is not None:
+                answers.append(compilers.ask(
+                    work, f"the list of {algorithm.name} for {problem.describe()}"))
         return answers
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:

@@ -19,7 +19,6 @@ from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.keys import problem_key
 from gossamer.plan.store.tuning_cache import Caches, TuningCache
-from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rates import know_rates
 from gossamer.plan.tune.search import Progress, Promising, Search
 from gossamer.plan.tune.space import Space
@@ -61,9 +60,8 @@ class Tuner:
             self.limits = replace(self.limits, vendor_configs=None, everything=True)
         self.precision = precision
         self.cache = TuningCache(device) if cache is None else cache
-        self.profile = TuningProfile()
         self.space = Space(effort, self.limits, PRECISIONS[:PRECISIONS.index(precision) + 1],
-                           self.profile, keeps_precisions=keeps_precisions, threads=threads)
+                           keeps_precisions=keeps_precisions, threads=threads)
         """The candidates that layers have."""
         self._budget_s = budget_s
         self._deadline = math.inf
@@ -186,7 +184,7 @@ class Tuner:
             self._knows_rates = True
         if device.name not in self._searches:
             self._searches[device.name] = Search(
-                device, self.space, self._caches.of(device), self.profile,
+                device, self.space, self._caches.of(device),
                 lambda: self.is_over, self._note, self._progress)
         return self._searches[device.name]
 

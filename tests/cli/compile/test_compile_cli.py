@@ -138,16 +138,6 @@ def test_a_budget_measures_what_a_plan_needs(run: Run, network: Path, tmp_path: 
     assert later["measured"] > 0
 
 
-def test_where_the_time_of_measuring_went_is_shown(run: Run, network: Path) -> None:
-    result = compile_(run, network, "--profile-tuning")
-    assert re.search(r"^measuring took [\d.]+ s, of which the device checked or timed \d+%$",
-                     result.stdout, re.M)
-    for stage in ("listing configs", "checking", "timing"):
-        assert re.search(rf"^{stage} +[\d.]+ +\d+%$", result.stdout, re.M), result.stdout
-    again = compile_(run, network, "--profile-tuning")
-    assert "nothing was measured: all times came from the cache" in again.stdout
-
-
 def test_calibration_tells_the_error_of_the_outputs(run: Run, network: Path,
                                                     tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", images(3))

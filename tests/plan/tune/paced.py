@@ -19,7 +19,6 @@ from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.candidates import CandidateSet, WrongNumbersError
 from gossamer.plan.tune.cost import model_us
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rows import Group, LayerTimes, Row
 from gossamer.plan.tune.sampling import Sampler
 from gossamer.plan.tune.workers import Compilers
@@ -93,7 +92,7 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
     """Measures candidates of one layer, all of them, and returns their rows in order."""
     memory = CandidateMemory(device) if memory is None else memory
     builds = CandidateBuilds(device, memory, Compilers(device))
-    sampler = Sampler(builds, samples, TuningProfile(), [])
+    sampler = Sampler(builds, samples, [])
     group = Group(layer.problem, layer, device)
     group.join(LayerTimes(layer.name))
     rows = [Row(group, algorithm, variant, model_us(algorithm, layer.problem, variant, device))

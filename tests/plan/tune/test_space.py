@@ -26,7 +26,6 @@ from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
 from gossamer.plan.tune import space
-from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.space import Space
 from gossamer.tensor import default_spec
 from tests.plan.tune.build_algorithms import AHEAD, CompilingHost, remember
@@ -99,8 +98,7 @@ LAYERS = [Layer(f"layer{index}", ["x"], [f"y{index}"], problem,
 
 
 def new_space() -> Space:
-    return Space("quick", EFFORTS["quick"], ("fp32", "tf32"), TuningProfile(),
-                 keeps_precisions=False)
+    return Space("quick", EFFORTS["quick"], ("fp32", "tf32"), keeps_precisions=False)
 
 
 def ask(asked: Asked) -> None:
@@ -165,7 +163,7 @@ class Rounding(Library):
 def test_precisions_that_change_nothing_are_always_allowed(
         rounds_sums: bool, facts: tuple[ValueFacts, ...], expected: list[str]) -> None:
     problem = replace(PROBLEM, facts=facts, weights_info=WeightsInfo(facts=BYTES), result=BYTES)
-    listed = Space("quick", EFFORTS["quick"], ("fp32",), TuningProfile(), keeps_precisions=False)
+    listed = Space("quick", EFFORTS["quick"], ("fp32",), keeps_precisions=False)
     variants = listed.within_effort(Rounding(rounds_sums=rounds_sums), problem, find("host"))
     assert [variant.precision for variant in variants] == expected
 
@@ -180,7 +178,7 @@ def test_floats_that_are_rounded_to_integers_stay_in_float32(
     integer: rounded to float16, a float may be rounded to another integer."""
     problem = ElementwiseProblem((default_spec((2, 4, 6, 5)),), apply("round"), facts=facts,
                                  result=BYTES)
-    listed = Space("quick", EFFORTS["quick"], precisions, TuningProfile(), keeps_precisions=False)
+    listed = Space("quick", EFFORTS["quick"], precisions, keeps_precisions=False)
     variants = listed.within_effort(FusedElementwise(), problem, compiled_device)
     assert {variant.precision for variant in variants} == expected
     exact = {variant.precision for variant in variants
