@@ -40,7 +40,7 @@ from gossamer.plan.report.html import page
 from gossamer.plan.report.report import Report
 from gossamer.plan.report.zeros import break_even_line
 from gossamer.plan.store.plan_file import SUFFIX
-from gossamer.plan.tune.search import Progress as TuningProgress
+from gossamer.plan.tune.tuner import Progress as TuningProgress
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.version import PACKAGE_VERSION
 

@@ -65,7 +65,7 @@ class Assigner:
         self._asked_for: Restriction = free if self._only is None else (
             lambda node, candidate: candidate.algorithm.name == self._only)
         """The restriction to the policy's `only` wherever it can be used."""
-        table.tuner.measure_network(table.lists(), table.scope, self._promising)
+        table.tuner.measure_all(table.listed(), self._promising)
         table.finish()
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -16,7 +16,7 @@ from gossamer.device.host import processors
 from gossamer.io.process_pool import NoProcessError
 from gossamer.ops.algorithm import Problem, State
 from gossamer.plan.candidate import BuildCost
-from gossamer.plan.program import Layer, build
+from gossamer.plan.program import Layer, build, responsive
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.rows import Row
@@ -26,6 +26,8 @@ _AT_ONCE, _AHEAD = 1.5, 3.0
 """For each processor, the most candidates that are being built, and the most that are being built
 or wait to be measured. A build mostly waits for compilers, which are other processes. With larger
 numbers, more candidates would be begun that later turn out to be of no use."""
+_MANY = 8
+"""The least number of a library's candidates for which processes open the device."""
 _REFERENCES = 2
 """The most references that are computed at the same time. Each reference takes many short steps in
 Python's interpreter, so that with more threads all references together take longer, and the thread
@@ -36,31 +38,48 @@ BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
 
 
 class CandidateBuilds:
-    """The candidates that are built ahead on one device."""
+    """The candidates that are built ahead on one device.
 
-    def __init__(self, device: Device, memory: CandidateMemory, compilers: Compilers) -> None:
+    memory: the memory that they share. compilers: the processes that compile for them.
+    """
+
+    def __init__(self, device: Device) -> None:
         self.device = device
-        self.memory = memory
-        self._compilers = compilers
+        self.memory = CandidateMemory(device)
+        self.compilers = Compilers(device)
         self._sets: dict[tuple[str, Problem], Future[CandidateSet]] = {}
         self._references = threading.Semaphore(_REFERENCES)
         self._building: dict[Future[BuiltCandidate], Row] = {}
         self._at_once, self._ahead = (
             (math.ceil(_AT_ONCE * processors()), math.ceil(_AHEAD * processors()))
             if device.builds_side_by_side else (1, 1))
-        self._pool = ThreadPoolExecutor(self._at_once)
 
     @contextmanager
     def started(self) -> Iterator[None]:
         """Within a `with` block, candidates are built by other threads, side by side where the
         device allows that."""
+        device = self.device
+        self._pool = ThreadPoolExecutor(self._at_once)
+        # within current(), no call needs to ask the driver which context is current
+        current = device.current() if device.runs_cuda_libraries else nullcontext()
+        # references are computed side by side, each by one thread of BLAS
+        limited = blas.limited(1) if device.builds_side_by_side else nullcontext()
         try:
-            # references are computed side by side, each by one thread of BLAS
-            with blas.limited(1) if self.device.builds_side_by_side else nullcontext():
+            with responsive(), current, limited:
                 yield
         finally:
             # after an interrupt nobody needs the builds that are not done
             self._pool.shutdown(wait=False, cancel_futures=True)
+            self._building.clear()
+            self._sets.clear()
+
+    def start_compilers(self, rows: Sequence[Row]) -> None:
+        """Start the processes that compile for these rows, and for many of a vendor's library also
+        those that open the device."""
+        self.compilers.start()
+        if self.device.builds_side_by_side and sum(
+                bool(row.algorithm.vendor) for row in rows) >= _MANY:
+            self.compilers.start(on_device=True)
 
     @property
     def rows(self) -> Collection[Row]:
@@ -115,7 +134,7 @@ class CandidateBuilds:
         work = algorithm.work_ahead(layer.problem, variant, self.device)
         if work is not None:
             with suppress(NoProcessError):
-                self._compilers.ask(
+                self.compilers.ask(
                     work, f"{algorithm.name} {variant.config_text} for layer {layer.name}").result()
         ahead_s = time.perf_counter() - start
         try:

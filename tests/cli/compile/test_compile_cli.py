@@ -15,8 +15,7 @@ import gossamer
 from gossamer.cli import compile
 from gossamer.io.text import duration_text
 from gossamer.plan.report.cells import candidate_table
-from gossamer.plan.tune.search import Progress
-from gossamer.plan.tune.tuner import Tuner
+from gossamer.plan.tune.tuner import Progress, Tuner
 from tests.cli.compile.command import Run, compile_
 from tests.model.onnx_models import model, save, weights
 from tests.plan.choose.fusions.toy import FusedPair, no_comparison, set_costs, with_algorithm

@@ -20,8 +20,7 @@ from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune import tuner as tuner_module
 from gossamer.plan.tune.rows import usable
-from gossamer.plan.tune.search import Progress
-from gossamer.plan.tune.tuner import Tuner
+from gossamer.plan.tune.tuner import Progress, Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 
 TIMES = (100.0, 90.0, 60.0)
