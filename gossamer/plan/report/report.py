@@ -286,21 +286,13 @@ def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | No
              *([str(accuracy)] if accuracy else [])]
     report = Report(device.name, program.batch, rows, notes,
                     [where] if program.host_steps(device) else [],
-                    plans=_compared(planned.plans), accuracy=accuracy,
+                    plans=list(planned.plans), accuracy=accuracy,
                     memory=None if builds is None else memory_use(program, builds))
     if end_to_end is None or end_to_end.timing is None:
         return report
     median = end_to_end.timing.median_us
     return replace(report, end_to_end_us=median, end_to_end_cached=end_to_end.cached,
                    shares=_shares(program, rows, median))
-
-
-def _compared(plans: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of plans, with the column is_equal: whether the middle half of a plan's
-    samples overlaps with that of the plan taken."""
-    taken = next((plan["p75_us"] for plan in plans if plan["is_taken"]), None)
-    return [{**plan, "is_equal": None not in (taken, plan["p25_us"]) and plan["p25_us"] <= taken}
-            for plan in plans]
 
 
 def _shares(program: Program, rows: Sequence[dict[str, Any]],

@@ -43,16 +43,16 @@ _STORE_SECONDS = 5.0
 """Seconds after which a search stores its measurements so far: a process that is killed loses only
 the measurements of these seconds."""
 _LEAST_GAIN = 0.01
-"""Share of the plan's time that a round must have saved for another round to follow."""
+"""Share of the best times that a round must have saved for another round to follow."""
 _FEW_TIMINGS = 10
 """The number of candidates that must be timed before a notice says how far the times scatter."""
 _RESERVED, _RESERVED_S = 0.2, 5.0
 """The share of a budget that is reserved for the choice after the measurements, and the most
 seconds of this share."""
 
-Promising = Callable[[], tuple[float, Sequence[tuple[Layer, Candidate]]]]
-"""A function that returns the time of the best plan of measured candidates, and the candidates that
-a plan would take by the times that are known and expected, each with its layer."""
+Promising = Callable[[], Sequence[tuple[Layer, Candidate]]]
+"""A function that returns the candidates that a plan would take by the times that are known and
+expected, each with its layer."""
 
 
 @dataclass(frozen=True)
@@ -289,24 +289,20 @@ class Tuner:
 
     def _improve(self, promising: Promising) -> None:
         """Measure further rounds, until one has saved little."""
-        before_us = math.inf
         for number, width in enumerate(self.limits.widths, 1):
-            known_us, taken = promising()
-            rows = self._next(taken, width, 2**number)
-            if self.is_over or not rows or known_us > (1 - _LEAST_GAIN) * before_us:
+            before = {times: times.best_us for times in self._rows.times.values() if times.best}
+            self._measure(self._next(promising(), width, 2**number))
+            saved_us = sum(us - times.best_us for times, us in before.items())
+            if self.is_over or saved_us < _LEAST_GAIN * sum(before.values()):
                 break
-            self._measure(rows)
-            before_us = known_us
 
-    def _cheapest(self) -> tuple[float, list[tuple[Layer, Candidate]]]:
-        """Return the sum of the best times, and the row of each group that is expected to be the
-        fastest."""
+    def _cheapest(self) -> list[tuple[Layer, Candidate]]:
+        """Return the row of each group that is expected to be the fastest."""
         best = [(group.layer, min((row.candidate for row in group.rows.values()),
                                   key=lambda candidate: candidate.likely_cost))
                 for group in {row.group: None for row in self._own}]
-        return sum(times.best_us for times in self._rows.times.values()), [
-            (layer, candidate) for layer, candidate in best
-            if math.isfinite(candidate.likely_cost)]
+        return [(layer, candidate) for layer, candidate in best
+                if math.isfinite(candidate.likely_cost)]
 
     def _next(self, taken: Iterable[tuple[Layer, Candidate]], width: float, factor: int
               ) -> list[Row]:
