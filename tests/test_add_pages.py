@@ -183,8 +183,8 @@ def test_add_a_layout_to_a_plan(formats, monkeypatch, tmp_path):
         lambda self: math.inf if self.measured.failure
         else 1.0 if self.algorithm.name == "by_pixel" else 10.0))
     # the plan is that of the layers' times, whatever it takes as a whole
-    monkeypatch.setattr("gossamer.plan.choose.refine._assignments",
-                        lambda *arguments: [])
+    monkeypatch.setattr("gossamer.plan.choose.refine._restrictions",
+                        lambda *arguments: {})
     build = GraphBuilder("pixels")
     x = build.input("x", (None, 4, 3, 3))
     weights = np.random.default_rng(0).standard_normal((4, 4, 1, 1)).astype(np.float32)

@@ -40,7 +40,7 @@ from gossamer.plan.report.html import page
 from gossamer.plan.report.report import Report
 from gossamer.plan.report.zeros import break_even_line
 from gossamer.plan.store.plan_file import SUFFIX
-from gossamer.plan.tune.search import Progress as TuningProgress
+from gossamer.plan.tune.tuner import Progress as TuningProgress
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.version import PACKAGE_VERSION
 
@@ -86,8 +86,6 @@ def compile_(
     no_vendors: Annotated[bool, typer.Option(
         "--no-vendors", help="Do not use vendor libraries such as cuDNN and ONNX Runtime, except "
         "for layers that nothing else computes.")] = False,
-    profile_tuning: Annotated[bool, typer.Option(
-        "--profile-tuning", help="Show how the tuning time was spent.")] = False,
     strict: Annotated[bool, typer.Option(
         "--strict", help="Fail when a layer cannot run on the device.")] = False,
     shape: arguments.ShapeOption = None,
@@ -143,8 +141,6 @@ def compile_(
                              "reports": [report_dict(report) for report in reports]})
         return
     _print_reports(target, reports, tuner, explained, precision)
-    if profile_tuning:
-        _print_tuning(reports[-1].tuning)
     for path in (output, html):
         if path is not None:
             terminal.print_line(f"written: {path}")
@@ -271,19 +267,6 @@ def _print_reports(device: Device, reports: Sequence[Report], tuner: Tuner,
           f"{tuner.not_tried} not tried")
 
 
-def _print_tuning(tuning: Mapping[str, Any]) -> None:
-    """Print how much time each part of the measuring took."""
-    if not tuning:
-        print("\nnothing was measured: all times came from the cache")
-        return
-    print(f"\nmeasuring took {tuning['elapsed_s']:.1f} s, of which the device checked or timed "
-          f"{tuning['device_share']:.0%}")
-    terminal.print_table(
-        {"stage": "stage", "seconds": "seconds", "share": "share"},
-        [{"stage": row["stage"], "seconds": f"{row['seconds']:.2f}",
-          "share": f"{row['share']:.0%}"} for row in tuning["stages"]])
-
-
 def _print_report(report: Report, said: set[str], precision: str) -> None:
     """Print the report at one batch size.
 
@@ -322,7 +305,7 @@ def _print_candidates(row: Mapping[str, Any], batch: int) -> None:
     rows += [{"algorithm": name, "reason": reason} for name, reason in rejected(row).items()]
     terminal.print_table(
         {key: heading for key, heading in headings.items() if key != "memory"}, rows,
-        spare=("cold", "precision", "layouts", "build", "error", "spread", "config"),
+        spare=("precision", "layouts", "build", "error", "spread", "config"),
         below="reason")
 
 

@@ -66,5 +66,5 @@ def report_dict(report: Any) -> dict[str, Any]:
             "accuracy": None if report.accuracy is None else asdict(report.accuracy),
             "memory": None if report.memory is None else asdict(report.memory),
             "notes": list(report.notes),
-            "warnings": list(report.warnings), "tuning": dict(report.tuning),
-            "plans": list(report.plans), "rows": list(report.rows)}
+            "warnings": list(report.warnings), "plans": list(report.plans),
+            "rows": list(report.rows)}

@@ -480,31 +480,6 @@ class Algorithm(abc.ABC):
         """
         return None
 
-    def listing_ahead(self, problem: Any, device: Device,
-                      precisions: Sequence[str]) -> Callable[[Device], object] | None:
-        """Return work that another process can do before `variants_in`.
-
-        An algorithm overrides this method where its vendor library takes long to list the ways in
-        which it can compute a problem.
-
-        Parameters
-        ----------
-        problem : Problem
-            A problem of the algorithm's op.
-        device : Device
-            The device that is to compute it.
-        precisions : sequence of str
-            The precisions for which `variants_in` will be called.
-
-        Returns
-        -------
-        callable or None
-            A function that can be pickled. Another process calls the function with the same device.
-            The function puts the library's answers into the kernel cache. None where no answer
-            takes long.
-        """
-        return None
-
     @abc.abstractmethod
     def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
         """Pack the weights and compile the kernels.

@@ -13,7 +13,7 @@ from gossamer.measure import SLACK, Timing
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.tensor import Format, TensorSpec, memory_format
 
-TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "build_s")
+TIMES = ("median_us", "p25_us", "p75_us", "build_s")
 """Fields of a measurement that are times."""
 _DIGITS = 4
 """Number of significant digits of a stored number."""
@@ -60,8 +60,7 @@ class Measurement:
 
     algorithm, config, precision: as in CandidateKey.
     inputs, outputs: formats.
-    median_us, p25_us, p75_us: median and quartiles with warm caches, in microseconds.
-    cold_us: the median with cold caches, in microseconds.
+    median_us, p25_us, p75_us: median and quartiles in microseconds.
     error: the normalised error against the reference.
     samples: the number of samples.
     failure: why the candidate is excluded.
@@ -83,7 +82,6 @@ class Measurement:
     median_us: float | None = None
     p25_us: float | None = None
     p75_us: float | None = None
-    cold_us: float | None = None
     error: float | None = None
     failure: str | None = None
     not_tried: bool = False
@@ -182,7 +180,7 @@ class Candidate:
         if self.measured.failure or self.copying is not None:
             return self
         return replace(self, copying=self.measured, measured=replace(
-            self.measured, median_us=0.0, p25_us=0.0, p75_us=0.0, cold_us=0.0))
+            self.measured, median_us=0.0, p25_us=0.0, p75_us=0.0))
 
     def in_its_time(self) -> Candidate:
         """Return the same candidate with the time that was measured."""

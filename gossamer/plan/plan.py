@@ -429,9 +429,8 @@ class Plan(CallablePlan):
 
             with self._lock:
                 if batch not in self._end_to_end:
-                    with self.tuner.profile.whole():
-                        self._end_to_end[batch] = end_to_end(
-                            self.graph, [program], self.device, self.tuner, self._note)[0]
+                    self._end_to_end[batch] = end_to_end(
+                        self.graph, [program], self.device, self.tuner, self._note)[0]
         result = self._end_to_end[batch]
         if result.timing is None:
             raise DeviceError(f"{self.graph.name} at batch {batch} on {self.device.name}: "
@@ -473,7 +472,6 @@ class Plan(CallablePlan):
         warnings = [] if self._choices is None else [*self._choices.notices]
         if self.tuner is not None:
             warnings += self.tuner.notices
-            report = replace(report, tuning=self.tuner.profile.summary())
         scattered = scatter_notice(self._timings.get(batch, ()), self.device)
         if scattered and scattered not in warnings:
             warnings.append(scattered)

@@ -198,7 +198,7 @@ def test_result_rows_with_values_of_other_types(values: dict[str, Any], tmp_path
 def test_measurements_with_numbers_that_json_lacks(number: str) -> None:
     content = json.loads(seeds.measurements()[0])
     (line,) = content["sections"][0]["candidates"].values()
-    line["cold_us"] = "NUMBER"
+    line["p75_us"] = "NUMBER"
     with pytest.raises(tuning_file.BadFile, match="corrupt or cut short"):
         tuning_file.parse(json.dumps(content).replace('"NUMBER"', number).encode())
 

@@ -55,7 +55,7 @@ def timed(us: float, dense_us: float, **columns: Any) -> dict[str, Any]:
 def candidate(algorithm: str, config: str, us: float | None, reason: str) -> dict[str, Any]:
     columns = timed(us, us) if us else dict.fromkeys(timed(1, 1))
     return {**columns, "algorithm": algorithm, "config": config, "layouts": ["NCHW", "NHWC"],
-            "precision": "fp16", "cold_us": us and 2 * us, "reason": reason}
+            "precision": "fp16", "reason": reason}
 
 
 SHAPES = "3x3 16x32x32 -> 16x32x32"

@@ -35,7 +35,6 @@ class Planned:
     name: str
     plan: Plan
     seconds: float
-    device_share: float
 
 
 def network(name: str, data: Path | None) -> Graph | str:
@@ -45,9 +44,9 @@ def network(name: str, data: Path | None) -> Graph | str:
 
 
 def make(name: str, wanted: str, batch: int, options: argparse.Namespace,
-         path: Path) -> tuple[float, float]:
+         path: Path) -> float:
     """Writes the plan of a network and of an effort like quick or quick:10 to a file. Returns the
-    seconds that making it took, and the share of them in which the device was busy."""
+    seconds that making it took."""
     model = network(name, options.data)
     if isinstance(model, str):
         model = gossamer.load(model)
@@ -57,9 +56,8 @@ def make(name: str, wanted: str, batch: int, options: argparse.Namespace,
                             budget=float(budget) if budget else None)
     plan.context(batch)
     seconds = time.monotonic() - start
-    tuning = plan.report(batch).tuning
     plan.save(path)
-    return seconds, tuning["device_share"] if tuning else 0.0
+    return seconds
 
 
 def planned(name: str, wanted: str, batch: int, options: argparse.Namespace) -> Planned:
@@ -68,8 +66,8 @@ def planned(name: str, wanted: str, batch: int, options: argparse.Namespace) -> 
         path = Path(folder) / "made.plan"
         # a process that plans starts others, which daemonic ones may not
         with ProcessPoolExecutor(1, get_context("spawn")) as process:
-            seconds, share = process.submit(make, name, wanted, batch, options, path).result()
-        return Planned(wanted, Plan.load(path, options.device), seconds, share)
+            seconds = process.submit(make, name, wanted, batch, options, path).result()
+        return Planned(wanted, Plan.load(path, options.device), seconds)
 
 
 def compare(name: str, batch: int, options: argparse.Namespace) -> None:
@@ -85,7 +83,7 @@ def compare(name: str, batch: int, options: argparse.Namespace) -> None:
             best = min(timing.median_us for timing in timings)
             print(f"{name}, batch {batch}, {options.precision}: " + "; ".join(
                 f"{made.name} {timing.median_us:.1f} us ({timing.median_us / best - 1:+.1%}), "
-                f"planned in {made.seconds:.1f} s, device busy {made.device_share:.0%}"
+                f"planned in {made.seconds:.1f} s"
                 for made, timing in zip(plans, timings, strict=True)), flush=True)
 
 

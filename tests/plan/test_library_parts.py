@@ -333,9 +333,9 @@ def time_plans(monkeypatch: pytest.MonkeyPatch, parts_us: float) -> None:
         return [EndToEnd(Timing(us, 0.9 * us, 1.1 * us, 9)) for us in times]
 
     monkeypatch.setattr(refine, "end_to_end", timed)
-    monkeypatch.setattr(assigner, "allowed", lambda restriction, node, *cost: (
+    monkeypatch.setattr(assigner, "allowed", lambda restriction, node: (
         [] if restriction is free and node.layer.name == WHOLE
-        else allowed(restriction, node, *cost)))
+        else allowed(restriction, node)))
 
 
 def is_whole(proto: onnx.ModelProto, effort: str) -> bool:

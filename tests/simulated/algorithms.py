@@ -76,7 +76,6 @@ class _Simulated(Algorithm):
 
     # nothing is built for a simulated device
     work_ahead = Algorithm.work_ahead
-    listing_ahead = Algorithm.listing_ahead
 
     def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
         if not isinstance(device, SimulatedDevice):

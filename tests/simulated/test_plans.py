@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,7 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer, Program
 from gossamer.plan.store.tuning_cache import TuningCache
-from gossamer.plan.tune.search import Promising
-from gossamer.plan.tune.tuner import Tuner
+from gossamer.plan.tune.tuner import Promising, Tuner
 from gossamer.tensor import Format, TensorSpec
 from tests.model.onnx_models import model
 from tests.simulated.algorithms import Times, drawn_times, estimated_times, simulated
@@ -127,17 +125,17 @@ def test_layers_of_zeros_are_measured_with_the_algorithm_for_zeros_only(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a time of another algorithm, all candidates of that one could be left out as slow."""
     asked: dict[str, set[str]] = {}
-    measure_network = Tuner.measure_network
+    measure_all = Tuner.measure_all
 
-    def measured(tuner: Tuner, requests: Iterable[Sequence[MeasuredLayer]], key: str,
-                 promising: Promising) -> None:
-        lists = [*requests]
-        for request in chain.from_iterable(lists):
-            asked.setdefault(request.layer.op, set()).update(
-                algorithm.name for algorithm in request.algorithms)
-        measure_network(tuner, lists, key, promising)
+    def measured(tuner: Tuner, nodes: Iterable[MeasuredLayer],
+                 promising: Promising | None = None) -> None:
+        nodes = [*nodes]
+        for node in nodes:
+            asked.setdefault(node.layer.op, set()).update(
+                algorithm.name for algorithm in node.algorithms)
+        measure_all(tuner, nodes, promising)
 
-    monkeypatch.setattr(Tuner, "measure_network", measured)
+    monkeypatch.setattr(Tuner, "measure_all", measured)
     build = GraphBuilder("layers of zeros")
     y = build.input("x", (None, 8, 6, 6))
     for _ in range(2):

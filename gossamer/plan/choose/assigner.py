@@ -52,10 +52,6 @@ class Assigned:
     choices: frozenset[Hashable] = frozenset()
 
 
-def _time_of(candidate: Candidate) -> float:
-    return candidate.cost
-
-
 class Assigner:
     """Makes the programs of a network by its cheapest plan assignments (see plan_assignment.py), of
     the candidates of a table, which are measured."""
@@ -65,7 +61,7 @@ class Assigner:
         self._asked_for: Restriction = free if self._only is None else (
             lambda node, candidate: candidate.algorithm.name == self._only)
         """The restriction to the policy's `only` wherever it can be used."""
-        table.tuner.measure_network(table.lists(), table.scope, self._promising)
+        table.tuner.measure_all(table.listed(), self._promising)
         table.finish()
 
     @property
@@ -73,20 +69,15 @@ class Assigner:
         """All layers and fusions with the candidates that were measured for them."""
         return [node for node in self._table.nodes if not node.layer.is_reshape]
 
-    def _promising(self) -> tuple[float, list[tuple[Layer, Candidate]]]:
-        """Return the cost of the cheapest assignment of measured candidates, and the candidates,
-        each with its layer, of the cheapest assignment if others take the times that are expected
-        of them."""
+    def _promising(self) -> list[tuple[Layer, Candidate]]:
+        """Return the candidates, each with its layer, of the cheapest assignment, in which
+        candidates without a time count with the time that is expected of them."""
         self._table.refresh()
         try:
-            promised = self.assigned(self._asked_for, lambda candidate: candidate.likely_cost)
+            taken = self.assigned(self._asked_for).taken
         except GossamerError:
-            return math.inf, []  # a layer has no candidate that may work
-        try:
-            known_us = self.assigned(self._asked_for).cost_us
-        except GossamerError:
-            known_us = math.inf
-        return known_us, [(node.layer, candidate) for node, candidate in promised.taken]
+            return []  # a layer has no candidate that may work
+        return [(node.layer, candidate) for node, candidate in taken]
 
     def program(self, assigned: Assigned, why: str = "") -> Program:
         """Return the program of an assignment. why: the reason, for reports, why layers take
@@ -115,7 +106,8 @@ class Assigner:
         """Return the choice of the fastest candidate for a change of format."""
         node = self._table.conversion(layer)
         self._table.tuner.measure_all([node])
-        return _choice(node, min(usable(layer, node.candidates, node.device), key=_time_of), {})
+        return _choice(node, min(usable(layer, node.candidates, node.device),
+                                key=lambda candidate: candidate.cost), {})
 
     def checked(self, restriction: Restriction | None = None,
                 apart: Sequence[Assigned] = ()) -> Assigned:
@@ -146,15 +138,14 @@ class Assigner:
             node.candidates[node.candidates.index(candidate)] = verified
         return bool(wrong)
 
-    def assigned(self, restriction: Restriction, cost: Callable[[Candidate], float] = _time_of,
-                 apart: Sequence[Assigned] = ()) -> Assigned:
-        """Return the cheapest assignment of layers and fusions. Conversions that were not measured
-        count with the least time that they can take. Raises UnsupportedError where no formats fit
-        together.
+    def assigned(self, restriction: Restriction, apart: Sequence[Assigned] = ()) -> Assigned:
+        """Return the cheapest assignment of layers and fusions. Candidates that may still be
+        measured count with the time that is expected of them, and conversions with the least time
+        that they can take. Raises UnsupportedError where no formats fit together.
 
-        cost: the cost of a candidate, by default its time. restriction, apart: as in checked().
+        restriction, apart: as in checked().
         """
-        options = self._options(restriction, cost)
+        options = self._options(restriction)
         network = self._network
         fixed = {name: memory_format(network.specs[name])
                  for name in (*network.inputs, *network.constants)}
@@ -173,7 +164,7 @@ class Assigner:
                         assignment.cost, assignment.conversions,
                         frozenset(option.choice for option, _, _ in taken))
 
-    def _options(self, restriction: Restriction, cost: Callable[[Candidate], float]
+    def _options(self, restriction: Restriction
                  ) -> list[tuple[Option, MeasuredLayer, Candidate | None]]:
         """Return the options of all nodes and fusions, each with the layer or fusion and the
         candidate that the option stands for; the candidate is None for a reshape. Raises
@@ -186,10 +177,10 @@ class Assigner:
                             for needs, gives in self._reshapes(node.layer)]
             unwanted = sum(not self._table.layers[name].is_reshape for name in node.layer.computes)
             options += [
-                (self._option(node.layer, cost(candidate), *candidate.formats,
+                (self._option(node.layer, candidate.likely_cost, *candidate.formats,
                               0 if restriction(node, candidate) else unwanted,
                               candidate.algorithm.name),
-                 node, candidate) for candidate in allowed(restriction, node, cost)]
+                 node, candidate) for candidate in allowed(restriction, node)]
         computed = {name for option, _, _ in options for name in option.nodes}
         for node in self._table.of_layers:
             if node.layer.name not in computed:
@@ -232,11 +223,11 @@ def _choice(node: MeasuredLayer, taken: Candidate, reasons: Mapping[str, str], w
     return LayerChoice(taken.algorithm, taken.variant, node.device, rejected, node.candidates)
 
 
-def allowed(restriction: Restriction, node: MeasuredLayer,
-            cost: Callable[[Candidate], float] = _time_of) -> list[Candidate]:
+def allowed(restriction: Restriction, node: MeasuredLayer) -> list[Candidate]:
     """Return the candidates that a layer or fusion may take: those that are admitted, or all where
     none is."""
-    usable = [candidate for candidate in node.candidates if math.isfinite(cost(candidate))]
+    usable = [candidate for candidate in node.candidates
+              if math.isfinite(candidate.likely_cost)]
     return [candidate for candidate in usable if restriction(node, candidate)] or usable
 
 

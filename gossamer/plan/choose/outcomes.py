@@ -75,8 +75,8 @@ class Planned:
     why: the reason, for reports, why layers take slower candidates than in the cheapest assignment;
     "" where the program is the program of the cheapest assignment.
     plans: the comparison with baseline plans, one dict for each plan with the keys plan, median_us,
-    p25_us, p75_us, outcome and is_taken. The first dict is about the plan of the cheapest
-    assignment. Empty where no plans were compared.
+    p25_us, p75_us, outcome, is_taken and is_equal (to the plan taken, within noise). The first dict
+    is about the plan of the cheapest assignment. Empty where no plans were compared.
     is_stored: whether the choices are those of another plan, without its times.
     """
 

@@ -196,11 +196,6 @@ def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
     return PlanAssignment(tuple(taken), conversions, cost)
 
 
-def load_solver() -> None:
-    """Import the modules of SciPy that minimise() uses, so that its first call need not."""
-    from scipy import optimize, sparse  # noqa: F401
-
-
 def _states(options: Sequence[Option], slack: float, key_of: Callable[[Option], Hashable]
             ) -> Iterator[tuple[int, int, float]]:
     """Yield the states: for each effect, or what key_of() returns, the index of the option that is

@@ -16,7 +16,6 @@ from gossamer.plan.choose.outcomes import EndToEnd
 from gossamer.plan.program import Program
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key
-from gossamer.plan.tune.profile import COMPARING
 from gossamer.plan.tune.tuner import Tuner
 
 _BUDGET_US = 5e5
@@ -49,8 +48,7 @@ def end_to_end(graph: Graph, programs: Sequence[Program], device: Device, tuner:
     waiting = {**missing, **distinct}
     while not missing.keys().isdisjoint(waiting):
         note(f"{graph.name} as a whole: {len(waiting)} plans")
-        with tuner.profile.stage(COMPARING):
-            fresh = _timed_together(graph, waiting, missing, device, tuner.limits.samples)
+        fresh = _timed_together(graph, waiting, missing, device, tuner.limits.samples)
         tuner.cache.put_plans({key: (f"{graph.name}, batch {waiting[key].batch}", timed.timing)
                                for key, timed in fresh.items() if timed.timing is not None})
         known.update(fresh)

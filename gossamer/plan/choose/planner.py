@@ -2,15 +2,13 @@
 
 The program is either restored from stored choices, or it is chosen, held to a tolerance, and
 compared with baseline plans from end to end. Where nothing is measured, each layer takes its first
-algorithm in the first config, in the formats that move the fewest bytes, and values stay packed
-between layers that read and write packed dtypes.
+algorithm in the first config, in the formats that move the fewest bytes, and writes packed values
+where it can.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,7 +21,7 @@ from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.fused.problem import PartProblem
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import WeightsStore
-from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder, is_packed_alike
+from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder
 from gossamer.plan.choose.outcomes import Planned
 from gossamer.plan.choose.saved_options import StoredChoices
 from gossamer.plan.fusion import (
@@ -32,7 +30,6 @@ from gossamer.plan.fusion import (
     is_part,
     may_have_parts,
     recognising,
-    with_fusions,
 )
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.lower.state import given_inputs
@@ -47,8 +44,7 @@ from gossamer.plan.policy import (
 )
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
-from gossamer.plan.tune.profile import CHOOSING
-from gossamer.tensor import Format, TensorSpec, default_spec
+from gossamer.tensor import TensorSpec, default_spec
 
 if TYPE_CHECKING:
     from gossamer.plan.choose.calibration import Calibration
@@ -89,12 +85,11 @@ class Planner:
         suit the batch size."""
         if self._tuner is None:
             return self._plan(batch)
-        with self._tuner.profile.whole():
-            self._tuner.start()
-            try:
-                return self._plan(batch)
-            finally:
-                self._tuner.flush()
+        self._tuner.start()
+        try:
+            return self._plan(batch)
+        finally:
+            self._tuner.flush()
 
     def _plan(self, batch: int) -> Planned:
         if self._calibration is not None:
@@ -105,9 +100,7 @@ class Planner:
             return Planned(program, notes=tuple(notes), is_stored=True)
 
         _check_forced(network.layers, self._policy)
-        stage = nullcontext() if self._tuner is None else self._tuner.profile.stage(CHOOSING)
-        with stage:
-            planned = self._chosen(network)
+        planned = self._chosen(network)
         if self._policy.sparse_threshold is not None:
             return replace(planned, notes=(
                 "sparse and dense algorithms were not compared: the threshold "
@@ -192,10 +185,10 @@ def _at_boundary(spec: TensorSpec, policy: Policy) -> TensorSpec:
 
 class FirstChoices:
     """The choices for a network without measurements: each layer takes the first algorithm that
-    supports the problem, in its first config, with the formats that move the fewest bytes. On
-    devices that compile, algorithms on bits come first: they take a small share of the time of the
-    others, where a whole network is packed. A layer that no algorithm of the device supports runs
-    on the host.
+    supports the problem, in its first config, with the formats that move the fewest bytes, and
+    packed values where it can write them. On devices that compile, algorithms on bits come first:
+    they take a small share of the time of the others, where a whole network is packed. A layer that
+    no algorithm of the device supports runs on the host.
 
     fusions: the fusions that the policy's `only` forces, or else the parts that a library for whole
     networks computes; all other layers are computed alone.
@@ -211,11 +204,6 @@ class FirstChoices:
         self.fusions = [fusion for fusion in fusions if fusion.name in self._forced]
         if not self.fusions:
             self.fusions = self._parts(layers)
-        self._readers: dict[str, list[Layer]] = defaultdict(list)
-        for layer in with_fusions(layers, self.fusions):
-            for name in dict.fromkeys(layer.inputs):
-                self._readers[name].append(layer)
-        self._read_packed: dict[tuple[str, Format], bool] = {}
 
     def program(self) -> Program:
         """Return the program. Raises UnsupportedError where the host cannot compute a layer
@@ -249,11 +237,13 @@ class FirstChoices:
         reasons |= {other.name: f"comes after {algorithm.name}" for other in able
                     if layer_device is self._device and other is not algorithm}
 
-        def order(variant: Variant) -> tuple[int, int]:
+        def order(variant: Variant) -> tuple[int, bool]:
             converted = sum(
                 spec.nbytes for name, spec in zip(layer.inputs, variant.inputs, strict=True)
                 if not builder.has(name, spec))
-            return converted, self._unpacking(layer, variant)
+            return converted, not any(
+                spec.format.is_packed and name not in self._network.outputs
+                for name, spec in zip(layer.outputs, variant.outputs, strict=True))
 
         return LayerChoice(algorithm, min(variants, key=order), layer_device, reasons)
 
@@ -283,42 +273,6 @@ class FirstChoices:
             if found:
                 return algorithm, found
         return None
-
-    def _unpacking(self, layer: Layer, variant: Variant) -> int:
-        """Return 0 where all readers of a variant's packed outputs take them packed, 1 where the
-        variant has no packed output, and 2 where a packed output would have to be unpacked."""
-        packed = [(name, spec.format) for name, spec in zip(
-            layer.outputs, variant.outputs, strict=True) if spec.format.is_packed]
-        if not packed:
-            return 1
-        return 0 if all(self._all_read(name, format_) for name, format_ in packed) else 2
-
-    def _all_read(self, name: str, format_: Format) -> bool:
-        """Return whether a value has readers and all of its readers can read it in a packed
-        format."""
-        key = name, format_
-        if key not in self._read_packed:
-            readers = self._readers[name]
-            self._read_packed[key] = bool(readers) and name not in self._network.outputs and all(
-                self._reads(layer, name, format_) for layer in readers)
-        return self._read_packed[key]
-
-    def _reads(self, layer: Layer, name: str, format_: Format) -> bool:
-        """Return whether a layer can read a value in a packed format with a variant whose own
-        packed outputs never have to be unpacked."""
-        if layer.is_reshape:
-            (target,) = layer.outputs
-            specs = self._network.specs
-            return is_packed_alike(specs[name].shape, specs[target].shape) and (
-                self._all_read(target, format_))
-        able, layer_device, _ = self._able(layer)
-        return any(
-            all(spec.format == format_ for read, spec in zip(
-                layer.inputs, variant.inputs, strict=True) if read == name)
-            and self._unpacking(layer, variant) < 2
-            for algorithm in able
-            for variant in first_in_order(layer, [algorithm], layer_device,
-                                          self._policy.threads)[1])
 
 
 def _forced_algorithms(fusions: Sequence[Layer], device: Device, policy: Policy

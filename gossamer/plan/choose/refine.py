@@ -9,12 +9,12 @@ others: the one of dense algorithms only, and the whole network by one call of a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from gossamer.device.base import Device
-from gossamer.errors import DeviceLostError, GossamerError, first_line
+from gossamer.errors import DeviceLostError, GossamerError, UnsupportedError, first_line
 from gossamer.io.text import duration_text
 from gossamer.model.graph import Graph
 from gossamer.plan.choose.assigner import Assigned, Assigner, Restriction, dense, whole
@@ -38,16 +38,22 @@ def refined(graph: Graph, chosen: Planned, device: Device, tuner: Tuner,
     accurate: returns the given program, or raises GossamerError where the program is less accurate
     than the user allows. Nothing is timed where all plans are the same program.
     """
-    assert chosen.assigner is not None and chosen.assigned is not None
-    programs = {MEASURED: (chosen.program, chosen.assigned)}
+    assigner, cheapest = chosen.assigner, chosen.assigned
+    assert assigner is not None and cheapest is not None
+    programs = {MEASURED: (chosen.program, cheapest)}
     failures: dict[str, EndToEnd] = {}
-    for plan, assigned in _assignments(chosen.assigner, chosen.assigned, failures):
+    found = [cheapest]
+    for plan, restriction in _restrictions(assigner, cheapest).items():
         try:
-            programs[plan] = accurate(chosen.assigner.program(assigned)), assigned
+            assigned = assigner.checked(restriction, apart=[] if restriction else found)
+            found.append(assigned)
+            programs[plan] = accurate(assigner.program(assigned)), assigned
         except DeviceLostError:
             raise
         except (GossamerError, ValueError) as error:
-            failures[plan] = _not_made(error)
+            if restriction is None and isinstance(error, UnsupportedError):
+                continue  # there is no further assignment
+            failures[plan] = EndToEnd(failure=f"cannot be made: {first_line(error)}")
     keys = {plan: program_key(program, device) for plan, (program, _) in programs.items()}
     if len(set(keys.values())) == 1 and not failures:
         return chosen
@@ -65,37 +71,19 @@ def refined(graph: Graph, chosen: Planned, device: Device, tuner: Tuner,
         else "is faster as a whole" if is_clearly_faster(times[taken], times[MEASURED])
         else "is one part, and the measured choice is equal within noise")
     # the same program again, with the reason in its layers
-    return replace(compared, program=chosen.assigner.program(programs[taken][1], why), why=why)
+    return replace(compared, program=assigner.program(programs[taken][1], why), why=why)
 
 
-def _assignments(assigner: Assigner, cheapest: Assigned, failures: dict[str, EndToEnd]
-                 ) -> Iterator[tuple[str, Assigned]]:
-    """Yield the assignments that are tried beside the cheapest one, with their names. An assignment
-    that cannot be made is added to `failures`."""
-    found = [cheapest]
-    for plan in _NEXT:
-        try:
-            found.append(assigner.checked(apart=found))
-        except GossamerError:
-            break  # there are no further assignments
-        yield plan, found[-1]
-    restrictions: dict[str, Restriction] = {}
+def _restrictions(assigner: Assigner, cheapest: Assigned) -> dict[str, Restriction | None]:
+    """Return what restricts the assignments that are tried beside the cheapest one, by their names;
+    None for the cheapest of all that were not tried before."""
+    restrictions: dict[str, Restriction | None] = dict.fromkeys(_NEXT)
     if any(not candidate.algorithm.dense for _, candidate in cheapest.taken):
         restrictions[DENSE_ONLY] = dense
     if any(node.layer.name == WHOLE and math.isfinite(node.least_cost)
            for node in assigner.measured):
         restrictions[WHOLE] = whole
-    for plan, restriction in restrictions.items():
-        try:
-            yield plan, assigner.checked(restriction)
-        except DeviceLostError:
-            raise
-        except (GossamerError, ValueError) as error:
-            failures[plan] = _not_made(error)
-
-
-def _not_made(error: Exception) -> EndToEnd:
-    return EndToEnd(failure=f"cannot be made: {first_line(error)}")
+    return restrictions
 
 
 def _fastest(programs: Mapping[str, Program], times: Mapping[str, EndToEnd]) -> str:
@@ -115,9 +103,10 @@ def _row(plan: str, time: EndToEnd, times: Mapping[str, EndToEnd], taken: str,
     """Return the row of a plan in the report. first: the first plan with the same program."""
     timing, best = time.timing, times[taken].timing
     row = {"plan": plan, "median_us": None, "p25_us": None, "p75_us": None,
-           "outcome": time.failure, "is_taken": plan == taken}
+           "outcome": time.failure, "is_taken": plan == taken, "is_equal": False}
     if timing is None or best is None:
         return row
+    is_equal = not is_clearly_faster(times[taken], time)
     if plan == taken:
         fastest = min(each.timing.median_us for each in times.values() if each.timing is not None)
         outcome = ("taken: the fastest" if timing.median_us <= fastest
@@ -126,7 +115,7 @@ def _row(plan: str, time: EndToEnd, times: Mapping[str, EndToEnd], taken: str,
         outcome = f"the same as {first}"
     else:
         outcome = f"{duration_text(timing.median_us)} against {duration_text(best.median_us)}"
-        if not is_clearly_faster(times[taken], time):
+        if is_equal:
             outcome += ", equal within noise"
     return {**row, "median_us": timing.median_us, "p25_us": timing.p25_us,
-            "p75_us": timing.p75_us, "outcome": outcome}
+            "p75_us": timing.p75_us, "outcome": outcome, "is_equal": is_equal}

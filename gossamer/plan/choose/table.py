@@ -3,10 +3,8 @@ measured together, and the costs of conversions between their formats."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import wait
+from collections.abc import Collection, Iterable, Sequence
 from itertools import starmap
 
 import numpy as np
@@ -21,15 +19,13 @@ from gossamer.ops.host_threads import workers
 from gossamer.ops.packed import can_hold
 from gossamer.ops.part.host import problem_times
 from gossamer.ops.weights import WeightsInfo
-from gossamer.ops.zero_weights import ZeroWeights
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.network import Network, conversion_layer
-from gossamer.plan.choose.plan_assignment import Conversion, load_solver
+from gossamer.plan.choose.plan_assignment import Conversion
 from gossamer.plan.fusion import find_fusions, find_parts, may_have_parts, recognising
 from gossamer.plan.in_place import in_place_candidates, layers_in_place
 from gossamer.plan.policy import (
     Policy,
-    Refusal,
     able_on,
     eligibility,
     forced_otherwise,
@@ -37,7 +33,6 @@ from gossamer.plan.policy import (
     is_asked_for,
 )
 from gossamer.plan.program import Layer, MeasuredLayer
-from gossamer.plan.store.keys import problem_key
 from gossamer.plan.tune.cost import LEAST_SHARE, conversion_us
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec, pack
@@ -89,41 +84,25 @@ class Table:
         """The layers and reshapes, and then the fusions and parts."""
         return [*self.of_layers, *self.of_fusions]
 
-    @property
-    def scope(self) -> str:
-        """Text that identifies the candidates."""
-        policy = self.policy
-        return json.dumps([
-            [problem_key(layer.problem) for layer in (*self.network.layers, *self._found)
-             if not layer.is_reshape],
-            policy.only, policy.sparse_threshold, dict(policy.force)])
+    def listed(self) -> list[MeasuredLayer]:
+        """List what is to be measured: the layers, and the fusions as long as there is time."""
+        self.of_layers = [self._node(layer) for layer in self.network.layers]
+        self.of_fusions = [] if self.tuner.is_over else [self._fusion(each)
+                                                         for each in self._found]
+        return [node for node in self.nodes if not node.layer.is_reshape]
 
-    def lists(self) -> Iterator[list[MeasuredLayer]]:
-        """Yield what is to be measured in three lists, so that vendors' libraries answer which
-        variants they have while the candidates of the first lists are measured: gossamer's own
-        dense algorithms for layers, the fusions, and all others for layers."""
-        policy, tuner, device = self.policy, self.tuner, self.device
-        layers = [layer for layer in self.network.layers if not layer.is_reshape]
-        answers = tuner.ask(layers, device)
-        if policy.only is None and policy.sparse_threshold is None and not policy.force:
-            own = [self._node(layer, self._refusal_of_own) for layer in layers]
-            yield [node for node in own if node.device is device]
-        self.of_fusions = [] if tuner.is_over else [self._fusion(each) for each in self._found]
-        yield self.of_fusions
-        # the assignment needs the solver, whose import takes a few tenths of a second
-        load_solver()
-        wait(answers)
-        self.of_layers = [self._node(layer, self._refusal) for layer in self.network.layers]
-        tuner.measure_all([node for node in self.of_layers if node.device is not device])
-        yield [node for node in self.of_layers
-               if node.device is device and not node.layer.is_reshape]
-
-    def _node(self, layer: Layer, refusal: Refusal) -> MeasuredLayer:
+    def _node(self, layer: Layer) -> MeasuredLayer:
         """Return a layer, for which no candidates are measured yet."""
         if layer.is_reshape:
             return MeasuredLayer(layer, [], self.device)
+<<<<<<< HEAD
         able, layer_device, reasons = eligibility(layer, self.device, self.policy, refusal)
         if self._is_thin and workers(self.policy.threads) > 1 and any(
+=======
+        able, layer_device, reasons = eligibility(layer, self.device, self.policy,
+                                                  self._refusal)
+        if self._has_pruned and workers(self.policy.threads) > 1 and any(
+>>>>>>> f237328cd953559a441b6160871472db78ee1852
                 algorithm.by_image for algorithm in able):
             reasons |= {algorithm.name: "its threads poll on the cores of generated code"
                         for algorithm in able if algorithm.polls}
@@ -235,16 +214,6 @@ class Table:
         self.tuner.measure_all(nodes.values())
         self._conversions.update((change, node.least_cost) for change, node in nodes.items())
         return bool(nodes)
-
-    def _refusal_of_own(self, algorithm: Algorithm, problem: Problem,
-                        device: Device) -> str | None:
-        """Return why an algorithm is not among the first that are measured; None where it is.
-        ZeroWeights is among them, since no other algorithm may compute a layer that it supports."""
-        is_asked_later = algorithm.vendor and device.compiles
-        skips_zeros = not (algorithm.dense or isinstance(algorithm, ZeroWeights))
-        if device is self.device and (is_asked_later or skips_zeros):
-            return "is measured later"
-        return self._refusal(algorithm, problem, device)
 
     def _refusal(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         """Return why an algorithm is not measured; None where it is."""

@@ -20,7 +20,7 @@ _LAYERS = {
     "break_even": "zeros win below", "error": "error", "build": "build", "memory": "MiB"}
 _CANDIDATES = {
     "algorithm": "algorithm", "config": "config", "time": "time", "spread": "quartiles",
-    "cold": "cold time", "error": "error", "layouts": "layouts", "precision": "precision",
+    "error": "error", "layouts": "layouts", "precision": "precision",
     "build": "build", "memory": "MiB", "reason": "outcome"}
 _PLANS = {"plan": "plan", "time": "end to end", "spread": "quartiles", "outcome": "outcome"}
 
@@ -44,8 +44,8 @@ def candidate_table(row: Mapping[str, Any]) -> Table:
     """Return the table of a layer's candidates, in the order of by_time()."""
     return _CANDIDATES, [
         {"algorithm": candidate["algorithm"], "config": candidate["config"],
-         "cold": time_text(candidate["cold_us"]), "layouts": " ".join(candidate["layouts"]),
-         "precision": candidate["precision"], "reason": candidate["reason"],
+         "layouts": " ".join(candidate["layouts"]), "precision": candidate["precision"],
+         "reason": candidate["reason"],
          "is_taken": "yes" if candidate["reason"] == "taken" else "",
          **_measured(candidate)} for candidate in by_time(row)]
 

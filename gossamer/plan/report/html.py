@@ -23,7 +23,7 @@ from gossamer.plan.report.report import Report
 from gossamer.plan.report.zeros import break_even_line
 
 _NUMBERS = {"density", "time", "spread", "dense", "speedup", "break_even", "error", "build",
-            "memory", "cold"}
+            "memory"}
 """Keys of columns of numbers."""
 
 

@@ -28,7 +28,7 @@ from gossamer.plan.report.zeros import (
 )
 
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
-_TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "error")
+_TIMES = ("median_us", "p25_us", "p75_us", "error")
 _BUILDING = ("build_s", "build_cached", "device_bytes")
 """Fields of measurements that rows of steps and of candidates have as columns."""
 _WHEN_TEXT = {"measured": "when measured", "now": "now"}
@@ -58,10 +58,10 @@ class Report:
     - device_bytes: packed weights and code on the device; None if not known.
     - Of a profiled step: median_us, p25_us, p75_us and share, in place of the search's times; the
     search's dense time and speed-up are left out.
-    - Of a step whose candidates were measured: median_us, p25_us, p75_us, cold_us, error,
-    best_dense_us, speedup (over the best dense algorithm), speedup_reason (why the best dense
-    algorithm was not taken where it is faster alone, else "") and candidates (one dict for each
-    candidate, with the candidate's times or the reason for its exclusion).
+    - Of a step whose candidates were measured: median_us, p25_us, p75_us, error, best_dense_us,
+    speedup (over the best dense algorithm), speedup_reason (why the best dense algorithm was not
+    taken where it is faster alone, else "") and candidates (one dict for each candidate, with the
+    candidate's times or the reason for its exclusion).
     - Of a layer of a part: best_dense_us and the candidates that compute the layer alone.
     best_dense_us counts the time that a library takes for the layer within a part, where known.
 
@@ -90,9 +90,6 @@ class Report:
 
     memory: how much memory weights and activations take, where layers are computed on bits and the
     plan has been called.
-
-    tuning: where the time of measuring went, for all batch sizes of the plan together; see
-    TuningProfile.summary. The dict is empty where nothing was measured.
     """
 
     device: str
@@ -107,7 +104,6 @@ class Report:
     call_us: float | None = None
     accuracy: Accuracy | None = None
     memory: MemoryUse | None = None
-    tuning: dict[str, Any] = field(default_factory=dict)
 
     @property
     def build_s(self) -> float | None:
@@ -290,21 +286,13 @@ def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | No
              *([str(accuracy)] if accuracy else [])]
     report = Report(device.name, program.batch, rows, notes,
                     [where] if program.host_steps(device) else [],
-                    plans=_compared(planned.plans), accuracy=accuracy,
+                    plans=list(planned.plans), accuracy=accuracy,
                     memory=None if builds is None else memory_use(program, builds))
     if end_to_end is None or end_to_end.timing is None:
         return report
     median = end_to_end.timing.median_us
     return replace(report, end_to_end_us=median, end_to_end_cached=end_to_end.cached,
                    shares=_shares(program, rows, median))
-
-
-def _compared(plans: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of plans, with the column is_equal: whether the middle half of a plan's
-    samples overlaps with that of the plan taken."""
-    taken = next((plan["p75_us"] for plan in plans if plan["is_taken"]), None)
-    return [{**plan, "is_equal": None not in (taken, plan["p25_us"]) and plan["p25_us"] <= taken}
-            for plan in plans]
 
 
 def _shares(program: Program, rows: Sequence[dict[str, Any]],

@@ -15,7 +15,7 @@ from gossamer.measure import Timing
 from gossamer.plan.candidate import Measurement, rounded
 
 FORMAT = "gossamer measurements"
-VERSION = 10
+VERSION = 11
 Section = dict[str, Any]
 """The measurements with one combination of driver, toolkit and gossamer version: lines by key, for
 each kind of KINDS."""

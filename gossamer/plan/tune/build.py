@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -16,16 +15,18 @@ from gossamer.device.host import processors
 from gossamer.io.process_pool import NoProcessError
 from gossamer.ops.algorithm import Problem, State
 from gossamer.plan.candidate import BuildCost
-from gossamer.plan.program import Layer, build
+from gossamer.plan.program import Layer, build, responsive
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.rows import Row
 from gossamer.plan.tune.workers import Compilers
 
-_AT_ONCE, _AHEAD = 1.5, 3.0
-"""For each processor, the most candidates that are being built, and the most that are being built
-or wait to be measured. A build mostly waits for compilers, which are other processes. With larger
-numbers, more candidates would be begun that later turn out to be of no use."""
+_AHEAD = 2
+"""For each processor, the most candidates that are being built or wait to be measured. A build
+mostly waits for compilers, which are other processes. With a larger number, more candidates would
+be begun that later turn out to be of no use."""
+_MANY = 8
+"""The least number of a library's candidates for which processes open the device."""
 _REFERENCES = 2
 """The most references that are computed at the same time. Each reference takes many short steps in
 Python's interpreter, so that with more threads all references together take longer, and the thread
@@ -36,31 +37,47 @@ BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
 
 
 class CandidateBuilds:
-    """The candidates that are built ahead on one device."""
+    """The candidates that are built ahead on one device.
 
-    def __init__(self, device: Device, memory: CandidateMemory, compilers: Compilers) -> None:
+    memory: the memory that they share. compilers: the processes that compile for them.
+    """
+
+    def __init__(self, device: Device) -> None:
         self.device = device
-        self.memory = memory
-        self._compilers = compilers
+        self.memory = CandidateMemory(device)
+        self.compilers = Compilers(device)
         self._sets: dict[tuple[str, Problem], Future[CandidateSet]] = {}
-        self._references = threading.Semaphore(_REFERENCES)
+        self._sets_lock = threading.Lock()
         self._building: dict[Future[BuiltCandidate], Row] = {}
-        self._at_once, self._ahead = (
-            (math.ceil(_AT_ONCE * processors()), math.ceil(_AHEAD * processors()))
-            if device.builds_side_by_side else (1, 1))
-        self._pool = ThreadPoolExecutor(self._at_once)
+        self._ahead = _AHEAD * processors() if device.builds_side_by_side else 1
 
     @contextmanager
     def started(self) -> Iterator[None]:
         """Within a `with` block, candidates are built by other threads, side by side where the
         device allows that."""
+        device = self.device
+        self._pool, self._references = map(ThreadPoolExecutor, (self._ahead, _REFERENCES))
+        # within current(), no call needs to ask the driver which context is current
+        current = device.current() if device.runs_cuda_libraries else nullcontext()
+        # references are computed side by side, each by one thread of BLAS
+        limited = blas.limited(1) if device.builds_side_by_side else nullcontext()
         try:
-            # references are computed side by side, each by one thread of BLAS
-            with blas.limited(1) if self.device.builds_side_by_side else nullcontext():
+            with responsive(), current, limited:
                 yield
         finally:
             # after an interrupt nobody needs the builds that are not done
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            for pool in (self._pool, self._references):
+                pool.shutdown(wait=False, cancel_futures=True)
+            self._building.clear()
+            self._sets.clear()
+
+    def start_compilers(self, rows: Sequence[Row]) -> None:
+        """Start the processes that compile for these rows, and for many of a vendor's library also
+        those that open the device."""
+        self.compilers.start()
+        if self.device.builds_side_by_side and sum(
+                bool(row.algorithm.vendor) for row in rows) >= _MANY:
+            self.compilers.start(on_device=True)
 
     @property
     def rows(self) -> Collection[Row]:
@@ -70,8 +87,7 @@ class CandidateBuilds:
     @property
     def has_room(self) -> bool:
         """Whether it is of use to begin another candidate now."""
-        return len(self._building) < self._ahead and sum(
-            not future.done() for future in self._building) < self._at_once
+        return len(self._building) < self._ahead
 
     def begin(self, row: Row) -> None:
         """Begin to build a candidate."""
@@ -93,18 +109,15 @@ class CandidateBuilds:
         return self._building.pop(built), built
 
     def set_of(self, layer: Layer) -> CandidateSet:
-        """Return the inputs and expected outputs of a layer, which the first caller makes. The
+        """Return the inputs and expected outputs of a layer, which are made once. The
         inputs and outputs are stored under the layer's name and problem, because conversions of one
         value to the same format have the same name, whatever format they convert from."""
-        made: Future[CandidateSet] = Future()
-        known = self._sets.setdefault((layer.name, layer.problem), made)
-        if known is made:
-            try:
-                with self._references:
-                    made.set_result(CandidateSet(layer, self.device, self.memory))
-            except BaseException as error:
-                made.set_exception(error)
-        return known.result()
+        key = layer.name, layer.problem
+        with self._sets_lock:
+            if key not in self._sets:
+                self._sets[key] = self._references.submit(CandidateSet, layer, self.device,
+                                                          self.memory)
+        return self._sets[key].result()
 
     def build(self, row: Row) -> BuiltCandidate:
         """Return a row's candidate ready to run, the cost of building it, and its check."""
@@ -115,7 +128,7 @@ class CandidateBuilds:
         work = algorithm.work_ahead(layer.problem, variant, self.device)
         if work is not None:
             with suppress(NoProcessError):
-                self._compilers.ask(
+                self.compilers.ask(
                     work, f"{algorithm.name} {variant.config_text} for layer {layer.name}").result()
         ahead_s = time.perf_counter() - start
         try:

@@ -1,10 +1,8 @@
-"""The candidates of one layer on one device: checked against the reference, and timed with cold
-caches."""
+"""The candidates of one layer on one device, checked against the reference."""
 
 from __future__ import annotations
 
 import math
-import statistics
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -31,8 +29,6 @@ _CHECKED_IMAGES = 3
 _CHECKED = 2**22
 """More images are compared as long as the number of their output values, plus the number of
 operations that compute these images, is at most this number."""
-_COLD_SAMPLES = 5
-"""Number of executions with cold caches; the median of their times counts."""
 _DRAWS = 8
 """The number of draws of inputs where an output has few results."""
 _CHEAP = 2**26
@@ -233,21 +229,6 @@ class CandidateSet:
                 return error
         return error_of(buffer, spec, expected[index], self._images,
                         None if limits is None else limits[index])
-
-    def cold(self, work: Work) -> float | None:
-        """Return the median time in microseconds of single executions, each after the cache was
-        filled with other data. Return None for a device whose cache size is unknown, or that
-        cannot replay an execution as a graph. Return None for processors, since other programs use
-        their caches too."""
-        limits = self.device.limits
-        if self.device.on_processors or not (limits.graph and limits.cache_bytes):
-            return None
-        graph = self.device.capture(work)
-        samples = []
-        for _ in range(_COLD_SAMPLES):
-            self.memory.fill_cache()
-            samples.append(self.device.time(graph))
-        return statistics.median(samples)
 
 
 def reason_of(failure: Exception) -> str:

@@ -72,12 +72,6 @@ class CandidateMemory:
         return (self._buffer("a candidate's workspace", variant.workspace) if variant.workspace
                 else None)
 
-    def fill_cache(self) -> None:
-        """Fill the device's cache with other data than a candidate's."""
-        nbytes = 2 * self.device.limits.cache_bytes
-        source, target = (self._buffer("what fills the cache", nbytes, index) for index in (0, 1))
-        self.device.copy(target, source, nbytes)
-
     def release(self) -> None:
         """Free the memory, so that whole programs can use all memory of the device."""
         self.examples.forget()

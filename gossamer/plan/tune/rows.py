@@ -10,12 +10,16 @@ from functools import cached_property
 
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError
+from gossamer.measure import Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.candidate import Candidate, CandidateKey, Measurement, candidate_key
-from gossamer.plan.program import Layer
-from gossamer.plan.tune.cost import LEAST_SHARE, conversion_us
+from gossamer.plan.policy import reason_build_too_long
+from gossamer.plan.program import Layer, MeasuredLayer
+from gossamer.plan.store.tuning_cache import Caches
+from gossamer.plan.tune.cost import LEAST_SHARE, conversion_us, model_us
+from gossamer.plan.tune.space import Space
 from gossamer.tensor import Format, memory_format
 
 NOT_TRIED = "not tried"
@@ -160,6 +164,7 @@ class Row:
     model_us: the time in microseconds that the algorithm's model gives.
     measured: its measurement; None where it was neither measured nor left out.
     stored: the measurement that the cache has.
+    timing: its samples, where this process has timed it.
     may_differ: whether the measurement may be different next time, so that it is not stored.
     key: the candidate's key among the candidates for its problem.
     """
@@ -170,6 +175,7 @@ class Row:
     model_us: float
     measured: Measurement | None = None
     stored: Measurement | None = None
+    timing: Timing | None = None
     may_differ: bool = False
 
     def __post_init__(self) -> None:
@@ -194,6 +200,116 @@ class Row:
     @cached_property
     def _unmeasured(self) -> Measurement:
         return Measurement.of(self.algorithm, self.variant, not_tried=True, failure=NOT_TRIED)
+
+
+class Rows:
+    """The rows of all layers and fusions that were listed, on any device, with what is known of
+    them.
+
+    times: the times by a layer's name and problem: conversions of one value to the same format have
+    the same name, whatever format they convert from.
+    """
+
+    def __init__(self, space: Space, caches: Caches) -> None:
+        self.times: dict[tuple[str, Problem], LayerTimes] = {}
+        self._space, self._caches = space, caches
+        self._groups: dict[tuple[str, Problem], Group] = {}
+        self._similar: dict[tuple[str, Problem], Group] = {}
+        """The group of the first layer of each shape whose candidates depend on zeros."""
+
+    def listed(self, nodes: Iterable[MeasuredLayer], key: str) -> dict[Row, None]:
+        """Return the rows of layers that nothing was known of. Those with a stored measurement that
+        suffices get it.
+
+        key: identifies the search; what a search with the same key has left out is left out.
+        """
+        new: dict[Row, None] = {}
+        for node in nodes:
+            layer, problem = node.layer, node.layer.problem
+            times = self.times.setdefault((layer.name, problem), LayerTimes(
+                layer.name, keeps_precisions=self._space.keeps_precisions))
+            for algorithm in node.algorithms:
+                group = self._group(timed_problem(problem, algorithm), layer, node.device)
+                group.join(times)
+                for variant in self._space.buildable(algorithm, problem, node.device):
+                    row = Row(group, algorithm, variant, model_us(
+                        algorithm, group.problem, variant, node.device))
+                    row = group.rows.setdefault(row.key, row)
+                    if row.measured is None:
+                        new[row] = None
+            if layer.covers:
+                own = {times.name: times for times in self.times.values()}
+                if all(name in own for name in layer.covers):
+                    times.parts = [own[name] for name in layer.covers]
+        for group in {row.group: None for row in new}:
+            self._reuse(group, key)
+        return new
+
+    def _group(self, problem: Problem, layer: Layer, device: Device) -> Group:
+        """Return the group of a problem, which the first layer makes."""
+        key = device.name, problem
+        if key not in self._groups:
+            group = self._groups[key] = Group(problem, layer, device)
+            if (shape := similar_shape(problem)) is not None:
+                first = self._similar.setdefault((device.name, shape), group)
+                group.similar = None if first is group else first
+        return self._groups[key]
+
+    def _reuse(self, group: Group, key: str) -> None:
+        """Give rows their stored measurements. Candidates without outputs take no time."""
+        stored = {each.candidate_key: each
+                  for each in self._caches.of(group.device).get(group.problem) or ()}
+        for row in group.rows.values():
+            if row.measured is not None:
+                continue
+            if all(spec.size == 0 for spec in group.problem.outputs):
+                row.measured = Measurement.of(
+                    row.algorithm, row.variant, Timing(0.0, 0.0, 0.0, self._space.limits.samples),
+                    error=0.0, weights=group.layer.digest)
+            elif row.key in stored and self._suffices(stored[row.key], group, key):
+                row.measured = row.stored = stored[row.key]
+        group.update()
+
+    def _suffices(self, stored: Measurement, group: Group, key: str) -> bool:
+        """Return whether a stored measurement is enough, so that its candidate is not measured
+        again."""
+        if stored.not_tried:
+            return stored.search == key
+        if stored.failure:
+            # a candidate that was wrong with other weights may be right with this layer's weights
+            return not (stored.wrong_numbers and stored.weights != group.layer.digest)
+        return stored.samples >= self._space.limits.samples
+
+    def candidates(self, node: MeasuredLayer) -> list[Candidate]:
+        """Return the candidates of a layer whose measuring has begun, in order of preference.
+        Candidates that would take too long to build, or were left out, are excluded candidates; a
+        candidate that may still be measured has the time that is expected of it, too."""
+        space, problem, candidates = self._space, node.layer.problem, []
+        most_s = space.limits.build_seconds
+        for algorithm in node.algorithms:
+            for variant in space.within_effort(algorithm, problem, node.device):
+                if variant.build_seconds > most_s:
+                    candidates.append(Candidate(algorithm, variant, Measurement.of(
+                        algorithm, variant,
+                        failure=reason_build_too_long(variant, most_s, space.why))))
+                    continue
+                group = self._groups[node.device.name, timed_problem(problem, algorithm)]
+                candidates.append(group.rows[candidate_key(algorithm, variant)].candidate)
+        return candidates
+
+    def store(self, rows: Iterable[Row]) -> None:
+        """Store the measurements of rows that are not stored yet."""
+        made = {row: row.measured for row in rows if row.measured is not None
+                and not row.may_differ and row.measured is not row.stored}
+        fresh: dict[str, dict[Problem, list[Measurement]]] = {}
+        for row, measured in made.items():
+            fresh.setdefault(row.group.device.name, {}).setdefault(
+                row.group.problem, []).append(measured)
+        # written first: what an interrupt of the writing leaves out is written by the next call
+        for device in {row.group.device.name: row.group.device for row in made}.values():
+            self._caches.of(device).put(fresh[device.name])
+        for row, measured in made.items():
+            row.stored = measured
 
 
 def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> list[Candidate]:

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.ops.host_threads import ALL, Threads, of_threads
-from gossamer.ops.registry import OPS
 from gossamer.plan.policy import Effort, is_change_of_precision, reason_not_allowed
-from gossamer.plan.program import Layer
-from gossamer.plan.tune.profile import LISTING, TuningProfile
-from gossamer.plan.tune.workers import Compilers
-
-_FEW_LISTED = 8
-"""Processes are started to ask the libraries only where there are at least this many pairs of a
-problem and a library's algorithm."""
 
 
 class Space:
@@ -32,38 +23,15 @@ class Space:
     """
 
     def __init__(self, effort: str, limits: Effort, precisions: Sequence[str],
-                 profile: TuningProfile, *, keeps_precisions: bool,
-                 threads: Threads = ALL) -> None:
+                 *, keeps_precisions: bool, threads: Threads = ALL) -> None:
         self.limits = limits
         self._precisions = precisions
-        self._profile = profile
         self.keeps_precisions = keeps_precisions
         self._threads = threads
         self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
         self.why = f"with effort {effort}"
         """Words for messages: what sets the limit on build time."""
-
-    def ask(self, layers: Sequence[Layer], device: Device, compilers: Compilers
-            ) -> list[Future[object]]:
-        """Begin to ask vendors' libraries, in other processes, which variants they have for
-        layers. Does so only where there are many layers and the device builds side by side, and
-        asks only the libraries that take long to answer. Return futures of their answers: when
-        these are done, the variants are on disk, or the libraries have failed."""
-        asked = {(algorithm, layer.problem): None for layer in layers
-                 for algorithm in OPS[layer.op].algorithms if algorithm.vendor}
-        answers: list[Future[object]] = []
-        if not device.builds_side_by_side or len(asked) < _FEW_LISTED:
-            return answers
-        with self._profile.stage(LISTING):
-            compilers.start(on_device=True)
-            for algorithm, problem in asked:
-                work = algorithm.listing_ahead(problem, device,
-                                               self._asked_precisions(problem))
-                if work is not None:
-                    answers.append(compilers.ask(
-                        work, f"the list of {algorithm.name} for {problem.describe()}"))
-        return answers
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         """Return why an algorithm does not support a problem on a device, or has no variant whose
@@ -107,16 +75,12 @@ class Space:
         if is_change_of_precision(problem):
             listed = iter(algorithm.variants(problem, device))
         else:
-            asked = self._asked_precisions(problem)
+            # a precision that changes no result is always allowed
+            count = max(len(self._precisions), PRECISIONS.index(problem.exact_precision) + 1)
+            asked = PRECISIONS[:count]
             listed = (variant for variant in algorithm.variants_in(problem, device, asked)
                       if variant.precision in self._precisions
                       or variant.is_as_precise_as_float32(problem))
         if algorithm.rounds_sums and problem.sums_integers:
             listed = (variant for variant in listed if variant.precision != "fp16")
         return of_threads(listed, self._threads, device)
-
-    def _asked_precisions(self, problem: Problem) -> Sequence[str]:
-        """Return the precisions in which an algorithm is asked for variants."""
-        # a precision that changes no result is always allowed
-        count = max(len(self._precisions), PRECISIONS.index(problem.exact_precision) + 1)
-        return PRECISIONS[:count]

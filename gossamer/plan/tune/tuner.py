@@ -1,4 +1,12 @@
-"""The tuner: measures the candidates of layers, or reads their measurements from the cache."""
+"""The tuner: has the candidates of layers measured in rounds, or reads their measurements.
+
+The rounds are those of successive halving (K. Jamieson and A. Talwalkar, "Non-stochastic best arm
+identification and hyperparameter optimization", AISTATS 2016). The first round measures, for each
+problem and algorithm, the configs that are expected to be the fastest. Each further round measures
+twice as many configs of fewer algorithms, those that are nearest to the best, and the candidates
+that a plan would take if they took the time that is expected of them. A candidate is left out by
+its bound, because no round has reached it, or because measuring has ended.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +14,65 @@ import hashlib
 import json
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
-from gossamer.measure import scatter_notice
-from gossamer.ops.algorithm import PRECISIONS, Algorithm
+from gossamer.errors import DeviceLostError
+from gossamer.io.text import duration_text
+from gossamer.measure import Timing, scatter_notice
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem
 from gossamer.ops.host_threads import ALL, Threads
-from gossamer.plan.candidate import Candidate
+from gossamer.plan.candidate import Candidate, Measurement, counted
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.keys import problem_key
 from gossamer.plan.store.tuning_cache import Caches, TuningCache
-from gossamer.plan.tune.profile import TuningProfile
+from gossamer.plan.tune.build import CandidateBuilds
+from gossamer.plan.tune.candidates import reason_of
 from gossamer.plan.tune.rates import know_rates
-from gossamer.plan.tune.search import Progress, Promising, Search
+from gossamer.plan.tune.rows import NOT_TRIED, Group, Row, Rows
+from gossamer.plan.tune.sampling import measure
 from gossamer.plan.tune.space import Space
 
+ENDED = "measuring was ended before"
+"""The reason for candidates that a spent budget or an interrupt leaves out."""
+_STORE_SECONDS = 5.0
+"""Seconds after which a search stores its measurements so far: a process that is killed loses only
+the measurements of these seconds."""
+_LEAST_GAIN = 0.01
+"""Share of the best times that a round must have saved for another round to follow."""
 _FEW_TIMINGS = 10
 """The number of candidates that must be timed before a notice says how far the times scatter."""
 _RESERVED, _RESERVED_S = 0.2, 5.0
 """The share of a budget that is reserved for the choice after the measurements, and the most
 seconds of this share."""
+
+Promising = Callable[[], Sequence[tuple[Layer, Candidate]]]
+"""A function that returns the candidates that a plan would take by the times that are known and
+expected, each with its layer."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a search has come.
+
+    layers: the number of layers that are measured.
+    known_layers: how many of these layers have a time.
+    best_us: the sum of the best times of these layers in microseconds.
+    candidates: the number of candidates that are to be measured.
+    done: how many of these candidates are measured or left out.
+    seconds_left: the seconds that the remaining candidates may take.
+    """
+
+    layers: int
+    known_layers: int
+    best_us: float
+    candidates: int
+    done: int
+    seconds_left: float
 
 
 class Tuner:
@@ -61,37 +105,27 @@ class Tuner:
             self.limits = replace(self.limits, vendor_configs=None, everything=True)
         self.precision = precision
         self.cache = TuningCache(device) if cache is None else cache
-        self.profile = TuningProfile()
         self.space = Space(effort, self.limits, PRECISIONS[:PRECISIONS.index(precision) + 1],
-                           self.profile, keeps_precisions=keeps_precisions, threads=threads)
+                           keeps_precisions=keeps_precisions, threads=threads)
         """The candidates that layers have."""
         self._budget_s = budget_s
         self._deadline = math.inf
-        self._is_stopped = self._knows_rates = False
+        self._is_stopped = False
         self._note, self._progress = note, progress
         self._caches = Caches(self.cache, device)
-        self._searches: dict[str, Search] = {}
-
-    @property
-    def measured(self) -> int:
-        """Number of candidates measured so far, without the candidates of `reused`."""
-        return sum(search.measured for search in self._searches.values())
-
-    @property
-    def reused(self) -> int:
-        """Number of candidates whose measurements came from the cache."""
-        return sum(search.reused for search in self._searches.values())
-
-    @property
-    def not_tried(self) -> int:
-        """Number of candidates that were not measured, because they could not be of use."""
-        return sum(search.not_tried for search in self._searches.values())
+        self._rows = Rows(self.space, self._caches)
+        self._builds: dict[str, CandidateBuilds] = {}
+        self._timings: list[Timing] = []
+        """The samples of candidates near the best."""
+        self.measured = self.reused = self.not_tried = 0
+        """Numbers of candidates that were measured, whose measurements came from the cache, and
+        that were left out."""
 
     def start(self) -> None:
         """Start a plan, and the time of its budget. Forgets which candidates were left out for the
         previous plan: candidates that the fusions of that plan made useless may be of use now."""
-        for search in self._searches.values():
-            search.forget()
+        self._rows = Rows(self.space, self._caches)
+        self._builds_on(self.device)
         if self._budget_s is not None:
             self._deadline = time.monotonic() + self._budget_s - min(
                 _RESERVED * self._budget_s, _RESERVED_S)
@@ -111,15 +145,10 @@ class Tuner:
         """Sentences for the user about the files of measurements, and about the conditions under
         which new measurements were made."""
         notices = self._caches.notices
-        timings = [timing for search in self._searches.values() for timing in search.timings]
-        if len(timings) >= _FEW_TIMINGS and (scattered := scatter_notice(timings, self.device)):
+        if len(self._timings) >= _FEW_TIMINGS and (
+                scattered := scatter_notice(self._timings, self.device)):
             notices.append(scattered)
         return notices
-
-    def ask(self, layers: Sequence[Layer], device: Device) -> list[Future[object]]:
-        """Begin to ask vendors' libraries for their variants, as Space.ask() does. The device's
-        rates are measured first, since they decide the order in which variants are listed."""
-        return self.space.ask(layers, device, self._search(device).compilers)
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 device: Device) -> list[Candidate]:
@@ -129,43 +158,71 @@ class Tuner:
         self.measure_all([node])
         return node.candidates
 
-    def measure_all(self, nodes: Iterable[MeasuredLayer]) -> None:
-        """Measure the candidates of several layers together, and set them."""
-        by_device: dict[str, list[MeasuredLayer]] = {}
-        for node in nodes:
-            by_device.setdefault(node.device.name, []).append(node)
-        for of_device in by_device.values():
-            scope = [[problem_key(node.layer.problem), *(each.name for each in node.algorithms)]
-                     for node in of_device]
-            self._search(of_device[0].device).run([of_device], self._key(json.dumps(scope)))
-            for node in of_device:
-                node.candidates = self.candidates(node)
+    def measure_all(self, nodes: Iterable[MeasuredLayer],
+                    promising: Promising | None = None) -> None:
+        """Measure the candidates of layers and fusions together, and set them. The results are
+        stored, also where an interrupt ends the measuring.
 
-    def measure_network(self, lists: Iterable[Sequence[MeasuredLayer]], scope: str,
-                        promising: Promising) -> None:
-        """Measure the candidates of a network's layers and fusions on the device together.
-
-        lists, promising: as in Search.run(). scope: text that identifies them.
+        nodes: layers come before the fusions that cover them.
+        promising: chooses the plan that the further rounds improve; by default each layer takes the
+        candidate that is expected to be the fastest.
         """
-        search = self._search(self.device)
-        search.run(lists, self._key(scope), promising)
-        # the processes take some time to end, in which the plan is assigned
-        search.compilers.end()
+        nodes = list(nodes)
+        self._key = self._key_of(nodes)
+        self._begun = self._done = 0
+        self._start = self._stored = time.monotonic()
+        with ExitStack() as stack:
+            for device in {node.device.name: node.device for node in nodes}.values():
+                stack.enter_context(self._builds_on(device).started())
+            self._own = self._rows.listed(nodes, self._key)
+            self.reused += sum(row.stored is not None and not row.stored.not_tried
+                               for row in self._own)
+            try:
+                self._measure(self._first())
+                self._improve(promising or self._cheapest)
+                while instead := self._required():
+                    self._measure(instead, required=True)
+                self._leave_out_rest()
+            finally:
+                self.not_tried += sum(row.measured is not None and row.measured.not_tried
+                                      for row in self._own)
+                self._store()
+        for node in nodes:
+            node.candidates = self.candidates(node)
 
     def candidates(self, node: MeasuredLayer) -> list[Candidate]:
-        """Return the candidates of a layer whose measuring has begun; see Search.candidates()."""
-        return self._search(node.device).candidates(node)
+        """Return the candidates of a layer whose measuring has begun; see Rows.candidates()."""
+        return self._rows.candidates(node)
 
     def verified(self, chosen: Sequence[tuple[Layer, Candidate, Device]]) -> list[Candidate]:
-        """Return the candidates. A candidate that computes wrong numbers with the constants of its
-        layer is excluded."""
-        verified: dict[int, Candidate] = {}
-        for device in {device.name: device for _, _, device in chosen}.values():
-            own = {index: (layer, candidate) for index, (layer, candidate, on) in enumerate(chosen)
-                   if on is device}
-            verified.update(zip(own, self._search(device).verified(list(own.values())),
-                                strict=True))
-        return [verified[index] for index in range(len(chosen))]
+        """Return the candidates. A candidate that fails, or computes wrong numbers, with the
+        constants of its layer is excluded."""
+        verified = [candidate for _, candidate, _ in chosen]
+        unknown = {Row(Group(layer.problem, layer, device), candidate.algorithm,
+                       candidate.variant, math.inf): index
+                   for index, (layer, candidate, device) in enumerate(chosen)
+                   if not self._is_known(layer, candidate, device)}
+        for builds, rows in self._by_device(unknown):
+            passed: list[tuple[Problem, Measurement, str]] = []
+            try:
+                with builds.started():
+                    for row in rows:
+                        builds.begin(row)
+                    while builds.rows:
+                        row, built = builds.next_built()
+                        layer, candidate, _ = chosen[unknown[row]]
+                        try:
+                            state, _, check = built.result()
+                            builds.set_of(layer).checked(row.algorithm, row.variant, state, check)
+                        except DeviceLostError:
+                            raise
+                        except Exception as error:  # a candidate may fail in any way
+                            verified[unknown[row]] = candidate.with_exclusion(reason_of(error))
+                        else:
+                            passed.append((layer.problem, candidate.measured, layer.digest))
+            finally:
+                self._caches.of(builds.device).put_checks(passed)
+        return verified
 
     def flush(self) -> None:
         """Write the measurements whose writing an interrupt ended."""
@@ -174,24 +231,197 @@ class Tuner:
     def release(self) -> None:
         """Free the memory that holds inputs and outputs of the layers to be measured, and end the
         processes that compile."""
-        for search in self._searches.values():
-            search.compilers.close()
-            search.memory.release()
+        for builds in self._builds.values():
+            builds.compilers.close()
+            builds.memory.release()
 
-    def _search(self, device: Device) -> Search:
-        """Return the search on a device. Candidates are ordered by the rates of the tuner's device,
-        which are measured once."""
-        if device is self.device and not self._knows_rates:
-            know_rates(device, self.cache)
-            self._knows_rates = True
-        if device.name not in self._searches:
-            self._searches[device.name] = Search(
-                device, self.space, self._caches.of(device), self.profile,
-                lambda: self.is_over, self._note, self._progress)
-        return self._searches[device.name]
-
-    def _key(self, scope: str) -> str:
-        """Return hexadecimal digits that identify layers and the effort."""
+    def _key_of(self, nodes: Iterable[MeasuredLayer]) -> str:
+        """Return hexadecimal digits that identify layers and the effort: what one search has left
+        out, later searches with the same key leave out, too."""
+        scope = [[problem_key(node.layer.problem), *(each.name for each in node.algorithms)]
+                 for node in nodes]
         parts = (scope, self.effort, self.precision, self.space.keeps_precisions,
                  self.limits.everything)
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    def _builds_on(self, device: Device) -> CandidateBuilds:
+        """Return the builds on a device. The rates of the tuner's device are known from now on, by
+        which its candidates are ordered."""
+        if device.name not in self._builds:
+            if device is self.device:
+                know_rates(device, self.cache)
+            self._builds[device.name] = CandidateBuilds(device)
+        return self._builds[device.name]
+
+    def _by_device(self, rows: Iterable[Row]) -> list[tuple[CandidateBuilds, list[Row]]]:
+        """Return the rows of each device, with its builds."""
+        by_device: dict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            by_device[row.group.device.name].append(row)
+        return [(self._builds_on(own[0].group.device), own) for own in by_device.values()]
+
+    def _is_known(self, layer: Layer, candidate: Candidate, device: Device) -> bool:
+        """Return whether a candidate is known to be right with a layer's constants: the layer has
+        no constants, the candidate was measured with them, or the cache records that the candidate
+        passed a check with them."""
+        measured = candidate.measured
+        return (not layer.weights or measured.weights == layer.digest
+                or self._caches.of(device).has_check(layer.problem, measured, layer.digest))
+
+    def _first(self) -> list[Row]:
+        """Return the rows of the first round: of each algorithm the configs with the least times
+        by its model, each in the formats with the least time. Layers that differ only in their
+        weights leave the round to the first such layer. Rows whose builds take long are left to
+        rounds in which the plan would take them."""
+        count: dict[tuple[Group, Algorithm, str], set[object]] = defaultdict(set)
+        first: list[Row] = []
+        for row in sorted(self._own, key=lambda row: row.model_us):
+            precision = row.variant.precision if self.space.keeps_precisions else ""
+            configs = count[row.group, row.algorithm, precision]
+            most = self.limits.configs_of(row.algorithm)
+            if self.limits.everything or (
+                    row.group.similar is None and not row.variant.build_seconds
+                    and row.variant.config not in configs
+                    and (most is None or len(configs) < most)):
+                configs.add(row.variant.config)
+                first.append(row)
+        return [row for row in first if row.measured is None]
+
+    def _improve(self, promising: Promising) -> None:
+        """Measure further rounds, until one has saved little."""
+        for number, width in enumerate(self.limits.widths, 1):
+            before = {times: times.best_us for times in self._rows.times.values() if times.best}
+            self._measure(self._next(promising(), width, 2**number))
+            saved_us = sum(us - times.best_us for times, us in before.items())
+            if self.is_over or saved_us < _LEAST_GAIN * sum(before.values()):
+                break
+
+    def _cheapest(self) -> list[tuple[Layer, Candidate]]:
+        """Return the row of each group that is expected to be the fastest."""
+        best = [(group.layer, min((row.candidate for row in group.rows.values()),
+                                  key=lambda candidate: candidate.likely_cost))
+                for group in {row.group: None for row in self._own}]
+        return [(layer, candidate) for layer, candidate in best
+                if math.isfinite(candidate.likely_cost)]
+
+    def _next(self, taken: Iterable[tuple[Layer, Candidate]], width: float, factor: int
+              ) -> list[Row]:
+        """Return the rows of a further round: those that are taken and have no time; and of each
+        algorithm within `width` times the best of a layer `factor` times as many configs as in the
+        first round, in the formats that the layer takes."""
+        found: dict[Row, None] = {}
+        for layer, candidate in taken:
+            times = self._rows.times.get((layer.name, layer.problem))
+            if times is None:
+                continue  # a part, or a layer of another device
+            kind = candidate.formats[0] + candidate.formats[1], candidate.variant.precision
+            for group in times.groups:
+                # a layer that differs from an earlier one only in its weights takes the config that
+                # is best for that one
+                most = factor if group.similar is None else 0
+                by_algorithm: dict[Algorithm, list[Row]] = {}
+                for row in sorted(group.rows.values(), key=lambda row: row.model_us):
+                    if row.key == candidate.measured.candidate_key:
+                        found[row] = None
+                    if (row.formats, row.variant.precision) == kind:
+                        by_algorithm.setdefault(row.algorithm, []).append(row)
+                for algorithm, rows in by_algorithm.items():
+                    first, near_us = self.limits.configs_of(algorithm), width * times.best_us
+                    if first is not None and any(row.time_us is not None and row.time_us <= near_us
+                                                 for row in group.tried(algorithm)):
+                        found.update(dict.fromkeys(rows[:most * first]))
+        return [row for row in found if row.measured is None]
+
+    def _report(self) -> None:
+        # fusions are not counted, because their layers are counted
+        layers = [times for times in self._rows.times.values() if not times.parts]
+        known = [times.best_us for times in layers if times.best]
+        most, done = self._begun, min(self._done, self._begun)
+        spent = time.monotonic() - self._start
+        self._progress(Progress(len(layers), len(known), sum(known), most, done,
+                                spent * (most - done) / max(1, done)))
+
+    def _required(self) -> list[Row]:
+        """Return a row for each layer without a measured candidate that works: the most precise
+        row that is left. This row is measured even where measuring was ended, or where the row was
+        left out as slow. Fusions need no such row, since their layers can be computed alone."""
+        required: dict[Row, None] = {}
+        for times in self._rows.times.values():
+            left = [row for row in times.rows if row.measured is None or row.measured.not_tried]
+            if left and not times.best and not times.parts and required.keys().isdisjoint(left):
+                required[min(left, key=lambda row: PRECISIONS.index(row.variant.precision))] = None
+        for row in required:
+            row.measured, row.may_differ = None, False
+        return list(required)
+
+    def _measure(self, rows: Sequence[Row], *, required: bool = False) -> None:
+        """Measure rows, but for those that turn out to be of no use meanwhile. required: whether
+        the plan cannot do without them."""
+        if not rows:
+            return
+        self._begun += len(rows)
+        layers = {times.name for row in rows for times in row.group.layers}
+        self._note(f"{counted(len(layers), 'layer')}: {counted(len(rows), 'candidate')}")
+        for builds, own in self._by_device(rows):
+            builds.start_compilers(own)
+            self._measure_on(builds, own, required=required)
+
+    def _measure_on(self, builds: CandidateBuilds, rows: Sequence[Row], *, required: bool) -> None:
+        waiting = iter(rows)
+        while True:
+            if self.is_over and not required:
+                for row in builds.give_up():
+                    self._leave_out(row, ENDED, may_differ=True)
+            while builds.has_room and (following := next(waiting, None)) is not None:
+                if required or not self._is_useless(following):
+                    builds.begin(following)
+            if not builds.rows:
+                return
+            row, built = builds.next_built()
+            if required or not self._is_useless(row):
+                measure(row, built, builds, self.limits.samples)
+                if row.timing is not None and row.timing.repeats > 1:
+                    self._timings.append(row.timing)
+                self.measured += 1
+                self._done += 1
+            if time.monotonic() - self._stored > _STORE_SECONDS:
+                self._store()
+            self._report()
+
+    def _is_useless(self, row: Row) -> bool:
+        """Leave out a row, and return True, where measuring has ended or by its bound."""
+        if self.is_over:
+            self._leave_out(row, ENDED, may_differ=True)
+            return True
+        least_us, limit_us = row.group.least_us(row), row.group.limit_us(row)
+        if self.limits.everything or least_us < limit_us:
+            return False
+        self._leave_out(row, f"at least {duration_text(least_us)} expected against "
+                             f"{duration_text(limit_us)}")
+        return True
+
+    def _leave_out(self, row: Row, reason: str, *, may_differ: bool = False) -> None:
+        row.measured = Measurement.of(row.algorithm, row.variant, not_tried=True,
+                                      failure=f"{NOT_TRIED}: {reason}", search=self._key)
+        row.may_differ = may_differ
+        self._done += 1
+
+    def _leave_out_rest(self) -> None:
+        """Leave out the rows that no round has measured."""
+        for row in [row for row in self._own if row.measured is None]:
+            expected_us = row.group.expected_us(row)
+            if self.is_over:
+                self._leave_out(row, ENDED, may_differ=True)
+            elif expected_us == math.inf:
+                similar = row.group.similar
+                self._leave_out(row, "no first config works" if similar is None else
+                                f"no use for {similar.layer.name}, which has other weights")
+            else:
+                us, limit = map(duration_text, (expected_us, row.group.limit_us(row)))
+                self._leave_out(row, f"the rounds ended before it; about {us} expected against "
+                                     f"{limit}")
+
+    def _store(self) -> None:
+        """Store the measurements, and which candidates were left out."""
+        self._stored = time.monotonic()
+        self._rows.store(self._own)

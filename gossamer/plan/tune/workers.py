@@ -70,17 +70,13 @@ class Compilers:
             return nobody
         return self._pools[True].submit(do_work, work, what=f"was asked for {what}")
 
-    def end(self) -> None:
-        """End the processes; return before they have ended. From now on this process compiles."""
+    def close(self) -> None:
+        """End the processes, and wait until they have ended. From now on this process compiles."""
         if self._device.compilers is self._pools.get(False):
             self._device.compilers = None
+        # an interrupt that ends the wait must not leave processes of the other pool behind
         for pool in self._pools.values():
             pool.end()
-
-    def close(self) -> None:
-        """End the processes, and wait until they have ended."""
-        # an interrupt that ends the wait must not leave processes of the other pool behind
-        self.end()
         for pool in self._pools.values():
             pool.close()
         self._pools.clear()

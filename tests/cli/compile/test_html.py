@@ -85,13 +85,13 @@ def test_the_page_escapes_names() -> None:
     name = '<script>alert("1")</script> & \'x\''
     row = {"layer": name, "op": name, "problem": name, "density": None, "algorithm": name,
            "config": name, "precision": "fp32", "layout": name, "device": name, "flops": 0,
-           "median_us": 0.0, "p25_us": 0.0, "p75_us": 0.0, "cold_us": None, "error": None,
+           "median_us": 0.0, "p25_us": 0.0, "p75_us": 0.0, "error": None,
            "best_dense_us": None, "speedup": None, "build_s": None, "build_when": None,
            "build_cached": None, "device_bytes": None, "skips_zeros": False,
            "rejected": {name + "2": name},
            "candidates": [{"algorithm": name, "config": name, "layouts": [name],
                            "precision": name, "median_us": None, "p25_us": None, "p75_us": None,
-                           "cold_us": None, "error": float("nan"), "build_s": 1.0,
+                           "error": float("nan"), "build_s": 1.0,
                            "build_cached": True, "device_bytes": 0, "reason": name}]}
     facts = {**FACTS, **dict.fromkeys(("model", "device", "description", "effort", "precision",
                                        "version", "date"), name)}

@@ -17,22 +17,22 @@ from typing import Any
 import pytest
 
 from gossamer.plan.store.database import Database, read
-from gossamer.plan.tune.sampling import Sampler
+from gossamer.plan.tune import tuner
 from tests.cli.command_line import QUIET_MAIN
 from tests.cli.compile.command import Run, compile_
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Make Ctrl-C come when so many candidates have been measured."""
-    measure, calls = Sampler.time, []
+    measure, calls = tuner.measure, []
 
-    def interrupted(self: Sampler, *arguments: Any) -> None:
+    def interrupted(*arguments: Any) -> None:
         if len(calls) == after:
             raise KeyboardInterrupt
         calls.append(1)
-        measure(self, *arguments)
+        measure(*arguments)
 
-    monkeypatch.setattr(Sampler, "time", interrupted)
+    monkeypatch.setattr(tuner, "measure", interrupted)
 
 
 def ctrl_c(*arguments: Any) -> None:

@@ -18,7 +18,6 @@ from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.plan.policy import EFFORTS
-from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.space import Space
 from tests.ops.harness import run_variant
 
@@ -48,7 +47,7 @@ def test_sums_are_exact_in_every_form(compiled_device: Device, op: str) -> None:
     assert len(np.unique(expected)) > 100
     sums = replace(problem, epilogue=Epilogue())
     assert 2**23 < OPS[op].reference(sums, [x], {"weight": weight})[0].max() < 2**24
-    space = Space("quick", EFFORTS["quick"], ("fp32",), TuningProfile(), keeps_precisions=False)
+    space = Space("quick", EFFORTS["quick"], ("fp32",), keeps_precisions=False)
     weights, seen = Weights({"weight": weight}, compiled_device), set()
     for algorithm in OPS[op].algorithms:
         if space.refusal_reason(algorithm, problem, compiled_device) is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -157,21 +156,15 @@ def test_an_output_that_is_an_input_is_taken_where_it_lies(
         np.testing.assert_array_equal(replay().reshape(3, 4), x)
 
 
-def test_the_tuner_measures_by_graphs(graphs: GraphDevice, tmp_path: Path,
-                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tuner_measures_by_graphs(graphs: GraphDevice, tmp_path: Path) -> None:
     from gossamer.plan.store.tuning_cache import TuningCache
     from gossamer.plan.tune.tuner import Tuner
 
-    # times that scatter may leave nothing about as fast as the best
-    monkeypatch.setattr("gossamer.plan.tune.sampling._BEST", math.inf)
     plan = compiled(small(), graphs, tmp_path)
     tuned = Plan(plan.graph, graphs, tuner=Tuner(graphs, "quick",
                                                  cache=TuningCache(graphs, tmp_path)))
     assert_close(tuned(images(2)), expected(images(2)))
     assert graphs.captures > 10
-    # what is about as fast as the best is timed with cold caches too
-    assert any(candidate.measured.cold_us is not None for step in tuned.program(2).steps
-               for candidate in step.candidates)
 
 
 def test_a_bound_call_copies_nothing(plan: Plan, graphs: GraphDevice) -> None:

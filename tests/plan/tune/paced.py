@@ -14,15 +14,13 @@ from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import WeightsInfo
-from gossamer.plan.program import Layer, build, responsive
+from gossamer.plan.program import Layer, build
 from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.candidates import CandidateSet, WrongNumbersError
 from gossamer.plan.tune.cost import model_us
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rows import Group, LayerTimes, Row
-from gossamer.plan.tune.sampling import Sampler
-from gossamer.plan.tune.workers import Compilers
+from gossamer.plan.tune.sampling import measure
 
 
 class PacedDevice(HostDevice):
@@ -91,19 +89,18 @@ def layer(name: str = "conv", *, mask: str = "", density: float = 1.0, seed: int
 def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm, Variant]],
                    samples: int, memory: CandidateMemory | None = None) -> list[Row]:
     """Measures candidates of one layer, all of them, and returns their rows in order."""
-    memory = CandidateMemory(device) if memory is None else memory
-    builds = CandidateBuilds(device, memory, Compilers(device))
-    sampler = Sampler(builds, samples, TuningProfile(), [])
+    builds = CandidateBuilds(device)
+    builds.memory = memory or builds.memory
     group = Group(layer.problem, layer, device)
     group.join(LayerTimes(layer.name))
     rows = [Row(group, algorithm, variant, model_us(algorithm, layer.problem, variant, device))
             for algorithm, variant in pairs]
-    with responsive(), builds.started():
+    with builds.started():
         for row in rows:
             group.rows[row.key] = row
             builds.begin(row)
         while builds.rows:
-            sampler.time(*builds.next_built())
+            measure(*builds.next_built(), builds, samples)
     return rows
 
 

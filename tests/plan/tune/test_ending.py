@@ -19,10 +19,8 @@ from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune import tuner as tuner_module
-from gossamer.plan.tune.candidates import CandidateSet
 from gossamer.plan.tune.rows import usable
-from gossamer.plan.tune.search import Progress
-from gossamer.plan.tune.tuner import Tuner
+from gossamer.plan.tune.tuner import Progress, Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 
 TIMES = (100.0, 90.0, 60.0)
@@ -277,19 +275,6 @@ def test_steady_times_are_not_told(notices: Callable[..., list[str]]) -> None:
 def test_times_that_scatter_are_told(notices: Callable[..., list[str]]) -> None:
     (notice,) = notices(1.0, 2.0, 1.0, 2.0, 1.5)
     assert re.match(r"the times on .* scatter by more than 25% from quartile to quartile", notice)
-
-
-def test_the_best_is_timed_cold_though_no_time_is_near_the_best_first_sample(
-        paced_device: PacedDevice, all_candidates: Callable[..., list[Candidate]],
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    # one execution and the first sample of each candidate come out shorter than all others
-    calls, time = itertools.count(), paced_device.time
-    monkeypatch.setattr(paced_device, "time", lambda work, stream=None: (
-        time(work, stream) * (0.8 if next(calls) < 4 else 1.0)))
-    monkeypatch.setattr(CandidateSet, "cold", lambda self, work: 500.0)
-    best, other = all_candidates(100.0, 110.0)
-    assert (best.measured.median_us, best.measured.cold_us) == (100.0, 500.0)
-    assert (other.measured.median_us, other.measured.cold_us) == (110.0, None)
 
 
 @pytest.mark.parametrize("disturbance_us", [900.0, 5000.0])

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from gossamer.device.base import Device
-from gossamer.errors import DeviceError
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import WeightsInfo
@@ -46,38 +45,6 @@ def test_what_is_taken_is_the_best_of_what_was_measured(
                 assert (candidate.measured.failure or "").startswith("not tried: ")
     assert tuner.measured + tuner.not_tried == sum(
         len(tuner.measure(each, algorithms, paced_device)) for each in layers)
-
-
-def test_candidates_of_a_list_are_measured_before_the_next_list_is_made(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], known: Callable[..., None],
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PacedDevice, "builds_side_by_side", True)
-    first, second = Paced("first", 100.0), Paced("second", 90.0)
-    known(first, second)
-
-    def lists() -> Iterator[list[MeasuredLayer]]:
-        yield [MeasuredLayer(layer(), [first], paced_device)]
-        assert len(first.built) == 1
-        yield []
-        yield [MeasuredLayer(layer(), [second], paced_device)]
-
-    tuner = paced_tuner()
-    tuner.measure_network(lists(), "a network", lambda: (0.0, []))
-    assert tuner.measured == 2
-    tuner.release()
-
-
-def test_an_error_of_further_requests_ends_the_search(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None]) -> None:
-    def lists() -> Iterator[list[MeasuredLayer]]:
-        yield [MeasuredLayer(layer(), [algorithm], paced_device)]
-        raise DeviceError("the library has failed")
-
-    algorithm = Paced("paced", 100.0)
-    known(algorithm)
-    with pytest.raises(DeviceError, match="the library has failed"):
-        paced_tuner().measure_network(lists(), "a network", lambda: (0.0, []))
 
 
 def measured_configs(algorithm: Paced, tuner: Tuner, device: PacedDevice) -> list[int]:
@@ -150,16 +117,16 @@ def test_the_rounds_measure_what_a_plan_would_take(
     known(algorithm)
     conv, rounds = layer(), []
 
-    def promising() -> tuple[float, list[tuple[Layer, Candidate]]]:
+    def promising() -> list[tuple[Layer, Candidate]]:
         candidates = tuner.candidates(request)
         rounds.append([candidate.expected_us is not None for candidate in candidates])
-        return 10.0, [(conv, candidates[5])] if len(rounds) == 1 else []
+        return [(conv, candidates[5])]
 
     tuner = paced_tuner("quick")
     request = MeasuredLayer(conv, [algorithm], paced_device)
-    tuner.measure_network([[request]], "a network", promising)
+    tuner.measure_all([request], promising)
     assert [n for _, n in algorithm.built] == [0, 1, 5, 2, 3]
-    assert rounds == [[False] * 2 + [True] * 4, [False] * 4 + [True, False]]
+    assert rounds == [[False] * 2 + [True] * 4]
     assert tuner.candidates(request)[4].measured.failure == (
         "not tried: the rounds ended before it; about 9.5 us expected against 10.0 us")
 

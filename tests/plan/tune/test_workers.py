@@ -5,14 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from gossamer.device import kernel_cache
 from gossamer.device.base import Device
 from gossamer.io.process_pool import NoProcessError, ProcessEndedError
 from gossamer.plan.tune import workers as tune_workers
 from gossamer.plan.tune.workers import Compilers
-from tests.plan.tune.build_algorithms import CompilingHost, die, fail, no_device, remember
+from tests.plan.tune.build_algorithms import (
+    AHEAD,
+    CompilingHost,
+    die,
+    fail,
+    no_device,
+    remember,
+)
 from tests.processes import SECONDS
 
 
@@ -45,22 +54,26 @@ def test_failures_are_told(compilers: Compilers, work: Callable[[Device], object
     assert compilers.ask(remember, "a plan").result(SECONDS) is None
 
 
+def test_processes_do_work_on_the_device(compilers: Compilers, tmp_path: Path,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+    compilers.start(on_device=True)
+    compilers.ask(remember, "an answer").result(SECONDS)
+    assert kernel_cache.stored(AHEAD) == b"host"
+
+
 def test_nothing_is_asked_where_no_process_has_opened_the_device(compilers: Compilers) -> None:
     compilers.start()
     with pytest.raises(NoProcessError, match="no process has opened the device"):
         compilers.ask(remember, "a plan").result(SECONDS)
 
 
-def test_pools_that_were_ended_compile_nothing_and_are_closed(
-        compilers: Compilers, host: Device) -> None:
+def test_pools_that_were_closed_compile_nothing(compilers: Compilers, host: Device) -> None:
     compilers.start()
     compilers.start(on_device=True)
     assert host.compilers is not None
-    compilers.end()
-    assert host.compilers is None
-    with pytest.raises(NoProcessError, match="they were closed"):
-        compilers.ask(remember, "a plan").result(SECONDS)
     compilers.close()
+    assert host.compilers is None
     with pytest.raises(NoProcessError, match="no process has opened the device"):
         compilers.ask(remember, "a plan").result(SECONDS)
 

@@ -23,11 +23,9 @@ from gossamer.ops.conv2d.vendor.cudnn_graph import (
     Y,
     built,
     channel_dtype,
-    is_offer_stored,
     offered,
     pointwise,
     store,
-    store_offers,
 )
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.strided import too_large
@@ -112,16 +110,6 @@ class Cudnn(Algorithm):
                 for form, offer in offers.items():
                     if rank < len(offer.plans):
                         yield _variant(problem, form, rank, epilogue, offer)
-
-    def listing_ahead(self, problem: Conv2dProblem, device: Device,
-                      precisions: Sequence[str]) -> Callable[[Device], object] | None:
-        if _reason_not_asked(problem, device) is not None:
-            return None
-        forms = tuple(form for precision in dict.fromkeys((_SOONEST_FIRST[0], *precisions))
-                      for epilogue in _epilogues(problem)
-                      for form in _forms(problem, epilogue, precision)
-                      if not is_offer_stored(device, problem, form))
-        return functools.partial(store_offers, problem=problem, forms=forms) if forms else None
 
     def work_ahead(self, problem: Conv2dProblem, variant: Variant,
                    device: Device) -> Callable[[Device], object]:

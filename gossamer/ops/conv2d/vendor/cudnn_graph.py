@@ -8,7 +8,6 @@ import functools
 import json
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -126,21 +125,6 @@ def _plain(problem: Conv2dProblem, form: CudnnForm) -> Conv2dProblem:
     """
     plain = replace(problem, weights_info=WeightsInfo(), facts=(), result=REAL)
     return plain if form.fused else replace(plain, epilogue=Epilogue())
-
-
-def store_offers(device: Device, problem: Conv2dProblem, forms: Sequence[CudnnForm]) -> None:
-    """Store cuDNN's offers for several descriptions of a problem on disk.
-
-    A separate process calls this function, because cuDNN holds Python's global interpreter lock
-    while it answers.
-    """
-    for form in forms:
-        offered(device, problem, form)
-
-
-def is_offer_stored(device: Device, problem: Conv2dProblem, form: CudnnForm) -> bool:
-    """Return whether cuDNN's answer for a description of a problem is on disk."""
-    return kernel_cache.stored(_offer_key(device, _plain(problem, form), form)) is not None
 
 
 @functools.lru_cache(maxsize=4096)

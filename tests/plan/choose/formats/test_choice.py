@@ -46,8 +46,8 @@ PADDED = Format("NCHW", "float32", 8, (1, 1, 1, 1))
 
 @pytest.fixture(autouse=True)
 def only_the_measured_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossamer.plan.choose.refine._assignments",
-                        lambda *arguments: [])
+    monkeypatch.setattr("gossamer.plan.choose.refine._restrictions",
+                        lambda *arguments: {})
 
 
 def steps(plan: Plan) -> list[tuple[str, str]]:

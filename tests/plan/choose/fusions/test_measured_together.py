@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gossamer.plan.tune.rows import LayerTimes
-from gossamer.plan.tune.search import Search
+from gossamer.plan.tune.tuner import Tuner
 from tests.plan.choose.fusions.toy import (
     FUSION,
     LAYERS,
@@ -28,16 +28,16 @@ WITHIN = ["grow0 + middle0", "middle0 + shrink0"]
 def test_layers_and_fusions_are_measured_in_one_search(
         is_slow: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found: list[list[str]] = []
-    run, limit_us = Search.run, LayerTimes.limit_us
+    measure, limit_us = Tuner.measure_all, LayerTimes.limit_us
 
-    def recorded(self: Search, *arguments: Any) -> None:
-        run(self, *arguments)
-        found.append(list(dict.fromkeys(name for name, _ in self._times)))
+    def recorded(self: Tuner, *arguments: Any) -> None:
+        measure(self, *arguments)
+        found.append(list(dict.fromkeys(name for name, _ in self._rows.times)))
 
     def limited(self: LayerTimes, *arguments: Any) -> float:
         return 0.0 if is_slow and self.parts else limit_us(self, *arguments)
 
-    monkeypatch.setattr(Search, "run", recorded)
+    monkeypatch.setattr(Tuner, "measure_all", recorded)
     monkeypatch.setattr(LayerTimes, "limit_us", limited)
     with_algorithm(monkeypatch, FusedBlock(), FusedPair())
     no_comparison(monkeypatch)

@@ -156,4 +156,4 @@ def step_names(plan: Plan, batch: int = 2) -> list[str]:
 
 def no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes the measured choice without a comparison with other assignments."""
-    monkeypatch.setattr(refine, "_assignments", lambda *arguments: [])
+    monkeypatch.setattr(refine, "_restrictions", lambda *arguments: {})

@@ -26,7 +26,7 @@ from tests.plan.store.tuning_cache.measurements import (
 
 
 def test_what_was_put_comes_back(tmp_path):
-    put = [measured("tile=8", median_us=123.456789, cold_us=200.04, error=1.23456e-7,
+    put = [measured("tile=8", median_us=123.456789, error=1.23456e-7,
                     build_s=3.21098765, build_cached=True, device_bytes=4096),
            measured("tile=16", failure="wrong numbers (error inf)", error=float("inf")),
            Measurement("few_rows", "", ("NHWC float16 c8 b1,1,1,1", "row"), ("row",), "fp16",
@@ -55,7 +55,7 @@ def test_an_exported_file_can_be_read_by_people(tmp_path):
         "problem": f"gemm {problem().describe()}", "source": "first source",
         "algorithm": "tiled", "config": "tile=8", "inputs": ["row"], "outputs": ["row"],
         "precision": "fp32", "median_us": 12.0, "p25_us": 11.0, "p75_us": 13.0,
-        "cold_us": None, "error": None,
+        "error": None,
         "failure": None, "not_tried": False, "search": "", "wrong_numbers": False, "samples": 0,
         "weights": "", "build_s": None, "build_cached": False, "device_bytes": None}
     again = cache(tmp_path / "again")
@@ -68,11 +68,11 @@ def test_a_variant_is_found_again():
     spec = TensorSpec((1, 8, 4, 4), Format("NHWC", "float16", 8, (1, 1, 1, 1)))
     variant = Variant((("tile", 8), ("order", "n")), (spec, TensorSpec((3,))),
                       (spec.with_format(layout="CHWN"),), "fp16")
-    result = Measurement.of(tiled, variant, Timing(2.0, 1.0, 3.0, 5), cold_us=4.0, error=0.0)
+    result = Measurement.of(tiled, variant, Timing(2.0, 1.0, 3.0, 5), error=0.0)
     assert result.candidate_key == candidate_key(tiled, variant) == (
         tiled.name, "tile=8 order=n", ("NHWC float16 c8 b1,1,1,1", "row"),
         ("CHWN float16 c8 b1,1,1,1",), "fp16")
-    assert (result.median_us, result.p25_us, result.p75_us, result.cold_us) == (2, 1, 3, 4)
+    assert (result.median_us, result.p25_us, result.p75_us) == (2, 1, 3)
 
 
 def test_what_cannot_be_measured_is_refused(tmp_path):
