@@ -26,6 +26,7 @@ from gossamer.plan.run.device_workers import (
     Member,
     Members,
     SharedWork,
+    failed,
     host_arrays,
 )
 from gossamer.plan.run.requests import Request, WaitingRequests, measured_times
@@ -147,10 +148,8 @@ class Batcher(Closable):
         """
         request = self._request(inputs, named, deadline)
         with self._work.changed:
-            error = self._refusal(request)
-            if error is None:
-                self._add(request)
-                self._work.changed.notify()
+            error = self._add(request)
+            self._work.changed.notify()
         if error is not None:
             raise error
         return request.result
@@ -182,19 +181,13 @@ class Batcher(Closable):
                 # of the traceback refers to `made`, and `made` and the error would keep each other
                 # alive
                 made.append(problem.with_traceback(None))
-        futures: list[Future[Any]] = []
         with self._work.changed:
             for request in made:
-                error = request if isinstance(request, Exception) else self._refusal(request)
-                if error is None:
-                    assert isinstance(request, Request)
-                    self._add(request)
-                    futures.append(request.result)
-                else:
-                    futures.append(Future())
-                    futures[-1].set_exception(error)
+                if isinstance(request, Request) and (error := self._add(request)):
+                    request.fail(error)
             self._work.changed.notify(len(made))
-        return futures
+        return [request.result if isinstance(request, Request) else failed(request)
+                for request in made]
 
     def _request(self, inputs: tuple[Any, ...], named: Mapping[str, Any],
                  deadline: float | None) -> Request:
@@ -214,8 +207,9 @@ class Batcher(Closable):
             request.result.set_result(self._plan(*arrays))
         return request
 
-    def _refusal(self, request: Request) -> GossamerError | None:
-        """Return why a request cannot be taken now, else None. The caller holds `changed`."""
+    def _add(self, request: Request) -> GossamerError | None:
+        """Make a request wait for a device, unless it is done; return why it cannot wait now, else
+        None. The caller holds `changed`."""
         if self._is_closed:
             return InputError(f"{self._calls.graph.name}: the batcher is closed; make another one")
         if self._waiting.rows + request.rows > self._queue:
@@ -223,12 +217,9 @@ class Batcher(Closable):
         if self._waiting.rows + request.rows > self._queue:
             return QueueFullError(f"{self._waiting.rows} images wait, and the queue holds "
                                   f"{self._queue}; try again later")
-        return None
-
-    def _add(self, request: Request) -> None:
-        """Make a request wait for a device, unless it is done. The caller holds `changed`."""
         if not request.result.done():
             self._waiting.add(request)
+        return None
 
     def __call__(self, *inputs: Any, deadline: float | None = None, **named: Any) -> Any:
         """Compute a request, and wait for its result.

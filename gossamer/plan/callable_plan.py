@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +10,7 @@ from gossamer.errors import InputError
 from gossamer.model.graph import Graph
 from gossamer.plan.run.bound import BoundCall
 from gossamer.plan.run.calls import Calls, TailCalls
-from gossamer.plan.run.context import Context, single
+from gossamer.plan.run.context import single
 from gossamer.plan.run.device_workers import Closable, Members
 from gossamer.plan.run.stream import ResultStream
 
@@ -30,10 +29,6 @@ class CallablePlan(Closable):
     graph: Graph
     device: Device
     _calls: Calls
-
-    @abc.abstractmethod
-    def context(self, batch: int, stream: Any = None) -> Context:
-        """Make a context; see `Plan.context`."""
 
     def __call__(self, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> Any:
         """Compute the network's outputs.

@@ -234,7 +234,9 @@ def test_no_text_of_a_plan_comes_near_a_kernel(text: str, tmp_path: Path) -> Non
             content = source.read(name)
             if name == "graph.json":
                 graph = json.loads(content)
-                graph["nodes"][0]["attributes"]["strides"] = {"tuple": [text, 1]}
+                attributes = graph["Graph"]["nodes"][0]["Node"]["attributes"]["dict"]
+                attributes[[name for name, _ in attributes].index("strides")][1] = {
+                    "tuple": [text, 1]}
                 content = json.dumps(graph).encode()
             archive.writestr(name, content)
     assert "is corrupt or cut short" in refusal(lambda: Plan.load(path, "host"), InputError)

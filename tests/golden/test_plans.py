@@ -101,21 +101,24 @@ def test_reports(golden: Golden) -> None:
         golden.text(f"report_{name}.html", re.sub("(?s)<style>.*</style>", "<style></style>", html))
 
 
-GRAPH, MADE_BY, STEP = "graph.json", ("plan.json", "made_by"), ("choices.json", "1", "steps", 0)
+GRAPH, MADE_BY = ("graph.json", "Graph"), ("plan.json", "made_by")
+STEP = ("choices.json", "1", "steps", 0)
 CHANGES: dict[str, tuple[Any, ...]] = {
     "that is older": ("plan.json", "version", 1), "that is newer": ("plan.json", "version", 99),
-    "of something else": ("plan.json", "format", "song"), "with notes": (GRAPH, "notes", 7),
-    "with a text for notes": (GRAPH, "notes", "text"), "with warnings": (GRAPH, "warnings", [1]),
+    "of something else": ("plan.json", "format", "song"), "with notes": (*GRAPH, "notes", 7),
+    "with a text for notes": (*GRAPH, "notes", "text"),
+    "with warnings": (*GRAPH, "warnings", [1]),
     "of another chip": ("plan.json", "device", "description", "other"),
     "of other units": ("plan.json", "device", "compute_units", "other"),
     "of another gossamer": (*MADE_BY, "gossamer", "other"),
-    **{f"that takes {given}": (GRAPH, "inputs", 0, "given", given)
-       for given in ({"dtype": "int7"}, {"layout": "NCWH"}, {"scale": 0})},
+    **{f"that takes {({field: value})}": (
+        *GRAPH, "inputs", 0, "ValueInfo", "given", "InputFormat", field, value)
+       for field, value in (("dtype", "int7"), ("layout", "NCWH"), ("scale", 0))},
     "of another driver": (*MADE_BY, "driver", "other"), "of no toolkit": (*MADE_BY, "toolkit", ""),
     "of other code": (*MADE_BY, "algorithms", "copy strided", "source", "0" * 16),
     "without steps": (*STEP[:3], []), "of another problem": (*STEP, "problem", "0" * 32),
     "of an unknown algorithm": (*STEP, "algorithm", "none"),
-    "with code in it": (GRAPH, "nodes", 0, "attributes", "pads", "0; exit()")}
+    "with code in it": (*GRAPH, "nodes", 0, "Node", "attributes", "dict", 1, 1, "0; exit()")}
 
 
 @pytest.fixture

@@ -315,9 +315,14 @@ def _begun(task: BatchTask, lanes: Lanes) -> Collect:
     try:
         return task.begin(lanes)
     except Exception as error:
-        failed: Future[Any] = Future()
-        failed.set_exception(error)
-        return failed.result
+        return failed(error).result
+
+
+def failed(error: Exception) -> Future[Any]:
+    """Return a future that raises an error."""
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
 
 
 class Closable(abc.ABC):

@@ -394,8 +394,7 @@ def _joined(works: Sequence[Work], calls: Mapping[int, list[list[Job]]], states:
             if states[index].data is not None:
                 threads = max(threads, states[index].data.threads)
         if jobs:
-            together = Jobs(jobs, threads)
-            joined.append(partial(_run, together))
+            joined.append(partial(_run, Jobs(jobs, threads)))
     return joined
 
 

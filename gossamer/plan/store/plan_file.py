@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,20 @@ from gossamer.io import npy
 from gossamer.io.output_files import replacing
 from gossamer.model.graph import RETURNED, Graph, Node, Tail, ValueInfo
 from gossamer.model.input_format import InputFormat
-from gossamer.model.metadata import fields_of, metadata_of
+from gossamer.model.metadata import ModelMetadata, fields_of, metadata_of
 from gossamer.ops.host_threads import ALL, Threads
 from gossamer.plan.candidate import counted
 from gossamer.version import PACKAGE_VERSION
 
 SUFFIX = ".plan"
 FORMAT = "gossamer plan"
-VERSION = 11
+VERSION = 12
 _BAD = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError,
         NotImplementedError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
 """Errors that can occur while a damaged file is read, or a file that save() did not write."""
+_CLASSES: dict[str, type[Any]] = {each.__name__: each for each in (
+    Graph, Node, Tail, ValueInfo, InputFormat, Expression, ExpressionStep)}
+"""The classes of a graph and its parts, by their names."""
 
 
 def again(path: Path, device: str = "") -> str:
@@ -67,7 +70,7 @@ def write(path: Path, head: Mapping[str, Any], graph: Graph, choices: Mapping[st
     """Write a file, which is replaced as a whole or left as it was. Raises InputError."""
     with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
         arrays = _Arrays(archive)
-        plain = _encode_graph(graph, arrays)
+        plain = _encode(graph, arrays)
         for name, value in (("plan", head), ("graph", plain), ("choices", choices)):
             text = json.dumps(value, indent=1, allow_nan=False) + "\n"
             archive.writestr(_entry(f"{name}.json"), text)
@@ -85,7 +88,8 @@ def read(path: Path) -> tuple[dict[str, Any], Graph, dict[str, Any]]:
                 arrays = [_array(archive, index)
                           for index in range(sum(name.startswith("weights/")
                                                  for name in archive.namelist()))]
-                graph = _decode_graph(json.loads(_content(archive, "graph.json")), arrays)
+                graph = _decode(json.loads(_content(archive, "graph.json")), arrays)
+                _check_graph(graph)
                 graph.file = str(path)
                 return head, graph, json.loads(_content(archive, "choices.json"))
     except OSError as error:
@@ -205,86 +209,20 @@ def _array(archive: zipfile.ZipFile, index: int) -> np.ndarray:
     return npy.read_array(io.BytesIO(data), len(data))
 
 
-def _encode_graph(graph: Graph, arrays: _Arrays) -> dict[str, Any]:
-    return {
-        "name": graph.name, "warnings": graph.warnings, "notes": graph.notes,
-        "fixed_batch": graph.fixed_batch, "metadata": fields_of(graph.metadata),
-        "inputs": [asdict(info) for info in graph.inputs],
-        "outputs": [asdict(info) for info in graph.outputs],
-        "nodes": [{**vars(node), "attributes": {
-            name: _encode(value, arrays) for name, value in node.attributes.items()}}
-            for node in graph.nodes],
-        "constants": [[name, arrays.index(array)] for name, array in graph.constants.items()],
-        "tail": None if graph.tail is None else {
-            "model": arrays.index(graph.tail.model),
-            "constants": [[number, arrays.index(array)]
-                          for number, array in graph.tail.constants.items()],
-            "reads": list(graph.tail.reads),
-            "inputs": [asdict(info) for info in graph.tail.inputs],
-            "outputs": [asdict(info) for info in graph.tail.outputs]},
-    }
-
-
-def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
-    inputs, outputs = (_infos(plain[key]) for key in ("inputs", "outputs"))
-    for info in (*inputs, *outputs):
-        if np.dtype(info.dtype).kind not in "biuf":
-            raise ValueError(f"an input or output is {quoted(info)}")
-    tail = _tail(plain["tail"], arrays)
-    for infos in (inputs, tail.inputs if tail else []):
-        if len({info.name for info in infos}) < len(infos):
-            raise ValueError("two inputs have the same name")
-    for key in ("warnings", "notes"):
-        if not isinstance(plain[key], list) or not all(
-                isinstance(text, str) for text in plain[key]):
-            raise ValueError(f"its {key} are {quoted(plain[key])}")
-    nodes = [Node(**{**node, "attributes": {
-        name: _decode(value, arrays) for name, value in node["attributes"].items()}})
-        for node in plain["nodes"]]
-    return Graph(plain["name"], inputs, outputs, nodes,
-                 {name: arrays[index] for name, index in plain["constants"]},
-                 warnings=plain["warnings"], notes=plain["notes"], fixed_batch=plain["fixed_batch"],
-                 metadata=metadata_of(plain["metadata"]), tail=tail)
-
-
-def _infos(plain: list[dict[str, Any]]) -> list[ValueInfo]:
-    infos = [_decode_info(info) for info in plain]
-    for info in infos:
-        if not all(size is None or (type(size) is int and size >= 0) for size in info.shape) or (
-                not isinstance(info.name, str) or not isinstance(info.dtype, str)):
-            raise ValueError(f"an input or output is {quoted(info)}")
-    return infos
-
-
-def _tail(plain: dict[str, Any] | None, arrays: list[np.ndarray]) -> Tail | None:
-    if plain is None:
-        return None
-    return Tail(arrays[plain["model"]],
-                {int(number): arrays[index] for number, index in plain["constants"]},
-                tuple(plain["reads"]), _infos(plain["inputs"]), _infos(plain["outputs"]))
-
-
-def _decode_info(plain: dict[str, Any]) -> ValueInfo:
-    given = None if plain["given"] is None else InputFormat(**plain["given"])
-    info = ValueInfo(plain["name"], tuple(plain["shape"]), plain["dtype"], tuple(plain["labels"]),
-                     given, plain["returned_dtype"])
-    if given is not None:
-        given.check(info.name, info.shape, info.dtype)
-    if info.returned_dtype and (info.dtype, info.returned_dtype) not in RETURNED:
-        raise ValueError(f"an output is returned as {quoted(info.returned_dtype)}")
-    return info
-
-
 def _encode(value: Any, arrays: _Arrays) -> Any:
-    """Return an attribute as JSON values; a type that JSON lacks becomes a dict with one key."""
+    """Return a graph or a part of one as JSON values. A type that JSON lacks becomes a dict with
+    one key, the name of the type."""
+    kind = type(value).__name__
+    if kind in _CLASSES:
+        return {kind: {name: _encode(getattr(value, name), arrays) for name in _names(kind)}}
+    if isinstance(value, ModelMetadata):
+        return {"metadata": fields_of(value)}
+    if isinstance(value, dict):
+        return {"dict": [[key, _encode(item, arrays)] for key, item in value.items()]}
     if isinstance(value, tuple):
         return {"tuple": [_encode(item, arrays) for item in value]}
     if isinstance(value, list):
         return [_encode(item, arrays) for item in value]
-    if isinstance(value, Expression):
-        steps = [[step.function, list(step.arguments), _encode(step.constants, arrays)]
-                 for step in value.steps]
-        return {"expression": [value.inputs, steps, list(value.outputs)]}
     if isinstance(value, np.generic):
         return {"scalar": arrays.index(np.asarray(value))}
     if isinstance(value, np.ndarray):
@@ -296,22 +234,29 @@ def _encode(value: Any, arrays: _Arrays) -> Any:
     raise TypeError(f"an attribute is {quoted(value)}, which has no form in a saved plan")
 
 
-def _decode(value: Any, arrays: list[np.ndarray]) -> Any:
-    if isinstance(value, str) and not (value.isascii() and value.isidentifier()):
-        # only names are allowed, so that no other text can become part of a kernel's code
+def _decode(value: Any, arrays: list[np.ndarray], *, names_only: bool = False) -> Any:
+    """Return what _encode() turned into JSON values. names_only: whether every text is a name, so
+    that no other text can become part of a kernel's code."""
+    def decoded(item: Any, field: str = "") -> Any:
+        return _decode(item, arrays, names_only=names_only or field == "attributes")
+
+    if names_only and isinstance(value, str) and not (value.isascii() and value.isidentifier()):
         raise ValueError(f"an attribute is the text {quoted(value)}")
     if isinstance(value, list):
-        return [_decode(item, arrays) for item in value]
+        return list(map(decoded, value))
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
+    if kind in _CLASSES:
+        if [*content] != _names(kind):
+            raise ValueError(f"a {kind} has the fields {quoted(', '.join(content))}")
+        return _CLASSES[kind](**{name: decoded(item, name) for name, item in content.items()})
+    if kind == "metadata":
+        return metadata_of(content)
+    if kind == "dict":
+        return {key: decoded(item) for key, item in content}
     if kind == "tuple":
-        return tuple(_decode(item, arrays) for item in content)
-    if kind == "expression":
-        inputs, steps, outputs = content
-        return Expression(inputs, tuple(
-            ExpressionStep(function, tuple(arguments), _decode(constants, arrays))
-            for function, arguments, constants in steps), tuple(outputs))
+        return tuple(map(decoded, content))
     if kind == "scalar":
         return arrays[content][()]
     if kind == "array":
@@ -319,3 +264,30 @@ def _decode(value: Any, arrays: list[np.ndarray]) -> Any:
     if kind == "float":
         return float(content)
     raise ValueError(f"an attribute of the kind {quoted(kind)}")
+
+
+def _names(kind: str) -> list[str]:
+    """Return the names of the fields of a class that are stored."""
+    return [field.name for field in fields(_CLASSES[kind]) if field.name != "file"]
+
+
+def _check_graph(graph: Graph) -> None:
+    """Raise ValueError, or another error of a damaged file, for values that no graph has."""
+    for info in (*graph.inputs, *graph.outputs, *graph.network_inputs, *graph.network_outputs):
+        if not all(size is None or (type(size) is int and size >= 0) for size in info.shape) or (
+                not isinstance(info.name, str) or not isinstance(info.dtype, str)):
+            raise ValueError(f"an input or output is {quoted(info)}")
+        if info.given is not None:
+            info.given.check(info.name, info.shape, info.dtype)
+        if info.returned_dtype and (info.dtype, info.returned_dtype) not in RETURNED:
+            raise ValueError(f"an output is returned as {quoted(info.returned_dtype)}")
+    for info in (*graph.inputs, *graph.outputs):
+        if np.dtype(info.dtype).kind not in "biuf":
+            raise ValueError(f"an input or output is {quoted(info)}")
+    for infos in (graph.inputs, graph.network_inputs):
+        if len({info.name for info in infos}) < len(infos):
+            raise ValueError("two inputs have the same name")
+    for key in ("warnings", "notes"):
+        texts = getattr(graph, key)
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"its {key} are {quoted(texts)}")

@@ -379,7 +379,9 @@ def test_inputs_of_one_name_are_refused(tmp_path: Path, part: str) -> None:
     gossamer.compile(str(tmp_path / "net.onnx"), "host").save(path)
 
     def renamed(plain: dict[str, Any]) -> dict[str, Any]:
-        (plain["tail"] if part == "tail" else plain)["inputs"][1]["name"] = "a"
+        graph = plain["Graph"]
+        holder = graph["tail"]["Tail"] if part == "tail" else graph
+        holder["inputs"][1]["ValueInfo"]["name"] = "a"
         return plain
 
     rewrite(path, "graph.json", renamed)
@@ -396,7 +398,8 @@ def test_an_end_that_does_not_take_what_the_network_reads_is_refused(tmp_path: P
     y = Plan.load(path)(np.eye(3, dtype=np.float32))
     np.testing.assert_array_equal(y, np.nonzero(np.eye(3)))
     rewrite(path, "graph.json", lambda plain: json.loads(
-        json.dumps(plain).replace('"inputs": [{"name": "x"', '"inputs": [{"name": "other"', 1)))
+        json.dumps(plain).replace('"inputs": [{"ValueInfo": {"name": "x"',
+                                  '"inputs": [{"ValueInfo": {"name": "other"', 1)))
     with pytest.raises(InputError, match=r"is corrupt or cut short .*callers do not give"):
         Plan.load(path)
 
