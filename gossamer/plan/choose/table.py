@@ -95,14 +95,8 @@ class Table:
         """Return a layer, for which no candidates are measured yet."""
         if layer.is_reshape:
             return MeasuredLayer(layer, [], self.device)
-<<<<<<< HEAD
-        able, layer_device, reasons = eligibility(layer, self.device, self.policy, refusal)
+        able, layer_device, reasons = eligibility(layer, self.device, self.policy, self._refusal)
         if self._is_thin and workers(self.policy.threads) > 1 and any(
-=======
-        able, layer_device, reasons = eligibility(layer, self.device, self.policy,
-                                                  self._refusal)
-        if self._has_pruned and workers(self.policy.threads) > 1 and any(
->>>>>>> f237328cd953559a441b6160871472db78ee1852
                 algorithm.by_image for algorithm in able):
             reasons |= {algorithm.name: "its threads poll on the cores of generated code"
                         for algorithm in able if algorithm.polls}
