@@ -71,9 +71,14 @@ def test_calls_on_several_streams(module, x):
 
 
 def test_memory_is_flat_and_goes(module, x):
-    gc.collect()
-    torch.cuda.empty_cache()
-    before = torch.cuda.mem_get_info()[0]
+    def left() -> int:
+        gc.collect()
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info()[0]
+
+    # a first plan loads libraries and their kernels, which stay
+    gossamer.optimize(module, x)(x)
+    before = left()
     fast = gossamer.optimize(module, x)
     for _ in range(200):
         fast(x.clone())
@@ -84,9 +89,7 @@ def test_memory_is_flat_and_goes(module, x):
     torch.cuda.synchronize()
     assert abs(torch.cuda.mem_get_info()[0] - warm) <= 4 << 20
     del fast
-    gc.collect()
-    torch.cuda.empty_cache()
-    assert before - torch.cuda.mem_get_info()[0] <= 32 << 20
+    assert before - left() <= 32 << 20
 
 
 def test_update_on_a_device(module, x):
