@@ -208,8 +208,10 @@ class Batcher(Closable):
         return request
 
     def _add(self, request: Request) -> GossamerError | None:
-        """Make a request wait for a device, unless it is done; return why it cannot wait now, else
-        None. The caller holds `changed`."""
+        """Make a request wait for a device, unless it is done.
+
+        The caller holds `changed`. Returns why the request cannot be taken now, else None.
+        """
         if self._is_closed:
             return InputError(f"{self._calls.graph.name}: the batcher is closed; make another one")
         if self._waiting.rows + request.rows > self._queue:

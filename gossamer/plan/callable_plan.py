@@ -134,7 +134,7 @@ class CallablePlan(Closable):
         DeviceError
             If the device fails or has too little memory.
         """
-        return self._calls.bound(inputs, named, out, stream)
+        return self.calls("be bound").bound(inputs, named, out, stream)
 
     def pinned(self, batch: int) -> Any:
         """Return page-locked arrays for inputs, which a GPU reads at the full rate of its bus.
@@ -159,7 +159,7 @@ class CallablePlan(Closable):
         OutOfMemoryError
             If the memory of the arrays cannot be page-locked.
         """
-        return single(self._calls.page_locked(batch))
+        return single(self.calls("have pinned inputs").page_locked(batch))
 
     @property
     def contexts(self) -> int:
@@ -221,12 +221,12 @@ class CallablePlan(Closable):
         return ResultStream(Members([self.calls("be streamed")]), batches, depth, errors)
 
     def calls(self, use: str) -> Calls:
-        """Return the calls with which the threads of streams and batchers work.
+        """Return the calls, for what needs more of a plan than its outputs.
 
         Parameters
         ----------
         use : str
-            What the threads do with the plan, such as "be streamed", for the error's message.
+            What is done with the plan, such as "be streamed", for the error's message.
 
         Returns
         -------

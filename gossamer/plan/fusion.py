@@ -56,9 +56,14 @@ def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Laye
     for start in range(len(layers)):
         for pattern in patterns:
             found.update(dict.fromkeys(_chains(layers, readers, pattern, (start,))))
-    fusions = (_fusion_of([layers[index] for index in indices], _read_elsewhere(
-        layers, readers, indices, outputs)) for indices in found
-        if not _is_read_too_early(layers, readers, indices))
+    fusions = []
+    for indices in found:
+        if not _is_read_too_early(layers, readers, indices):
+            covered = [layers[index] for index in indices]
+            fusions.append(joined(
+                covered, _read_elsewhere(layers, readers, indices, outputs), FusionProblem,
+                " + ".join(layer.name for layer in covered), density=_density(covered),
+                source=" and ".join(layer.source or layer.name for layer in covered)))
     return [fusion for fusion in fusions if fusion is not None and recognising(fusion)]
 
 
@@ -115,14 +120,6 @@ def _read_elsewhere(layers: Sequence[Layer], readers: dict[str, list[int]],
     """Return the outputs of a fusion's layers that other layers or the network's user read."""
     return {name for index in indices for name in layers[index].outputs
             if name in outputs or not set(indices).issuperset(readers.get(name, ()))}
-
-
-def _fusion_of(layers: Sequence[Layer], read_elsewhere: Collection[str]) -> Layer | None:
-    """Return layers as one layer with a FusionProblem. The arguments and None are as in
-    joined()."""
-    return joined(layers, read_elsewhere, FusionProblem,
-                  " + ".join(layer.name for layer in layers), density=_density(layers),
-                  source=" and ".join(layer.source or layer.name for layer in layers))
 
 
 def joined(layers: Sequence[Layer], read_elsewhere: Collection[str],
@@ -219,7 +216,7 @@ def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device
     while True:
         clusters = _clusters(layers, left_out)
         parts = [(group, part) for group in clusters.groups()
-                 if (part := _part_of(layers, group, outputs))]
+                 if (part := part_of(layers, [layers[index] for index in group], outputs))]
         refused = {member.name for _, part in parts if not _is_computed(part, device)
                    for member in part.members
                    if not _is_computed(part_of(layers, [member], outputs), device)}
@@ -229,8 +226,8 @@ def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device
     parts = [(group, part) for group, part in parts if _is_computed(part, device)]
     found = []
     for numbers in clusters.independent([group for group, _ in parts]):
-        together = _part_of(layers, sorted(index for number in numbers
-                                           for index in parts[number][0]), outputs)
+        together = part_of(layers, [layers[index] for index in sorted(
+            index for number in numbers for index in parts[number][0])], outputs)
         # together they may have more constants than a model can
         found += [together] if together and _is_computed(together, device) else [
             parts[number][1] for number in numbers]
@@ -299,11 +296,6 @@ def _is_computed(part: Layer | None, device: Device) -> bool:
     """Whether an algorithm computes a part on a device; False for None."""
     return part is not None and any(algorithm.supports(part.problem, device) is None
                                     for algorithm in OPS[PartProblem.op].algorithms)
-
-
-def _part_of(layers: Sequence[Layer], indices: Sequence[int],
-             outputs: Collection[str]) -> Layer | None:
-    return part_of(layers, [layers[index] for index in indices], outputs)
 
 
 def _clusters(layers: Sequence[Layer], left_out: Collection[str]) -> Clusters:

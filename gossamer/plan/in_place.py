@@ -12,7 +12,7 @@ import math
 import operator
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
 
@@ -259,21 +259,6 @@ def may_be_part(algorithm: Algorithm, problem: Problem, variant: Variant, index:
             and _is_plain(variant.inputs[index]))
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The place of a value that is a part of the channels of a larger value.
-
-    whole: the name of the larger value.
-    first: the first channel of the part in the larger value.
-    channels: the number of channels that the larger value has in the concatenation or copy; other
-    steps may use the larger value under another shape.
-    """
-
-    whole: str
-    first: int
-    channels: int
-
-
 class ChannelParts:
     """The search for the values of a program that are parts of the channels of other values.
 
@@ -283,7 +268,6 @@ class ChannelParts:
     def __init__(self, program: Program, device: Device) -> None:
         self._program = program
         self._device = device
-        self._parts: dict[str, _Part] = {}
         self._uses: defaultdict[str, list[tuple[Step, int, bool]]] = defaultdict(list)
         """The steps that read or write each value, each with the number of the value among the
         step's inputs or outputs, and whether it is an output."""
@@ -313,14 +297,32 @@ class ChannelParts:
                     for user, index, is_output in self._uses[value]):
                 return False
         spec, _ = _whole_and_parts(step.problem, step.variant.inputs, step.variant.outputs)
-        self._parts.update((root, _Part(self._program.root(whole), first, spec.shape[1]))
-                           for root, first in zip(roots, firsts, strict=True))
+        for root, first in zip(roots, firsts, strict=True):
+            self._put(root, self._program.root(whole), first, spec.shape[1])
         return True
+
+    def _put(self, part: str, whole: str, first: int, channels: int) -> None:
+        """Make a value, with the values that are parts of it, a part of another value.
+
+        first: the first channel of the part in the other value.
+        channels: the number of channels that the other value has in the concatenation or copy;
+        other steps may use it under another shape.
+        """
+        specs = self._program.specs
+        behind = channels - first - specs[part].shape[1]
+        outside = specs[whole].format.other_channels
+        for value in self._within([part]):
+            before, after = specs[value].format.other_channels
+            specs[value] = replace(specs[value], format=replace(
+                specs[value].format, other_channels=(outside[0] + first + before,
+                                                     outside[1] + behind + after)))
+        self._program.places[part] = Place(whole, 0)
 
     def _within(self, roots: Iterable[str]) -> set[str]:
         """Return the roots and all values that are parts of these roots."""
         found = set(roots)
-        while more := {name for name, part in self._parts.items() if part.whole in found} - found:
+        places = self._program.places
+        while more := {name for name, place in places.items() if place.whole in found} - found:
             found |= more
         return found
 
@@ -330,12 +332,10 @@ class ChannelParts:
             step.algorithm, step.problem, step.variant, index, is_output=is_output))
 
     def finish(self) -> None:
-        """Write the places of all parts, and the variants of steps that use parts, to the
-        program."""
-        program, formats = self._program, {part: self._format(part) for part in self._parts}
-        for name, part in self._parts.items():
-            program.places[name] = Place(part.whole, 0)
-            program.specs[name] = replace(program.specs[name], format=formats[name])
+        """Write the variants of steps that use parts to the program."""
+        program = self._program
+        formats = {value: spec.format for value, spec in program.specs.items()
+                   if any(spec.format.other_channels)}
 
         def placed(specs: Sequence[TensorSpec], values: Sequence[str]) -> tuple[TensorSpec, ...]:
             return tuple(replace(spec, format=formats.get(program.root(value), spec.format))
@@ -346,13 +346,3 @@ class ChannelParts:
                               outputs=placed(step.variant.outputs, step.outputs))
             if not step.in_place and variant != step.variant:
                 step.placed_variant = variant
-
-    def _format(self, name: str) -> Format:
-        """Return the format of a part within the tensor that owns the memory."""
-        spec, part = self._program.specs[name], self._parts[name]
-        before = part.first
-        while part.whole in self._parts:
-            part = self._parts[part.whole]
-            before += part.first
-        after = part.channels - before - spec.shape[1]
-        return replace(spec.format, other_channels=(before, after))

@@ -391,7 +391,7 @@ class Plan(CallablePlan):
         self._end_to_end[batch] = EndToEnd(context.end_to_end())
         self._timings[batch] = context.profile()
         if batch and debug.level() < 2:
-            inputs = self._calls.page_locked(batch)
+            inputs = self.calls("be profiled").page_locked(batch)
             self._call_us[batch] = called(lambda: self(*inputs)).median_us
         return self.report(batch)
 
@@ -465,13 +465,13 @@ class Plan(CallablePlan):
                 # layers may refuse drawn numbers, such as indices that are out of range
                 unprofiled.append(f"the times of single layers are missing: {error}")
         contexts = self._calls.contexts.all(batch)
-        report = make_report(planned, self.device, self._timings.get(batch),
-                             self._end_to_end.get(batch),
-                             contexts[0].steps.builds if contexts else None)
-        report = replace(report, call_us=self._call_us.get(batch))
-        warnings = [] if self._choices is None else [*self._choices.notices]
-        if self.tuner is not None:
-            warnings += self.tuner.notices
+        report = replace(
+            make_report(planned, self.device, self._timings.get(batch),
+                        self._end_to_end.get(batch),
+                        contexts[0].steps.builds if contexts else None),
+            call_us=self._call_us.get(batch))
+        warnings = [notice for source in (self._choices, self.tuner) if source is not None
+                    for notice in source.notices]
         scattered = scatter_notice(self._timings.get(batch, ()), self.device)
         if scattered and scattered not in warnings:
             warnings.append(scattered)

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.expression import Expression, ExpressionStep, identity
+from gossamer.expression import Expression, ExpressionStep, apply, identity
 from gossamer.facts import REAL, ValueFacts, are_scaled_signs
-from gossamer.model.graph import Node, StaticGraph, ValueInfo, names_of, unused_name
+from gossamer.model.graph import Node, StaticGraph, names_of, unused_name
 from gossamer.model.input_format import InputFormat
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.copy import problem as copy_problem
@@ -223,47 +223,34 @@ def given_inputs(static: StaticGraph, store: WeightsStore) -> GivenInputs:
             result.specs[info.name] = spec
             continue
         value = unused_name(taken, f"given {info.name}")
-        result.specs[value] = TensorSpec(spec.shape, info.given.format(len(spec.shape)))
+        form = info.given.format(len(spec.shape))
+        result.specs[value] = TensorSpec(spec.shape, form)
         result.names[value] = info.name
-        name = unused_name(layers, f"input {info.name}")
-        result.layers.append(_layer(name, info, info.given, value, spec, store))
+        expression, constants = _affine(info.given, spec)
+        problem = ElementwiseProblem(
+            (spec, *(default_spec(array.shape) for array in constants)), expression,
+            constants=tuple(range(1, len(constants) + 1)), formats=(form,))
+        weights = {f"operand{index}": array for index, array in enumerate(constants, start=1)}
+        result.layers.append(Layer(
+            unused_name(layers, f"input {info.name}"), [value], [info.name], problem, weights,
+            source=f"input {info.name!r} as {info.given}", store=store))
     return result
-
-
-def _layer(name: str, info: ValueInfo, given: InputFormat, value: str,
-           spec: TensorSpec, store: WeightsStore) -> Layer:
-    """Return the layer that computes an input from the value that holds the caller's tensor."""
-    expression, constants = _affine(given, spec)
-    problem = ElementwiseProblem(
-        (spec, *(default_spec(array.shape) for array in constants)), expression,
-        constants=tuple(range(1, len(constants) + 1)),
-        formats=(given.format(len(spec.shape)),))
-    weights = {f"operand{index + 1}": array for index, array in enumerate(constants)}
-    return Layer(name, [value], [info.name], problem,
-                 weights, source=f"input {info.name!r} as {given}", store=store)
 
 
 def _affine(given: InputFormat, spec: TensorSpec) -> tuple[Expression, list[np.ndarray]]:
     """Return the expression that multiplies by the format's factors and adds its shifts, with the
     arrays of its further inputs. A number that all channels share is a constant of the expression;
     numbers that differ between channels are further inputs."""
-    steps: list[ExpressionStep] = []
-    constants: list[np.ndarray] = []
-    used = [(name, numbers) for name, numbers, neutral in (
-        ("mul", given.factors, (1.0,)), ("add", given.shifts, (0.0,))) if numbers != neutral]
-    inputs = 1 + sum(len(numbers) > 1 for _, numbers in used)
-    value = 0
-    for name, numbers in used:
+    expression, constants = identity(), []
+    for name, numbers, neutral in (("mul", given.factors, 1.0), ("add", given.shifts, 0.0)):
         if len(numbers) > 1:
             constants.append(np.array(numbers, np.float32).reshape(
                 -1, *(1,) * (len(spec.shape) - 2)))
-            other = len(constants)
-        else:
-            steps.append(ExpressionStep("constant", (), numbers))
-            other = inputs + len(steps) - 1
-        steps.append(ExpressionStep(name, (value, other)))
-        value = inputs + len(steps) - 1
-    return Expression(inputs, tuple(steps)), constants
+            expression = expression.then(apply(name))
+        elif numbers != (neutral,):
+            expression = expression.then(Expression(
+                1, (ExpressionStep("constant", (), numbers), ExpressionStep(name, (0, 1)))))
+    return expression, constants
 
 
 def shared_facts(facts: ValueFacts) -> ValueFacts:

@@ -12,13 +12,7 @@ from gossamer.io.text import bytes_text, duration_text, human, share_text
 from gossamer.model.passes.dead_channels import less_work
 from gossamer.plan.candidate import counted
 from gossamer.plan.choose.outcomes import DENSE_ONLY
-from gossamer.plan.report.cells import (
-    candidate_table,
-    layer_table,
-    plan_table,
-    rejected,
-    with_precision,
-)
+from gossamer.plan.report import cells
 from gossamer.plan.report.report import Report
 from gossamer.plan.report.zeros import break_even_line
 
@@ -59,7 +53,8 @@ def _section(report: Report) -> str:
         f"<h2>batch {report.batch}</h2>", *_headline(report),
         *(f'<p class="warning"><strong>Notice:</strong> {escape(warning)}</p>'
           for warning in report.warnings),
-        *(["<h3>Plans, end to end</h3>", table(*plan_table(report.plans))] if report.plans else []),
+        *(["<h3>Plans, end to end</h3>", table(*cells.plan_table(report.plans))]
+          if report.plans else []),
         *(paragraph(line) for line in lines if line),
         "<h3>Layers</h3>",
         '<p class="legend"><span class="taken"></span>the algorithm taken '
@@ -82,7 +77,7 @@ def _headline(report: Report) -> list[str]:
 def _all_numbers(report: Report) -> str:
     """Return the table with a row for each layer. The layer's name is a link to the reasons for its
     algorithm."""
-    headings, rows = layer_table(report.rows)
+    headings, rows = cells.layer_table(report.rows)
     del headings["share"]
     links = [f'<a href="#{_anchor(report, index)}">{escape(row["layer"])}</a>'
              for index, row in enumerate(rows)]
@@ -98,7 +93,7 @@ def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
     """Return a layer's bars, which can be opened to show why its algorithm was taken."""
     median, dense = row.get("median_us"), row.get("best_dense_us")
     density = "" if row["density"] is None else f", density {share_text(row['density'])}"
-    bars = _bar(with_precision(row), median, longest, True, density)
+    bars = _bar(cells.with_precision(row), median, longest, True, density)
     if dense is not None and dense != median:
         speedup = row.get("speedup")
         bars += _bar("best dense", dense, longest, False,
@@ -115,9 +110,9 @@ def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
 def _candidates(row: Mapping[str, Any]) -> str:
     """Return the table of a layer's candidates, with the reason why each candidate and each other
     algorithm was taken or was not taken."""
-    headings, rows = candidate_table(row)
+    headings, rows = cells.candidate_table(row)
     return table(headings, [*rows, *({"algorithm": name, "reason": reason}
-                                     for name, reason in rejected(row).items())])
+                                     for name, reason in cells.rejected(row).items())])
 
 
 def _longest(row: Mapping[str, Any]) -> float:
@@ -164,12 +159,12 @@ def table(headings: Mapping[str, str], rows: Sequence[Mapping[str, str]],
     lines = ["<table>", "<thead><tr>" + "".join(map("<th>{}</th>".format, headings.values()))
              + "</tr></thead>", "<tbody>"]
     for index, row in enumerate(rows):
-        cells = {key: escape(row.get(key, "")) for key in headings}
+        texts = {key: escape(row.get(key, "")) for key in headings}
         if links:
-            cells[next(iter(headings))] = links[index]
+            texts[next(iter(headings))] = links[index]
         lines.append(f'<tr{" class=taken" if row.get("is_taken") else ""}>' + "".join(
             f'<td data-name="{headings[key]}"{styles[key]}>{text}</td>'
-            for key, text in cells.items()) + "</tr>")
+            for key, text in texts.items()) + "</tr>")
     return "\n".join([*lines, "</tbody></table>"])
 
 

@@ -16,16 +16,10 @@ from gossamer.ops.conv2d.sparse.formats import DENSEST
 from gossamer.plan.candidate import BuildCost, Candidate, counted, why_not
 from gossamer.plan.choose.outcomes import DENSE_ONLY, Accuracy, EndToEnd, Planned
 from gossamer.plan.program import Program, Step
+from gossamer.plan.report import zeros
 from gossamer.plan.report.bits import LayerForm, MemoryUse, form_of, forms_line, memory_use
 from gossamer.plan.report.cells import Table, layer_table
 from gossamer.plan.report.part_notes import run_notes
-from gossamer.plan.report.zeros import (
-    FEW_ZEROS,
-    NOT_KEPT,
-    NOT_MEASURED,
-    reason_lines,
-    zero_columns,
-)
 
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
 _TIMES = ("median_us", "p25_us", "p75_us", "error")
@@ -144,7 +138,7 @@ class Report:
         network without zeros."""
         weighted = [row for row in self.rows if row["density"] is not None]
         sparse = [row for row in weighted if row["skips_zeros"]]
-        if not sparse and all(row["density"] > FEW_ZEROS for row in weighted):
+        if not sparse and all(row["density"] > zeros.FEW_ZEROS for row in weighted):
             return ""
         text = (f"zeros are skipped in {len(sparse)} of {counted(len(weighted), 'layer')} "
                 "with weights")
@@ -177,7 +171,7 @@ class Report:
         return [self.zeros_line,
                 *([f"{counted(empty, 'layer')} without any weight left: only what bias, activation "
                    "and sums make of zeros is computed"] if empty else []),
-                *reason_lines(self.rows)]
+                *zeros.reason_lines(self.rows)]
 
     @property
     def forms_line(self) -> str:
@@ -267,8 +261,8 @@ def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | No
     rows = _rows(program, planned.why, builds, library)
     if planned.is_stored:
         for row in rows:
-            if row["zeros_reason"] == NOT_MEASURED:
-                row["zeros_reason"] = NOT_KEPT
+            if row["zeros_reason"] == zeros.NOT_MEASURED:
+                row["zeros_reason"] = zeros.NOT_KEPT
     if timings is not None:
         total = sum(timing.median_us for timing in timings) or 1.0
         for step, row, timing in zip(program.shown, rows, timings, strict=True):
@@ -358,7 +352,7 @@ def _row(step: Step, why: str, built: BuildCost | None, library_us: float) -> di
         "flops": step.problem.flops,
         "skips_zeros": not step.algorithm.dense and step.layer.density != 1,
         "rejected": dict(step.rejected),
-        **zero_columns(step, library_us),
+        **zeros.zero_columns(step, library_us),
         **_built(step, built),
         **(_measured(step, why, library_us) if step.candidates else {}),
     }

@@ -12,18 +12,7 @@ from gossamer.device.base import Device
 from gossamer.device.other_libraries import library
 from gossamer.errors import InputError
 from gossamer.model.graph import Graph, ValueInfo
-from gossamer.plan.run.binding import (
-    are_on,
-    batch_of,
-    buffers_of,
-    callers_stream,
-    given_outputs,
-    like_on_host,
-    new_outputs,
-    on_device,
-    on_host,
-    several,
-)
+from gossamer.plan.run import binding
 from gossamer.plan.run.context import Context, single
 from gossamer.plan.run.host_transfers import page_locked_array
 from gossamer.tensor import TensorSpec
@@ -77,10 +66,10 @@ class BoundCall:
 def bind(graph: Graph, device: Device, context_of: Callable[[int], Context],
          inputs: tuple[Any, ...], out: Any, stream: Any) -> BoundCall:
     """Return the bound call of a plan. context_of: returns the context of a batch size."""
-    if any(library(array) == "jax" for array in (*inputs, *several(out))):
+    if any(library(array) == "jax" for array in (*inputs, *binding.several(out))):
         raise InputError("arrays of jax never change, so that a call with them is not bound; "
                          "plan(x) takes them")
-    if are_on(device, inputs):
+    if binding.are_on(device, inputs):
         return _on_device(graph, device, context_of, inputs, out, stream)
     return _on_host(graph, device, context_of, inputs, out)
 
@@ -90,33 +79,34 @@ def _on_device(graph: Graph, device: Device, context_of: Callable[[int], Context
     """Return a bound call with arrays on the device. given: the stream that the caller gave."""
     if given is not None:
         device.check_stream(given)
-    stream = callers_stream(inputs[0]) if given is None else given
-    sources = on_device(device, graph, inputs, stream)
+    stream = binding.callers_stream(inputs[0]) if given is None else given
+    sources = binding.on_device(device, graph, inputs, stream)
     context = context_of(_batch(graph, sources))
     specs = context.output_specs
     if out is None:
-        targets = new_outputs(device, graph, specs, stream)
+        targets = binding.new_outputs(device, graph, specs, stream)
         outputs = tuple(device.like(inputs[0], array) for array in targets)
     else:
         outputs = _given_outputs(graph, out, specs)
         targets = [device.incoming(array, stream, name=_out(info), dtype=info.dtype)
                    for info, array in zip(graph.outputs, outputs, strict=True)]
-    buffers, results = buffers_of(sources), buffers_of(targets)
+    buffers, results = binding.buffers_of(sources), binding.buffers_of(targets)
     _check_disjoint(graph, [(buffer.address, buffer.nbytes) for buffer in (*buffers, *results)])
     return BoundCall(graph, inputs, outputs, device, context.bound(buffers, results, stream), given)
 
 
 def _on_host(graph: Graph, device: Device, context_of: Callable[[int], Context],
              inputs: tuple[Any, ...], out: Any) -> BoundCall:
-    arrays = list(map(on_host, inputs))
+    arrays = list(map(binding.on_host, inputs))
     context = context_of(_batch(graph, arrays))
     specs = context.output_specs
     if out is None:
         targets = [page_locked_array(device, spec.shape, spec.stored_dtype) for spec in specs]
-        outputs = tuple(like_on_host(inputs[0], array) if inputs else array for array in targets)
+        outputs = tuple(binding.like_on_host(inputs[0], array) if inputs else array
+                        for array in targets)
     else:
         outputs = _given_outputs(graph, out, specs)
-        targets = list(map(on_host, outputs))
+        targets = list(map(binding.on_host, outputs))
         for info, array in zip(graph.outputs, targets, strict=True):
             if not (array.flags.c_contiguous and array.flags.writeable):
                 raise InputError(f"{_out(info)} is not contiguous, or cannot be written; give a "
@@ -127,14 +117,14 @@ def _on_host(graph: Graph, device: Device, context_of: Callable[[int], Context],
 
 
 def _batch(graph: Graph, arrays: Sequence[Any]) -> int:
-    batch = batch_of(graph, arrays)
+    batch = binding.batch_of(graph, arrays)
     if any(math.prod(array.shape) == 0 for array in arrays):
         raise InputError("a call without images cannot be bound; plan(x) returns its outputs")
     return batch
 
 
 def _given_outputs(graph: Graph, out: Any, specs: Sequence[TensorSpec]) -> tuple[Any, ...]:
-    return given_outputs(graph.name, graph.outputs, out,
+    return binding.given_outputs(graph.name, graph.outputs, out,
                          [(spec.shape, spec.stored_dtype) for spec in specs])
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from numbers import Integral
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -26,20 +26,7 @@ from gossamer.model.opset.onnx_nodes import nodes_of
 from gossamer.ops.host_threads import Threads, number_of
 from gossamer.ops.onnx_part.host import fatal_node, merged, run_empty
 from gossamer.ops.onnx_part.session import Session, parsed
-from gossamer.plan.run.binding import (
-    are_on,
-    as_called_for,
-    as_taken,
-    batch_of,
-    buffers_of,
-    callers_stream,
-    fill,
-    in_order,
-    like_on_host,
-    new_outputs,
-    on_device,
-    on_host,
-)
+from gossamer.plan.run import binding
 from gossamer.plan.run.bound import BoundCall, bind
 from gossamer.plan.run.context import Context, NewOutputs, single
 from gossamer.plan.run.contexts import Contexts
@@ -84,9 +71,9 @@ class Calls:
         if known is not None and not debug.logger.isEnabledFor(logging.DEBUG):
             return single(known(inputs))
         inputs = self.in_order(inputs, named or {})
-        results = (self._on_device(inputs, stream, form) if are_on(self.device, inputs)
+        results = (self._on_device(inputs, stream, form) if binding.are_on(self.device, inputs)
                    else self._on_host(inputs))
-        return single(results if out is None else fill(
+        return single(results if out is None else binding.fill(
             self.graph.name, self.graph.outputs, out, results))
 
     async def asynchronous(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
@@ -96,10 +83,10 @@ class Calls:
         import asyncio
 
         inputs = self.in_order(inputs, named)
-        on_device = are_on(self.device, inputs)
+        on_device = binding.are_on(self.device, inputs)
         if on_device and stream is None:
             # a library may have another current stream in another thread
-            stream = callers_stream(inputs[0])
+            stream = binding.callers_stream(inputs[0])
 
         def completed() -> Any:
             outputs = self(inputs, out=out, stream=stream)
@@ -112,13 +99,11 @@ class Calls:
     def bound(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
               stream: Any) -> BoundCall:
         """Return a bound call; see `Plan.bind`."""
-        self.check_usable()
         return bind(self.graph, self.device, self.first_context,
                     self.in_order(inputs, named), out, stream)
 
     def page_locked(self, batch: int) -> tuple[np.ndarray, ...]:
         """Return arrays for the inputs in page-locked memory; see `Plan.pinned`."""
-        self.check_usable()
         if not isinstance(batch, Integral) or batch < 1:
             raise InputError(f"batch is {quoted(batch)}, expected 1 or more")
         return self.contexts.of(batch).first().page_locked()
@@ -147,7 +132,7 @@ class Calls:
     def in_order(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the inputs of a call in the order of the graph's inputs. The axes of each input
         stay in the caller's order."""
-        return as_called_for(self.network, in_order(self.graph, inputs, named))
+        return binding.as_called_for(self.network, binding.in_order(self.graph, inputs, named))
 
     def _keep(self, form: Hashable, computed: Compute | None) -> None:
         """Let a function compute later calls of a form, which are not checked again. None says that
@@ -158,18 +143,18 @@ class Calls:
             self._known[form] = computed
 
     def _on_host(self, inputs: tuple[Any, ...]) -> Sequence[Any]:
-        arrays = list(map(on_host, inputs))
+        arrays = list(map(binding.on_host, inputs))
         form = form_of(arrays)
         known = self._known.get(form)
         if known is None:
-            batch = batch_of(self.graph, arrays, inputs)
+            batch = binding.batch_of(self.graph, arrays, inputs)
             empty = self._empty_outputs(batch) if any(array.size == 0 for array in arrays) else ()
             if empty:
-                return [like_on_host(inputs[0], array) for array in empty]
+                return [binding.like_on_host(inputs[0], array) for array in empty]
             known = partial(self._computed, batch)
             self._keep(form, known)
         results = known(arrays)
-        return [like_on_host(inputs[0], array) for array in results] if inputs else results
+        return [binding.like_on_host(inputs[0], array) for array in results] if inputs else results
 
     def _computed(self, batch: int, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """Return the outputs for NumPy arrays that were checked."""
@@ -190,21 +175,21 @@ class Calls:
         for a call that is always checked.
         """
         device, graph = self.device, self.graph
-        current = callers_stream(inputs[0])
+        current = binding.callers_stream(inputs[0])
         if stream is None:
             stream = current
         else:
             device.check_stream(stream)
-        taken = [as_taken(array, info.dtype)
+        taken = [binding.as_taken(array, info.dtype)
                  for info, array in zip(graph.inputs, inputs, strict=True)]
-        arrays = on_device(device, graph, taken, stream)
-        batch = batch_of(graph, arrays, inputs)
+        arrays = binding.on_device(device, graph, taken, stream)
+        batch = binding.batch_of(graph, arrays, inputs)
         empty = () if batch else self._empty_outputs(batch)
         if empty:
-            return self._like(inputs[0], new_outputs(device, graph, [
+            return self._like(inputs[0], binding.new_outputs(device, graph, [
                 default_spec(array.shape, str(array.dtype)) for array in empty], stream))
         context = self.contexts.of(batch).on_stream(stream)
-        buffers = buffers_of(arrays)
+        buffers = binding.buffers_of(arrays)
         replay = None
         if all(map(operator.is_, taken, inputs)):
             if form in self._known and debug.level() < 2:
@@ -214,8 +199,8 @@ class Calls:
         if replay is not None:
             outputs = replay(inputs)
         else:
-            results = new_outputs(device, graph, context.output_specs, stream)
-            context.run_on_device(buffers, buffers_of(results), stream)
+            results = binding.new_outputs(device, graph, context.output_specs, stream)
+            context.run_on_device(buffers, binding.buffers_of(results), stream)
             outputs = self._like(inputs[0], results)
         self.last_batch = batch
         if current is None or stream is not current:
@@ -320,8 +305,8 @@ class TailCalls(Calls):
     def __call__(self, inputs: tuple[Any, ...], named: Mapping[str, Any] | None = None,
                  out: Any = None, stream: Any = None) -> Any:
         self.check_usable()
-        given = in_order(self.network, inputs, named or {})
-        values = {info.name: _as_taken(info, on_host(value))
+        given = binding.in_order(self.network, inputs, named or {})
+        values = {info.name: _as_taken(info, binding.on_host(value))
                   for info, value in zip(self._tail.inputs, given, strict=True)}
         computed: dict[str, Any] = {}
         if self.graph.outputs:
@@ -338,7 +323,7 @@ class TailCalls(Calls):
             raise InputError(f"{self._source} and what follows it: {error}") from None
         computed.update(zip(self._makes, made, strict=True))
         outputs = tuple(computed[info.name] for info in self._tail.outputs)
-        return single(outputs if out is None else fill(
+        return single(outputs if out is None else binding.fill(
             self.graph.name, self._tail.outputs, out, outputs))
 
     def _run(self, given: list[Any]) -> list[Any]:
@@ -349,13 +334,6 @@ class TailCalls(Calls):
         values = merged(constants, given)
         fatal = fatal_node(model, [getattr(value, "shape", None) for value in values], constants)
         return run_empty(model, values, given, self._session, fatal)
-
-    def bound(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
-              stream: Any) -> NoReturn:
-        raise self.error("be bound")
-
-    def page_locked(self, batch: int) -> NoReturn:
-        raise self.error("have pinned inputs")
 
     def error(self, what: str) -> InputError:
         """Return the error of a call that is not possible where the data decide shapes. what:

@@ -18,7 +18,6 @@ from gossamer.io.text import shape_text
 from gossamer.measure import Task, Timing, interleave
 from gossamer.model.graph import Graph
 from gossamer.ops.part.host import Ready
-from gossamer.plan.fusion import source_of
 from gossamer.plan.program import Program
 from gossamer.plan.run.binding import in_order
 from gossamer.plan.run.host_transfers import (
@@ -29,7 +28,7 @@ from gossamer.plan.run.host_transfers import (
     filled,
     page_locked_array,
 )
-from gossamer.plan.run.prepared_steps import PreparedSteps, ProgramBuffers
+from gossamer.plan.run.prepared_steps import PreparedSteps, ProgramBuffers, of_layer
 from gossamer.tensor import pack
 
 _MOST_DRAWN = 2**20
@@ -361,7 +360,7 @@ def whole_part(context: Context) -> Callable[[Sequence[np.ndarray]], Sequence[np
         try:
             results = run([np.asarray(arrays[index], dtype, order="C") for index, dtype in read])
         except InputError as error:
-            raise InputError(f"{source_of(step.layer, error)}: {error}") from None
+            raise of_layer(step, error) from None
         return [results[index] for index in written]
 
     return compute

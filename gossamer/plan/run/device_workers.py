@@ -23,13 +23,7 @@ import numpy as np
 
 from gossamer.errors import DeviceError, DeviceLostError, GossamerWarning, OutOfMemoryError
 from gossamer.model.graph import Graph
-from gossamer.plan.run.binding import (
-    are_on,
-    batch_of,
-    callers_stream,
-    like_on_host,
-    on_host,
-)
+from gossamer.plan.run import binding
 from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.context import Context, single
 
@@ -59,10 +53,17 @@ class Lanes:
         """Return a lane for a batch size. The caller gives the lane back unless the lane's batch
         failed."""
         lane = next((lane for lane in reversed(self._idle) if lane.program.batch == batch), None)
-        if lane is None:
-            return self._new(batch)
-        self._idle.remove(lane)
-        return lane
+        if lane is not None:
+            self._idle.remove(lane)
+            return lane
+        stream = self.calls.device.create_stream()
+        try:
+            return self.calls.make_context(batch, stream)
+        except OutOfMemoryError:
+            if not self._idle:
+                raise
+        self._idle.clear()
+        return self.calls.make_context(batch, stream)
 
     def give_back(self, lane: Context) -> None:
         """Keep a lane for another batch."""
@@ -82,22 +83,12 @@ class Lanes:
 
         return outputs
 
-    def _new(self, batch: int) -> Context:
-        stream = self.calls.device.create_stream()
-        try:
-            return self.calls.make_context(batch, stream)
-        except OutOfMemoryError:
-            if not self._idle:
-                raise
-        self._idle.clear()
-        return self.calls.make_context(batch, stream)
-
 
 def host_arrays(graph: Graph, inputs: Sequence[Any]) -> tuple[list[Any], int]:
     """Return the inputs as arrays in host memory, and their batch size. Raises InputError for
     arrays that do not fit the graph or are not in host memory."""
-    arrays = list(map(on_host, inputs))
-    return arrays, batch_of(graph, arrays, inputs)
+    arrays = list(map(binding.on_host, inputs))
+    return arrays, binding.batch_of(graph, arrays, inputs)
 
 
 def checked(plans: Sequence[Calls], item: Any) -> Begin:
@@ -106,7 +97,7 @@ def checked(plans: Sequence[Calls], item: Any) -> Begin:
     fit the network."""
     calls = plans[0]
     inputs = calls.in_order(tuple(item) if isinstance(item, (tuple, list)) else (item,), {})
-    if len(plans) == 1 and are_on(calls.device, inputs):
+    if len(plans) == 1 and binding.are_on(calls.device, inputs):
         return _on_device(calls, inputs)
     arrays, batch = host_arrays(calls.graph, inputs)
 
@@ -114,7 +105,7 @@ def checked(plans: Sequence[Calls], item: Any) -> Begin:
         if any(array.size == 0 for array in arrays):
             return partial(lanes.calls, inputs)
         collect = lanes.begun(lanes.take(batch), arrays)
-        return lambda: single([like_on_host(inputs[0], array) if inputs else array
+        return lambda: single([binding.like_on_host(inputs[0], array) if inputs else array
                                for array in collect()])
 
     return begin
@@ -123,7 +114,7 @@ def checked(plans: Sequence[Calls], item: Any) -> Begin:
 def _on_device(calls: Calls, inputs: tuple[Any, ...]) -> Begin:
     """Queue a batch of arrays on the device at once, on the stream on which they are made, as
     nothing is copied that a lane would copy beside other work."""
-    stream = callers_stream(inputs[0])
+    stream = binding.callers_stream(inputs[0])
     outputs = calls(inputs)
 
     def collected() -> Any:

@@ -347,7 +347,7 @@ class PreparedSteps:
                                       [buffers.of(value) for value in step.outputs],
                                       buffers.workspace, stream)
             except InputError as error:
-                raise _of_layer(step, error) from None
+                raise of_layer(step, error) from None
 
         return work
 
@@ -407,7 +407,7 @@ def _is_idle(step: Step) -> bool:
     return step.in_place or all(spec.size == 0 for spec in step.variant.outputs)
 
 
-def _of_layer(step: Step, error: InputError) -> InputError:
+def of_layer(step: Step, error: InputError) -> InputError:
     """Return an error of a layer about its input values, with the layer's name added."""
     return InputError(f"{source_of(step.layer, error)}: {error}")
 
@@ -427,7 +427,7 @@ def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer
         try:
             step.algorithm.launch(state, host_inputs, host_outputs, workspace)
         except InputError as error:
-            raise _of_layer(step, error) from None
+            raise of_layer(step, error) from None
         for copy, buffer in zip(host_outputs, outputs, strict=True):
             device.write(buffer, host_array(copy, (copy.nbytes,), np.uint8), stream)
 

@@ -15,17 +15,9 @@ from gossamer.measure import Timing
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Measurement, counted
+from gossamer.plan.store import tuning_file
 from gossamer.plan.store.database import Database, read
 from gossamer.plan.store.keys import identity, problem_key
-from gossamer.plan.store.tuning_file import (
-    candidate_key,
-    decode,
-    decode_plan,
-    encode,
-    encode_plan,
-    parse,
-    text,
-)
 from gossamer.version import PACKAGE_VERSION
 
 
@@ -38,7 +30,7 @@ def exported(device: Device) -> bytes:
     """Return the measurements of a device as a file that others import; empty bytes where there
     are no measurements. Raises BadFile and OSError where the measurements cannot be read."""
     try:
-        return text(read(tuning_folder() / file_name(device)))
+        return tuning_file.text(read(tuning_folder() / file_name(device)))
     except FileNotFoundError:
         return b""
 
@@ -47,7 +39,7 @@ def take(device: Device, data: bytes) -> None:
     """Add measurements that exported() returned in another process. Raises BadFile where the data
     hold nothing for this device, driver, toolkit and gossamer."""
     if data:
-        TuningCache(device).take(parse(data))
+        TuningCache(device).take(tuning_file.parse(data))
 
 
 class TuningCache(Database):
@@ -77,7 +69,7 @@ class TuningCache(Database):
         lines = self.known.get(("candidates", key), {}).values()
         sources = {name: _source(problem.op, name, self._owner)
                    for name in {line["algorithm"] for line in lines}}
-        found = sorted((decode(line) for line in lines
+        found = sorted((tuning_file.decode(line) for line in lines
                         if line["source"] == sources[line["algorithm"]]),
                        key=lambda measured: measured.candidate_key)
         present = {measured.algorithm for measured in found}
@@ -105,7 +97,8 @@ class TuningCache(Database):
                 source = _source(problem.op, measurement.algorithm, self._owner)
                 if source is None:
                     raise ValueError(f"{problem.op} has no algorithm {measurement.algorithm}")
-                lines[candidate_key(key, measurement)] = encode(described, source, measurement)
+                lines[tuning_file.candidate_key(key, measurement)] = tuning_file.encode(
+                    described, source, measurement)
         if lines:
             self.add("candidates", lines)
 
@@ -132,14 +125,14 @@ class TuningCache(Database):
         """Return the time of a plan from end to end; None where the plan was not timed. key:
         identifies everything that the plan runs, the sources of its algorithms included."""
         lines = self.known.get(("plans", key))
-        return None if lines is None else decode_plan(lines[key])
+        return None if lines is None else tuning_file.decode_plan(lines[key])
 
     def put_plans(self, timings: Mapping[str, tuple[str, Timing]]) -> None:
         """Add the end-to-end times of plans, and replaces times of the same keys. timings: for
         each key, a description for the reader of the file, and the time."""
         if timings:
             self.add("plans", {
-                key: encode_plan(*described) for key, described in timings.items()})
+                key: tuning_file.encode_plan(*described) for key, described in timings.items()})
 
     @property
     def notices(self) -> list[str]:
