@@ -71,7 +71,7 @@ CONTRACTS := $(addprefix gossamer/, __init__.py errors.py plan/api.py plan/plan.
 	model/load.py model/builder.py torch/api.py torch/optimized_module.py \
 	device/base.py device/core.py device/other_libraries.py device/limits.py device/source.py device/registry.py \
 	ops/algorithm.py ops/op.py ops/weights.py ops/launch.py \
-	detect/detector.py detect/box.py detect/drawing.py \
+	detect/detector.py detect/drawing.py \
 	train/__init__.py train/mlp.py train/predictor.py train/many.py train/data/dataset.py train/loop/train_state.py)
 
 # What `make quick` runs: tests/quick.txt names the files. They run on the host alone.
