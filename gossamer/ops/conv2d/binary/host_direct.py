@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _BITS = 64
 _CHUNK = 64
 """Tiles of pixels of a task."""
+_MOST_PIXELS = 2**24
+"""Pixels of an output plane, for each of which a number says where it lies."""
 _WORDS_PER_MICROSECOND = 4000.0
 """Words that a thread compares, measured with AVX2 on an AMD EPYC."""
 
@@ -79,6 +81,8 @@ def refusal(layer: BinaryLayer) -> str | None:
         return "has groups"
     if not problem.depth:
         return "has no input channels"
+    if problem.image_pixels > _MOST_PIXELS:
+        return f"the output has more than {_MOST_PIXELS} pixels"
     return unsupported(problem.epilogue.expression, 2)
 
 
@@ -144,8 +148,7 @@ class Work(NamedTuple):
         packs = not variant.inputs[0].format.is_packed
         last = variant.outputs[-1]
         out_planes = PACKED_DTYPES[last.dtype].planes if last.format.is_packed else 0
-        base = constants.base.reshape(problem.out_channels, -1).T
-        base, borders = np.unique(base, axis=0, return_inverse=True)
+        base, borders = _borders(constants.base, problem)
         shape = Shape(
             problem.channels, words, layer.form.planes, packs, (problem.height, problem.width),
             (top + problem.height + bottom, left + problem.width + right), (top, left),
@@ -174,7 +177,7 @@ class Work(NamedTuple):
         offsets = 8 * layer.form.planes * np.add.outer(
             np.arange(words) * shape.padded[0] * row, taps).astype(np.int32)
         arrays = (np.ascontiguousarray(constants.outside), offsets, panels,
-                  borders.astype(np.int32).reshape(-1), wide(base.astype(np.int32)), *limits,
+                  borders, wide(base), *limits,
                   wide(constants.alphas.astype(np.float32)))
         channels = [wide(constants.operands[f"operand{index}"].reshape(-1))
                     if kind == "channel" else None
@@ -183,8 +186,7 @@ class Work(NamedTuple):
         out_words = -(-problem.out_channels // _BITS)
         tasks = chunks * (out_words * (_BITS // tile.channels) if out_planes else blocks)
         return Work(
-            code, workers(variant[THREADS]), tasks,
-            shape.copy_bytes,
+            code, workers(variant[THREADS]), tasks, shape.copy_bytes,
             tuple(map(native.address, arrays)),
             tuple(None if array is None else native.address(array) for array in channels),
             variant.inputs[0].nbytes // max(problem.batch, 1),
@@ -205,6 +207,25 @@ class Work(NamedTuple):
                 addresses[0] + image * self.target, *self.fixed, *operands), self.tasks,
                 max(-(-self.tasks // self.threads), 1), self.scratch))
         return listed
+
+
+def _borders(base: np.ndarray, problem: Conv2dProblem) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different first accumulators (count, M), and for each pixel which it has.
+
+    Pixels whose windows reach equally far out of the image have equal ones.
+    """
+    first, kinds = [], []
+    for axis, size in enumerate(base.shape[1:]):
+        starts = np.arange(size) * problem.stride[axis] - problem.pads[axis]
+        reach = problem.dilation[axis] * (problem.kernel[axis] - 1)
+        room = (problem.height, problem.width)[axis] - reach
+        out = np.stack([np.minimum(starts, 0), np.maximum(starts - room + 1, 0)])
+        _, indices, inverse = np.unique(out, axis=1, return_index=True, return_inverse=True)
+        first.append(indices)
+        kinds.append(inverse.reshape(-1))
+    own = base[:, first[0][:, None], first[1]].reshape(len(base), -1).T
+    borders = np.add.outer(kinds[0] * len(first[1]), kinds[1])
+    return np.ascontiguousarray(own, np.int32), borders.astype(np.int32).reshape(-1)
 
 
 def _tile(target: Processor, pixels: int) -> Tile:

@@ -200,23 +200,30 @@ class _Signs:
         """Store the words of a row of pixels, of which the channels' floats are planes."""
         code, shape, lanes = self.code, self.shape, self.tile.lanes
         b = code.builder
+        width, pixels = shape.size[1], shape.size[0] * shape.size[1]
         rest = b.sub(INT64(shape.depth), b.mul(word, INT64(64)))
         count = b.select(b.icmp_signed("<", rest, INT64(64)), rest, INT64(64))
-        pixels = shape.size[0] * shape.size[1]
-        first = b.add(b.mul(word, INT64(64 * pixels)), b.mul(row, INT64(shape.size[1])))
+        first = b.add(b.mul(word, INT64(64 * pixels)), b.mul(row, INT64(width)))
         none = ir.Constant(self.words, [0] * lanes)
-        for column in range(0, shape.size[1], lanes):
-            valid = min(lanes, shape.size[1] - column)
+
+        def pack(column: Any, valid: int) -> None:
             with code.loop(0, count, carried=[none] * shape.planes) as channel:
-                place = b.add(b.add(first, b.mul(channel.index, INT64(pixels))), INT64(column))
+                place = b.add(b.add(first, b.mul(channel.index, INT64(pixels))), column)
                 values = code.load_first(self.given["input"], b.mul(place, INT64(4)), lanes, valid)
                 shift = code.splat(channel.index, lanes)
                 channel.next = [b.or_(bits, b.shl(b.zext(truth, self.words), shift))
                                 for bits, truth in zip(channel.values, self._planes(
                                     values, shape.planes), strict=True)]
             for lane, part in itertools.product(range(valid), range(shape.planes)):
+                offset = b.add(b.mul(column, INT64(8 * shape.planes)),
+                               INT64(8 * (lane * shape.planes + part)))
                 self._store_64(b.extract_element(channel.values[part], ir.Constant(INT32, lane)),
-                               target, 8 * ((column + lane) * shape.planes + part))
+                               target, offset)
+
+        with code.loop(0, width // lanes * lanes, lanes) as step:
+            pack(step.index, lanes)
+        if width % lanes:
+            pack(INT64(width // lanes * lanes), width % lanes)
 
     def _pack_rows(self, scratch: Any) -> None:
         """Store the words of rows of floats."""
