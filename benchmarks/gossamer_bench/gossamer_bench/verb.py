@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def bench(
     suites: Annotated[list[str] | None, typer.Argument(
-        metavar="SUITE...", help="mobilenet, mobilenet-blocks, ladder, conv-layers, "
+        metavar="SUITE...", help="mobilenet, mobilenet-blocks, mlperf-tiny, ladder, conv-layers, "
                                  "pointwise-layers, gemm, darknet, darknet-layers, published, "
                                  "binary-layers, networks, sparse-layers, sparse-networks, "
                                  "binary-networks, tuning, latency, throughput, backprop, "

@@ -70,7 +70,7 @@ def test_cases_are_distinct_and_squares_have_no_batch_size() -> None:
     products = layer_tables.PRODUCTS
     squares = sum(product.rows is not None for product in products)
     assert count == {"mobilenet": 2 * (1 + len(MOBILE_NETWORKS)), "ladder": 1, "networks": 2,
-                     "mobilenet-blocks": 2 * 16, "darknet": 4,
+                     "mobilenet-blocks": 2 * 16, "mlperf-tiny": 2 * 4, "darknet": 4,
                      "pointwise-layers": 2 * len(layer_tables.pointwise_convolutions()),
                      "conv-layers": 2 * len(convolutions),
                      "gemm": 2 * len(products) - squares, "tuning": 8, "binary-networks": 8,

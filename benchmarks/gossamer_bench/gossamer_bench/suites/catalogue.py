@@ -37,6 +37,8 @@ from gossamer_bench.suites.binary_networks import binary_case, binary_networks
 from gossamer_bench.suites.calls import latency_items, throughput_items
 from gossamer_bench.suites.ladder import ladder_case
 from gossamer_bench.suites.layers import convolution, layer_case, linear
+from gossamer_bench.suites.mlperf_tiny import MLPERF_TINY_NETWORKS
+from gossamer_bench.suites.mlperf_tiny import SUITE as MLPERF_TINY
 from gossamer_bench.suites.mobile_networks import MOBILE_NETWORKS, inverted_residual
 from gossamer_bench.suites.networks import network_case
 from gossamer_bench.suites.published import published
@@ -58,15 +60,23 @@ files that it needs."""
 
 def mobilenet(batch: int, files: Files) -> list[Item]:
     """Returns MobileNetV2 with trained weights, and similar networks with random weights."""
-    def item(name: str, make: Callable[[], PeerNetwork]) -> Item:
-        return Item("mobilenet", name, batch, lambda setting: network_case(
-            "mobilenet", make(), batch, setting))
+    trained = Item("mobilenet", "mobilenetv2", batch, lambda setting: network_case(
+        "mobilenet", _mobilenet("mobilenetv2"), batch, setting))
+    return [trained, *_drawn("mobilenet", MOBILE_NETWORKS, batch)]
 
-    def other(name: str, graph: Callable[[], Graph]) -> Item:
-        return item(name, lambda: in_torch(name, graph(), batch))
 
-    return [item("mobilenetv2", lambda: _mobilenet("mobilenetv2")),
-            *(other(name, graph) for name, graph in MOBILE_NETWORKS.items())]
+def mlperf_tiny(batch: int, files: Files) -> list[Item]:
+    """Returns the networks of MLPerf Tiny with random weights."""
+    return _drawn(MLPERF_TINY, MLPERF_TINY_NETWORKS, batch)
+
+
+def _drawn(suite: str, graphs: Mapping[str, Callable[[], Graph]], batch: int) -> list[Item]:
+    """Returns networks with random weights. graphs: functions that build them, by name."""
+    def item(name: str, graph: Callable[[], Graph]) -> Item:
+        return Item(suite, name, batch, lambda setting: network_case(
+            suite, in_torch(name, graph(), batch), batch, setting))
+
+    return [item(name, graph) for name, graph in graphs.items()]
 
 
 def mobilenet_blocks(batch: int, files: Files) -> list[Item]:
@@ -324,7 +334,7 @@ def named(cases: Collection[str], parts: str | None) -> set[str]:
 
 
 SUITES: dict[str, Suite] = {"mobilenet": mobilenet, "mobilenet-blocks": mobilenet_blocks,
-                            LADDER: ladder, "conv-layers": conv_layers,
+                            MLPERF_TINY: mlperf_tiny, LADDER: ladder, "conv-layers": conv_layers,
                             POINTWISE: pointwise_layers, "gemm": gemm,
                             "darknet": darknet, "darknet-layers": darknet_layers,
                             "published": published, "binary-layers": binary_layers,
