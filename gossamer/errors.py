@@ -26,7 +26,7 @@ _MOST_FILES = 10_000
 """The most files of a folder whose names are compared with that of a missing file."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _PARTS = reprlib.Repr()
-"""Writes values as text, of long or deeply nested values only parts."""
+"""Writes values as text, and shortens long or deeply nested ones."""
 _PARTS.maxlist = _PARTS.maxtuple = _PARTS.maxdict = _PARTS.maxset = MOST_QUOTED // 2
 _PARTS.maxstring = _PARTS.maxlong = _PARTS.maxother = MOST_QUOTED
 _PARTS.maxlevel = 4

@@ -202,9 +202,9 @@ def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Cho
     keep: names of layers that stay as they are.
 
     Layers are chosen one after another, each time the layer that saves the most time per weight
-    that becomes zero. Where one more layer is enough for the speed-up, the layer that reaches it
-    with the fewest zeros is the last. The time of the network is expected to fall in the same ratio
-    as the sum of its steps' times.
+    that becomes zero. As soon as some single layer reaches the speed-up, the one with the fewest
+    new zeros is taken, and the choice ends. The time of the network is expected to fall in the same
+    ratio as the sum of its steps' times.
     """
     total = advice.others_us[AS_IT_IS] + sum(group.us[AS_IT_IS] for group in advice.groups)
     groups = [group for group in advice.groups if not set(group.pruned).intersection(keep)]

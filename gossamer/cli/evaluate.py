@@ -168,9 +168,9 @@ class LabelledInputs:
                 network_names: Sequence[str]) -> np.ndarray:
         """Return the index of each sample's class, of `count` classes.
 
-        With a file of names, each label must be a name in it. Without one, labels are read in the
-        first way that suits all of them: as the network's names of classes; as indices; for
-        `count` folders of photos, as the classes in the order of the folders' names, with a notice.
+        With a file of names, each label must be a name in it. Without one, the first reading that
+        fits all labels is used: class names of the network; indices; for `count` folders of photos,
+        the sorted names of the folders, with a notice.
 
         names_file: the file of --labels, or None.
         network_names: names that came with the network.
@@ -285,7 +285,7 @@ def _stored_shape(path: Path, name: str | None) -> tuple[int, ...] | None:
 
 
 def _plain(name: str) -> str:
-    """Return a name without what does not tell names apart: case, underscores and spaces."""
+    """Return a name for comparisons: in lower case, with underscores as spaces."""
     return " ".join(name.casefold().replace("_", " ").split())
 
 

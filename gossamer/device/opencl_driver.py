@@ -180,7 +180,7 @@ class OpenCLKernel(Kernel):
         self._calls = calls
         self._per_thread = threading.local()
         info, kernel = cl.kernel_work_group_info, self.create()
-        # a kernel's source may require a larger work-group than the most that its driver states
+        # a kernel may require a larger work-group than the maximum that the driver reports for it
         required = kernel.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, device)
         self.work_group_size = max(
             kernel.get_work_group_info(info.WORK_GROUP_SIZE, device), math.prod(required))
@@ -253,8 +253,8 @@ class LaunchWithoutEvent:
 
 
 class OpenCLGraph:
-    """Recorded commands. Calling the graph queues all of them again, without the arguments of
-    kernels being set again, which takes most of the time of a first launch."""
+    """Recorded commands. Calling the graph queues all of them again. Kernel arguments are not set
+    again; setting them takes most of the time of a first launch."""
 
     def __init__(self, replay: Callable[[Sequence[tuple[str, Command]], Any], None],
                  commands: Owner, buffers: Sequence[Buffer], stream: Any, repeats: int) -> None:

@@ -1,7 +1,7 @@
 """Which lower precisions change no result.
 
-The operands are integers that the lower precision holds exactly, and the products are summed in
-float32 anyway.
+They change none where the operands are integers that the lower precision holds exactly, as the
+products are summed in float32 anyway.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ def sums_integers(facts: tuple[ValueFacts, ...], weights: WeightsInfo) -> bool:
 
 def precision_of_products(facts: tuple[ValueFacts, ...], weights: WeightsInfo,
                           result: ValueFacts) -> str:
-    """Return the least precise precision for a layer of products.
-
-    In this precision a layer that sums products has the same results as in float32.
+    """Return the lowest precision in which a layer of products has the results of float32.
 
     facts: the value facts of the layer's run-time inputs.
     weights: the facts about the layer's weights.
@@ -53,9 +51,7 @@ def precision_of_products(facts: tuple[ValueFacts, ...], weights: WeightsInfo,
 
 
 def precision_of_values(facts: Iterable[ValueFacts]) -> str:
-    """Return the least precise precision for an op without products.
-
-    In this precision the op has the same results as in float32.
+    """Return the lowest precision in which an op without products has the results of float32.
 
     facts: the value facts of all values that the op reads or writes.
     """

@@ -1,4 +1,4 @@
-"""Layers of a network that are computed in one step, made one layer.
+"""Makes one layer of several layers that are computed in one step.
 
 A fusion is several layers that one algorithm may compute; a part is all layers that a library for
 whole networks may compute together.
@@ -89,8 +89,8 @@ def _is_read_too_early(layers: Sequence[Layer], readers: dict[str, list[int]],
 
 def _place(layers: Sequence[Layer]) -> int:
     """Return the index, within a fusion, of the layer in whose position the fusion is computed:
-    the last layer that is the first reader of a value from outside the fusion. All values that the
-    fusion reads are computed before this layer."""
+    the last of its layers that reads an outside value which no earlier one of them reads. All
+    values that the fusion reads are computed before this layer."""
     known = {name for layer in layers for name in layer.outputs}
     place = 0
     for index, layer in enumerate(layers):

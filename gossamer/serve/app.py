@@ -45,13 +45,13 @@ _MANY_NUMBERS = 2**18
 _MANY_PIXELS = 2**22
 """Pixels above which decoding a picture is a large task."""
 _BODIES_AT_ONCE = 6
-"""The most memory that all requests together may hold, in bodies of the largest allowed size."""
+"""All requests together may hold this many times the largest allowed body."""
 _PIECE = 2**20
 """Bytes of an answer that are written at a time. While a client reads slowly, the rest is not
 copied to the connection's buffer."""
 _LINGER_S = 2.0
-"""Seconds for which the rest of a body is read and dropped after an answer that needed no more of
-it."""
+"""Where an answer is sent before the whole body has come, the rest is read and dropped for this
+many seconds."""
 
 
 class _LargeResponse(Response):
@@ -112,7 +112,8 @@ class Server:
     most_json: the most bytes of an answer in JSON.
     most_pixels: the most pixels of a picture.
     body_seconds: seconds that a client may take to send a body.
-    hosts: the names with a dot that the header Host may have; None allows any.
+    hosts: the names with a dot that the header Host may have; None allows any. Names without a dot,
+    and addresses, are always allowed.
     is_ending: whether the server is about to end, so that each answer closes its connection.
     """
 
@@ -335,8 +336,8 @@ def _error(status: int, message: str) -> Response:
 
 
 class _App(FastAPI):
-    """The application. Requests for inference bypass FastAPI, which would take as long for each as
-    all of gossamer's own code."""
+    """The application. Requests for inference bypass FastAPI: for each it takes as long as all
+    of gossamer's own code."""
 
     server: Server
 

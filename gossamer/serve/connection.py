@@ -63,9 +63,8 @@ class Connection(HttpToolsProtocol):
     _head_bytes = 0
     """Bytes of the complete fields of the head and the trailers."""
     _pending_bytes = 0
-    """Bytes that came since the parser last ended a request or found a part of a body. They bound
-    the length of an incomplete field, for which the parser takes time that grows with the square of
-    the length."""
+    """Bytes that came since the parser last ended a request or found a part of a body. Limiting
+    them limits the length of an incomplete field, on which the parser spends quadratic time."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -220,7 +219,7 @@ def _too_long() -> _RefusedError:
 
 _GATHER_S = 2e-3
 """The most seconds for which requests are gathered before batchers get them. They get them earlier
-after a round of the event loop that brings no further request."""
+where a round of the event loop has brought no further request."""
 
 _Entry = tuple[Mapping[str, np.ndarray], float | None, asyncio.Future[Any]]
 """A request: its inputs by name, the seconds until its deadline, and its future."""

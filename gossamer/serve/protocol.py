@@ -21,11 +21,11 @@ from gossamer.model.graph import ValueInfo
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """The header with the length, in bytes, of the JSON that precedes binary tensors."""
 MOST_JSON_BYTES = 2**24
-"""The most bytes of JSON that are parsed: numbers take many times as much memory when they are
-parsed as in JSON."""
+"""The most bytes of JSON that are parsed: a parsed number takes many times the memory of its text.
+"""
 _MOST_MARKS = 2**20
 """The most opening brackets, opening braces and quotation marks of JSON together. They bound the
-lists, objects and texts: an empty list takes 30 times as much memory when it is parsed as in JSON.
+lists, objects and texts: a parsed empty list takes 30 times the memory of its text.
 """
 _MOST_TENSORS = 1024
 """The most inputs, and the most outputs, that a request may name."""
@@ -34,8 +34,8 @@ _MOST_ID = 1024
 _MOST_DIMENSIONS = 32
 """The most dimensions of a tensor in a request."""
 _MOST_SIZE = 2**48
-"""The largest product of those sizes of a shape that are not 0. No number of data bounds them where
-another size is 0, and NumPy fails where they are too large."""
+"""The largest product of a shape's nonzero sizes. An empty tensor has no data that would limit its
+other sizes, and NumPy fails on huge ones."""
 _PIECE = 2**14
 """Numbers that are written as JSON at a time."""
 _LEAST_CHARACTERS = {"b": 5, "f": 4}

@@ -39,8 +39,8 @@ class OptimizedModule(nn.Module):
     replan : callable
         Returns a plan with the weights of a module.
     followed : tuple of torch.nn.Module, Weights and Watch, optional
-        The module whose changes are followed, its weights, and a watch from before they were read;
-        None where only `update` takes new weights.
+        The module whose changes are followed, its weights, and a Watch that was made before
+        they were read; None where only `update` takes new weights.
     permuted : tuple of bool
         For each input whether its axes are permuted from N, C, H, W to N, H, W, C before the plan
         is called, since the plan cannot distinguish the two orders by the sizes.
@@ -260,7 +260,7 @@ class OptimizedModule(nn.Module):
                    ) -> tuple[weakref.ref[nn.Module], Weights, Watch]:
         """Return a weak reference to a module, its weights and a watch.
 
-        When the module ends, this module stops following it.
+        When the followed module is freed, this module follows it no longer.
         """
         own = weakref.ref(self)
 
@@ -290,7 +290,7 @@ def _layout_of(tensor: Any) -> tuple[Any, Any] | None:
 def _in_layout(tensor: Any, shape: Any, strides: Any) -> Any:
     """Return a copy of a tensor with the given strides.
 
-    A tensor of another shape keeps only the order of the axes in memory.
+    For a tensor of another shape, the copy has the strides' order of axes, but not the strides.
     """
     if tensor.shape == shape:
         for axis, stride in enumerate(strides):

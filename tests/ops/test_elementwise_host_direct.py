@@ -53,7 +53,7 @@ def compare(expression: Expression, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(("shapes", "dtype", "reason"), [
-    (((2, 3), (2, 1)), "float32", "one shape"), (((2, 3), (2, 3)), "int32", "float32 only")])
+    (((2, 3), (2, 1)), "float32", "result's shape"), (((2, 3), (2, 3)), "int32", "float32 only")])
 def test_what_is_not_supported(shapes: tuple[tuple[int, ...], ...], dtype: str, reason: str
                                ) -> None:
     problem = ElementwiseProblem(tuple(default_spec(shape, dtype) for shape in shapes),

@@ -38,7 +38,7 @@ def is_never_zero(expression: Expression, values: ValueFacts, weight: np.ndarray
     weight: the weights (M, ...).
     operands: for each further input of the expression an array with one value for each channel;
     None for an input that is known at run time only.
-    exact: whether the sums are computed without rounding, in any order.
+    exact: whether the sums have no rounding error, whatever the order of addition.
     """
     rows = np.abs(weight.reshape(len(weight), -1).astype(np.float64))
     depth = rows.shape[1]

@@ -35,8 +35,8 @@ class KernelBackprop(Algorithm):
 
 
 def not_plain(problem: BackpropProblem) -> str | None:
-    """Return why a problem is not of gradient descent over samples without weights; None where it
-    is."""
+    """Return why a problem needs more than plain gradient descent, such as Adam or sample weights;
+    None where it does not."""
     if problem.adam:
         return "it trains by gradient descent and not by Adam; per_step does"
     if problem.weighted:

@@ -24,10 +24,10 @@ that of the squared gradients."""
 EPSILON = 1e-8
 """The number that Adam adds to each square root, so that it never divides by 0."""
 DENSITIES = (1.0, 0.5, 0.25, 0.1)
-"""The densities (shares of nonzero inputs) to which that of data is rounded, so that data of about
-the same density share one measurement."""
+"""The density of data, which is its share of nonzero inputs, is rounded to one of these, so that
+data of about the same density share one measurement."""
 _SAMPLED_ROWS = 1000
-"""The density of data is computed from this number of rows or up to twice as many, if there are so
+"""The density of data is computed from a sample of the rows: about this number, at most twice as
 many."""
 
 
@@ -58,7 +58,7 @@ class BackpropProblem(Problem):
     1. targets, (rows, sizes[-1]) float32.
     2. order, (networks, samples) int32: the row of each sample, in the order of training.
     3. settings, (networks, 3) float32: learning rate, momentum, weight decay.
-    4. parameters, (networks, parameter_count) float32: for each layer the weights (units x units
+    4. parameters, (networks, parameter_count) float32: for each layer the weights, (units, units
        of the layer before), row-major, then the biases; with `velocity`, the velocities follow
        them in the same order. With `adam`, three things follow: the means of the gradients, the
        means of the squared gradients, and the number of updates so far.
@@ -182,9 +182,9 @@ class BackpropProblem(Problem):
 
         As in pictures, some inputs are zero more often than others, and neighbouring inputs are
         zero about equally often. Exact blocking skips inputs that are zero in all samples of a
-        block: at the density of binarised MNIST, 0.146, 36% of these inputs are not zero in at
-        least one of eight samples. In MNIST itself this share is 35%. If all inputs were zero
-        equally often, it would be 72%.
+        block. With the density of binarised MNIST, 0.146, 36% of the example's inputs are nonzero
+        in at least one of eight samples, so that they cannot be skipped. In MNIST itself this share
+        is 35%. If all inputs were zero equally often, it would be 72%.
         """
         inputs = self.sizes[0]
         position = (np.arange(inputs) + 0.5) / inputs
@@ -222,7 +222,7 @@ class BackpropProblem(Problem):
     def like(self, x: np.ndarray, decay: bool) -> BackpropProblem:
         """Return the same problem with the density and the other facts of data x (rows, inputs).
 
-        The density is the one of DENSITIES that is nearest by its ratio.
+        The density is the one of DENSITIES whose ratio to the measured density is nearest to 1.
 
         decay: whether the weights decay.
         """

@@ -20,7 +20,7 @@ from gossamer.ops.host_threads import THREADS, thread_configs, workers
 from gossamer.ops.weights import Weights
 
 _CHUNK = 2**12
-"""Numbers of a task."""
+"""Elements that a task computes."""
 
 
 class HostDirectElementwise(GeneratedCode):
@@ -40,7 +40,7 @@ class HostDirectElementwise(GeneratedCode):
             return "computes float32 only"
         for index, spec in enumerate(problem.operands):
             if spec.size != 1 if index in problem.constants else spec.shape != problem.shape:
-                return "computes operands of one shape, and constants of one number"
+                return "needs operands of the result's shape, or constants of one number"
         return unsupported(problem.expression)
 
     def variants(self, problem: ElementwiseProblem, device: Device) -> Iterator[Variant]:
@@ -78,7 +78,7 @@ class _Work(NamedTuple):
 
 
 def elementwise(expression: Expression, constants: Sequence[int], size: int, lanes: int) -> str:
-    """Return a module with the function "elementwise", each task of which is a chunk of numbers.
+    """Return a module with the function "elementwise"; each task computes a chunk of elements.
 
     The arguments are the addresses of the first operand, of the output, and of the other operands.
     """

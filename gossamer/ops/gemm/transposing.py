@@ -11,7 +11,7 @@ from gossamer.device.native.code import INT32, INT64, POINTER, Code, integer, ve
 
 
 def transposing(height: int, width: int, source_row: int, target_row: int, lanes: int) -> str:
-    """Return a module with the function "transpose", each task of which is `lanes` columns.
+    """Return a module with the function "transpose"; each task transposes `lanes` columns.
 
     The arguments are the addresses of the matrix (height, width), and of the transposed one. Where
     rows of the target have room, they are filled up with zeros to a multiple of `lanes`.
@@ -25,7 +25,7 @@ def transposing(height: int, width: int, source_row: int, target_row: int, lanes
     whole = -(-height // lanes) * lanes
 
     def block(row: Any, column: Any, rows: int, columns: int) -> None:
-        """Write the transposing of a square of which some rows and columns are in the matrix."""
+        """Emit code that transposes a square, of which some rows and columns are in the matrix."""
         b = code.builder
         start = b.mul(b.add(b.mul(row, integer(source_row)), column), integer(4))
         goal = b.mul(b.add(b.mul(column, integer(target_row)), row), integer(4))
@@ -37,7 +37,7 @@ def transposing(height: int, width: int, source_row: int, target_row: int, lanes
                              lanes if whole <= target_row else rows)
 
     def strip(column: Any, columns: int) -> None:
-        """Write the transposing of the columns of a task."""
+        """Emit code that transposes the columns of a task."""
         with code.loop(0, height // lanes) as part:
             block(code.builder.mul(part.index, integer(lanes)), column, lanes, columns)
         if height % lanes:
@@ -62,8 +62,8 @@ def transposing(height: int, width: int, source_row: int, target_row: int, lanes
 
 
 def _transposed(code: Code, values: Sequence[Any], lanes: int) -> list[Any]:
-    """Return the columns of a square: rows of its upper half are interleaved with those of its
-    lower half, as many times as doubling 1 gives the number of rows."""
+    """Return the columns of a square: the rows of its upper half are interleaved with those of its
+    lower half, log2(lanes) times."""
     half = lanes // 2
     low, high = (ir.Constant(ir.VectorType(INT32, lanes), [
         number for lane in range(start, start + half) for number in (lane, lane + lanes)])

@@ -30,8 +30,8 @@ _INEXACT = ["ConvMulFusion"]
 """Rewrites of ONNX Runtime that would make exact sums of integers inexact: they multiply a
 convolution's weights by the scales that follow the convolution."""
 _REWRITE = re.compile(r"\b\w+(?:Fusion|_fusion(?=\.cc))\b")
-"""Matches the names of rewrites in errors of ONNX Runtime: in those of nodes that a rewrite has
-written, and in those of source files."""
+"""Matches the names of rewrites in error messages of ONNX Runtime: within the names of nodes that a
+rewrite made, and of source files."""
 _LARGE = 1024
 """A constant of at least this number of bytes is surely data: no operator takes a constant of this
 size as a shape, an axis or another setting."""
@@ -64,7 +64,7 @@ class ComputingError(InputError):
 class Session:
     """A model that is ready to run with ONNX Runtime on the host.
 
-    Its maxima and minima let NaN through, which ONNX Runtime's leave out.
+    Max and Min of NaN give NaN; those of ONNX Runtime ignore NaN.
 
     model: the model's bytes.
     constants: values of the model's inputs that are the same in each run, by the inputs' indices.
@@ -98,7 +98,7 @@ class Session:
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
         # between runs, threads that spin would take the time of other sessions
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        # layers that are fused to 8-bit ones differ by more than rounding from what the file says
+        # fusing layers to 8-bit layers changes results by more than rounding
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         if self._profiles is not None:
             options.enable_profiling = True
@@ -204,8 +204,8 @@ def _fill(proto: onnx.ModelProto, constants: Mapping[int, np.ndarray],
     with_shapes(proto, shapes)
     if any(attribute.name == "ceil_mode" and attribute.i
            for node in nodes_of(proto) for attribute in node.attribute):
-        # ONNX Runtime folds the shapes that ONNX's inference finds, which are wrong for these
-        # pools; for inputs of open sizes it finds none
+        # ONNX's shape inference finds wrong shapes for these pools, of which ONNX Runtime makes
+        # constants. With open input sizes the inference finds no shapes
         for info in inputs:
             for dim in info.type.tensor_type.shape.dim:
                 dim.Clear()

@@ -14,11 +14,11 @@ from gossamer.tensor import rounded_up
 
 def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
             pads: Sequence[int], dilation: int, lanes: int) -> str:
-    """Return a module with the function "pool", each task of which is the maxima of a plane.
+    """Return a module with the function "pool"; each task computes the maxima of one plane.
 
-    The arguments are the addresses of the input and of the output. For each row of the output the
-    maxima of the input's columns are written to the scratch memory, between padding, and then the
-    maxima of these along the row.
+    The arguments are the addresses of the input and of the output. Each row of the output takes two
+    passes: the maximum of each input column within the window goes to scratch memory, with padding
+    at both ends; then the maxima along the row are written.
 
     size, out: rows and columns of the input and of the output. dilation: that of columns.
     """
@@ -30,7 +30,7 @@ def pooling(size: Sequence[int], out: Sequence[int], kernel: Sequence[int], stri
     x, y = (code.load(POINTER, arguments, 8 * index) for index in range(2))
 
     def vectors(count: int, write: Any) -> None:
-        """Write what is done for each vector of a row of numbers, and for the rest."""
+        """Emit the code for each whole vector of a row, and for the remainder."""
         with code.loop(0, count // lanes) as part:
             write(b.mul(part.index, integer(lanes)), lanes)
         if count % lanes:
@@ -82,10 +82,10 @@ def scratch_floats(width: int, columns: int, kernel: int, stride: int, pad: int,
 
 def pooling_words(size: tuple[int, int], out: tuple[int, int], kernel: tuple[int, int],
                   stride: tuple[int, int], pads: tuple[int, int], planes: int) -> str:
-    """Return a module with the function "pool", each task of which is a plane of packed words.
+    """Return a module with the function "pool"; each task computes one plane of packed words.
 
-    The arguments are the addresses of the input and of the output. Each window has a pixel of the
-    input; in place of pixels outside of it the nearest ones are read again.
+    The arguments are the addresses of the input and of the output. Each window covers at least one
+    input pixel. Positions outside of the input read the nearest input pixel.
 
     planes: bits of a value.
     """

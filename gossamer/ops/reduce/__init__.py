@@ -41,7 +41,7 @@ class NumpyReduce(HostAlgorithm):
 
 
 class TreeReduce(KernelAlgorithm):
-    """One launch, with results by trees in shared memory.
+    """One launch; each result is summed by a tree in shared memory.
 
     Several work-items compute a result together; each reduces a share of its elements.
     """

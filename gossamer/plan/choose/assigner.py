@@ -29,8 +29,8 @@ LAYER_BY_LAYER = "layer by layer"
 """The key of the reason why a fusion is not computed layer by layer; the other keys of reasons are
 names of algorithms."""
 Restriction = Callable[[MeasuredLayer, Candidate], bool]
-"""A function that returns whether a candidate of a layer or fusion is admitted. As few layers as
-possible are computed by other candidates than those that are admitted."""
+"""A function that returns whether a candidate of a layer or fusion is admitted. Other candidates
+are taken only where they must be, for as few layers as possible."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Assigned:
 
 
 class Assigner:
-    """Makes the programs of a network by its cheapest plan assignments (see plan_assignment.py), of
-    the candidates of a table, which are measured."""
+    """Has a table's candidates measured, finds the cheapest plan assignments among them
+    (plan_assignment.py), and makes programs of these."""
 
     def __init__(self, table: Table) -> None:
         self._table, self._network, self._only = table, table.network, table.policy.only
@@ -250,8 +250,8 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
                    forced: str | None = None, why: str = "") -> dict[str, dict[str, str]]:
     """Return the reasons of each step. The key of a step is the name of its layer or fusion; the
     key of a reason is the name of an algorithm, or LAYER_BY_LAYER. The step of a fusion gets the
-    reason why the fusion is not computed layer by layer. For a fusion that was not taken, the step
-    that computes its first layer gets the reasons why no algorithm computes the fusion.
+    reason why the fusion is not computed layer by layer. The reasons why no algorithm computes a
+    fusion that was not taken are listed at the step that computes its first layer.
 
     measured: all layers and fusions. taken: the candidate of each step, by the name of its layer or
     fusion. forced: the algorithm that the user forces. why: as in Planned.

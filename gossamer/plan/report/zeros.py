@@ -111,7 +111,7 @@ def _reason(step: Step, sparse_us: float, dense_us: float) -> str:
 
 def _comparison(group: Sequence[Row]) -> str:
     """Return a text with the ratios of the fastest time with zeros skipped to the fastest dense
-    time; "" unless a longer time, or an equal time, is the reason why zeros are not skipped."""
+    time; "" where zeros are not skipped for another reason than time."""
     if group[0]["zeros_reason"] != _SLOWER:
         return ""
     ratios = [row["best_sparse_us"] / row["best_dense_us"] for row in group if row["best_dense_us"]]

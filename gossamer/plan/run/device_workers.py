@@ -112,8 +112,8 @@ def checked(plans: Sequence[Calls], item: Any) -> Begin:
 
 
 def _on_device(calls: Calls, inputs: tuple[Any, ...]) -> Begin:
-    """Queue a batch of arrays on the device at once, on the stream on which they are made, as
-    nothing is copied that a lane would copy beside other work."""
+    """Queue a batch of arrays on the device at once, on the caller's stream: such arrays need no
+    copy, and therefore no lane."""
     stream = binding.callers_stream(inputs[0])
     outputs = calls(inputs)
 
@@ -333,7 +333,7 @@ class Closable(abc.ABC):
 
 
 CLOSED_AT_EXIT: weakref.WeakSet[Any] = weakref.WeakSet()
-"""What is closed before the libraries of devices are unloaded. A thread that is in one of them then
+"""Objects to close at exit: a thread that is still inside a device's library while it is unloaded
 would abort the process."""
 
 

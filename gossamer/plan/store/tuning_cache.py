@@ -103,8 +103,8 @@ class TuningCache(Database):
             self.add("candidates", lines)
 
     def has_check(self, problem: Problem, measured: Measurement, weights: str) -> bool:
-        """Return whether a candidate was found right with other constants than in its measurement.
-        weights: the digest of the other constants."""
+        """Return whether a candidate passed the check with other constants than those that it was
+        measured with. weights: the digest of the other constants."""
         return ("checks", self._check_key(problem, measured, weights)) in self.known
 
     def put_checks(self, passed: Iterable[tuple[Problem, Measurement, str]]) -> None:
@@ -176,7 +176,7 @@ class Caches:
         return self._caches[device.name]
 
     def flush(self) -> None:
-        """Write the measurements whose writing an interrupt ended."""
+        """Write the measurements that an interrupt has kept from being written."""
         for cache in self._caches.values():
             cache.flush()
 

@@ -30,13 +30,13 @@ def measure(row: Row, built: Future[BuiltCandidate], builds: CandidateBuilds,
     """Check a candidate, and set its time or the reason why it has none.
 
     samples: the number of samples of a candidate near the best.
-    Raises DeviceLostError, once the failure is set, where the device is lost.
+    Where the device is lost, sets the failure and then raises DeviceLostError.
     """
     try:
         try:
             row.measured = _measured(row, builds, samples, *built.result())
         except (OutOfMemoryError, MemoryError):
-            # reference cycles hold the frames of the error, which keep device memory
+            # the frames of the error hold device memory, and reference cycles keep the frames
             builds.memory.release()
             gc.collect()
             row.measured = _measured(row, builds, samples, *builds.build(row))

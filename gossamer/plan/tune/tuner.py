@@ -4,8 +4,9 @@ The rounds are those of successive halving (K. Jamieson and A. Talwalkar, "Non-s
 identification and hyperparameter optimization", AISTATS 2016). The first round measures, for each
 problem and algorithm, the configs that are expected to be the fastest. Each further round measures
 twice as many configs of fewer algorithms, those that are nearest to the best, and the candidates
-that a plan would take if they took the time that is expected of them. A candidate is left out by
-its bound, because no round has reached it, or because measuring has ended.
+that a plan would take if they took the time that is expected of them. A candidate is left out for
+one of three reasons: even its lower bound is too long, no round has reached it, or measuring has
+ended.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _STORE_SECONDS = 5.0
 """Seconds after which a search stores its measurements so far: a process that is killed loses only
 the measurements of these seconds."""
 _LEAST_GAIN = 0.01
-"""Share of the best times that a round must have saved for another round to follow."""
+"""Another round follows only where the last one has lowered the best times by this share."""
 _FEW_TIMINGS = 10
 """The number of candidates that must be timed before a notice says how far the times scatter."""
 _RESERVED, _RESERVED_S = 0.2, 5.0
@@ -137,7 +138,7 @@ class Tuner:
 
     @property
     def is_over(self) -> bool:
-        """Whether the budget is spent, but for the time of the choice, or stop() was called."""
+        """Whether stop() was called, or the budget is spent but for what the choice needs."""
         return self._is_stopped or time.monotonic() > self._deadline
 
     @property
@@ -225,7 +226,7 @@ class Tuner:
         return verified
 
     def flush(self) -> None:
-        """Write the measurements whose writing an interrupt ended."""
+        """Write the measurements that an interrupt has kept from being written."""
         self._caches.flush()
 
     def release(self) -> None:
@@ -245,8 +246,8 @@ class Tuner:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def _builds_on(self, device: Device) -> CandidateBuilds:
-        """Return the builds on a device. The rates of the tuner's device are known from now on, by
-        which its candidates are ordered."""
+        """Return the builds on a device. The rates of the tuner's device, which order its
+        candidates, are measured before."""
         if device.name not in self._builds:
             if device is self.device:
                 know_rates(device, self.cache)
@@ -270,8 +271,8 @@ class Tuner:
 
     def _first(self) -> list[Row]:
         """Return the rows of the first round: of each algorithm the configs with the least times
-        by its model, each in the formats with the least time. Layers that differ only in their
-        weights leave the round to the first such layer. Rows whose builds take long are left to
+        by its model, each in the formats with the least time. Of layers that differ only in their
+        weights the first takes part. Rows whose builds take long are left to
         rounds in which the plan would take them."""
         count: dict[tuple[Group, Algorithm, str], set[object]] = defaultdict(set)
         first: list[Row] = []
@@ -306,9 +307,11 @@ class Tuner:
 
     def _next(self, taken: Iterable[tuple[Layer, Candidate]], width: float, factor: int
               ) -> list[Row]:
-        """Return the rows of a further round: those that are taken and have no time; and of each
-        algorithm within `width` times the best of a layer `factor` times as many configs as in the
-        first round, in the formats that the layer takes."""
+        """Return the rows of a further round.
+
+        These are the rows that a plan takes but that have no time; and of each algorithm whose time
+        is at most `width` times the layer's best, `factor` times as many configs as in the first
+        round, in the formats that the plan gives the layer."""
         found: dict[Row, None] = {}
         for layer, candidate in taken:
             times = self._rows.times.get((layer.name, layer.problem))
@@ -389,7 +392,8 @@ class Tuner:
             self._report()
 
     def _is_useless(self, row: Row) -> bool:
-        """Leave out a row, and return True, where measuring has ended or by its bound."""
+        """Where measuring has ended, or the row's lower bound is too long, leave the row out and
+        return True."""
         if self.is_over:
             self._leave_out(row, ENDED, may_differ=True)
             return True

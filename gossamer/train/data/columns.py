@@ -57,7 +57,7 @@ class CellRules:
         """Return the columns of a file in the order of the known ones, and their indices in it.
 
         Where the columns of the file, or the known ones, have no names, the order is that of the
-        file. No columns are returned where they have no names, and the rules allow only numbers.
+        file. Without names, and where the rules allow only numbers, no columns are returned.
 
         names: the headings of the columns; empty where the file has none.
         count: number of columns.
@@ -124,8 +124,8 @@ def parsed(path: Path, rows: Sequence[Sequence[str]], columns: Sequence[Column],
            rules: CellRules) -> tuple[np.ndarray, tuple[Column, ...]] | None:
     """Return the cells of a table as (rows, columns) float32, and its columns with their texts.
 
-    NaN stands for a gap, and an index among the sorted texts of its column for a text. Returns None
-    where the rules do not allow a cell.
+    A gap becomes NaN. A text becomes its index in the column's sorted texts. Returns None where the
+    rules do not allow a cell.
 
     columns: the columns without their texts.
     Raises InputError where a column has too many texts, or pandas is not installed.
@@ -163,7 +163,7 @@ def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
     """Return the columns with the number that fills their gaps, and the texts that occur in them.
 
     impute: one of IMPUTES, or None where gaps are not filled.
-    Raises InputError where a column whose gaps are to be filled has nothing else.
+    Raises InputError where gaps are to be filled and a column has nothing else.
     """
     columns = []
     for index, column in enumerate(data.columns):

@@ -176,8 +176,8 @@ def activation(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def unchanged(network: DarknetNetwork, section: Section) -> Layer:
-    """Return the layer before the section: without training, dropout, cost and empty layers return
-    their input unchanged."""
+    """Return the layer before the section: outside of training, dropout, cost and empty layers
+    return their input unchanged."""
     return network.before(section)
 
 

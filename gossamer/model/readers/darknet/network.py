@@ -23,8 +23,8 @@ from gossamer.model.readers.other_kinds import by_content
 _MOST_NUMBERS = 2**40
 """The most numbers that a layer may ask for: more than any real file has."""
 _MOST_MISSING = 2**24
-"""The most numbers of one layer that are replaced by zeros after the end of the file. With zeros
-the reader can go on, and count all missing numbers."""
+"""If the file ends early, up to this many missing numbers of a layer are read as zeros. Then the
+reader can go on, and count all missing numbers."""
 _HEADER_START = 12
 """Number of bytes of the version numbers. In a .weights file some of these bytes are 0. A file in
 which all of them are printable characters is text."""

@@ -1,8 +1,8 @@
 """Converters of ONNX's layers: convolutions, matrix products, pools, softmax, reductions and
 normalisations.
 
-A layer norm or RMS norm with a constant scale and bias becomes one node; all other normalisations
-of images become reductions and element-wise nodes.
+A layer norm or RMS norm with a constant scale and bias becomes one node. Others, and instance and
+group norms, become reductions and element-wise nodes.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ def stable_order(before: Sequence[Collection[int]], needed: Iterable[int]) -> li
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the values that a node reads, including values of the graph around it that graphs in
-    its attributes read."""
+    """Yield the values that a node reads, including values of the enclosing graph that its
+    subgraphs read."""
     yield from filter(None, node.input)
     for graph in subgraphs(node):
         inner = {info.name for info in graph.input}
@@ -100,7 +100,7 @@ def _given_name(node: onnx.NodeProto) -> str:
     # "['', 'layer1', 'layer1.0', 'conv2d_2']": the modules, each by its path, and the call
     *modules, call = _QUOTED.findall(scopes) or [""]
     if "batch_norm" in call and len(node.input) > 1 and node.input[1].endswith(".weight"):
-        # the exporter moved the batch norm into the layer before it, which took its place
+        # the exporter folded the batch norm into the layer before it, whose node now stands here
         modules.append(node.input[1].removesuffix(".weight"))
     return f"{modules[-1]}/{node.op_type}" if modules and modules[-1] else node.name
 
@@ -155,9 +155,10 @@ class Clusters:
         return sorted(self._members.values())
 
     def independent(self, groups: Sequence[Collection[int]]) -> list[list[int]]:
-        """Return lists of groups, as indices, that can be computed together in one step, because no
-        path leads from one to another: groups of one list have equally many groups before them on
-        the longest path.
+        """Return lists of groups, as indices, that can be computed together in one step.
+
+        All groups of a list have the same depth, which is the number of groups on the longest path
+        to them, so that none depends on another.
 
         groups: some of the groups; steps of other groups are computed alone.
         """

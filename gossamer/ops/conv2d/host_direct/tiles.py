@@ -10,10 +10,10 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 _MOST_VECTORS = 14
 """Vectors of a tile: sums that are kept in registers."""
 _OTHERS = 2
-"""Registers that hold neither sums nor a weight of each of the output channels that are computed
-together."""
+"""Registers for other values than the sums and one weight of each output channel of a tile."""
 NONE, SHARED, ALIGNED = "none", "shared", "aligned"
-"""Views: the input itself, one for all columns of taps, or one for each."""
+"""NONE: the input itself is read. SHARED: one view serves all columns of taps. ALIGNED: each column
+of taps has a view."""
 
 Kind = tuple[int, int, int]
 """What tiles of the same code have in common: rows, vectors of a row, and valid lanes of the last
@@ -24,17 +24,17 @@ one."""
 class Views:
     """The views of a channel's input that nonzero weights are multiplied with.
 
-    A view is every stride-th row and column of the padded input, from a first row and column on.
-    Taps of other rows read it from a later row on. Where there is a view for each column of taps,
-    all vectors begin at multiples of their size; else taps of other columns read a view from a
-    later column on. Views of pointwise convolutions may be the input itself.
+    A view is every stride-th row and column of the padded input, beginning at a row and a column. A
+    tap further down reads the same view from a later row. With SHARED a tap further right reads it
+    from a later column; with ALIGNED it has a view of its own, so that all vectors begin at
+    multiples of their size. Views of pointwise convolutions may be the input itself.
 
     copies: first row and column of each view, in pixels of the padded input.
-    beyond: for each of these rows, how many rows more than a tile has are read.
+    beyond: for each of these rows, how many rows past a tile's height are read.
     height: rows of the largest tile. row: floats of each row of a view.
     further: vectors of a row behind those of the tile, which taps of later columns read.
-    step: floats from one position to the next that a table may name; 0 where the input itself is
-    read, and a position is a channel.
+    step: distance in floats between two positions that a table can name; 0 where the input itself
+    is read, and a position is a channel.
     """
 
     copies: tuple[tuple[int, int], ...]
@@ -73,7 +73,7 @@ class Tile:
 
 
 def views_of(problem: Conv2dProblem, lanes: int, kind: str, outputs: int = 1) -> Views:
-    """Return the views of a convolution: NONE, SHARED or ALIGNED."""
+    """Return the views of a convolution; kind is NONE, SHARED or ALIGNED."""
     tiles = tiles_of(problem, lanes, outputs)
     height, vectors, _ = tiles[0].kind if tiles else (1, 1, 1)
     rows, columns = ([step * dilation for step in range(size)] for size, dilation in zip(

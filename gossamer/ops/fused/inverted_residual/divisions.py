@@ -1,8 +1,8 @@
 """Division of the work on a chunk of hidden channels among the warps of inverted_residual_mma.
 
-Each division is the fastest whose sums fit the registers, by the cycles that it is expected to
-take. Many tiles of a network's blocks have the same numbers of warps, channels and pixels, so that
-the divisions are cached.
+Of the divisions whose sums fit the registers, the one with the fewest expected cycles is chosen.
+Many tiles of a network's blocks have the same numbers of warps, channels and pixels, so that the
+divisions are cached.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 8}
 # with more sums the compiler spills registers. On another architecture the compiler may spill with
 # fewer sums, which makes kernels slower.
 _MOST_SUMS_BESIDE = 24
-"""In float32 the registers hold two tiles of an expansion with at most this number of sums of the
-projection."""
+"""In float32 a warp expands two tiles at once only where the projection has at most this number of
+sums."""
 _MOST_SUMS_AT_ONCE = {"fp16": 72, "tf32": 56}
 """For each precision, the most sums of an expansion and of the projection together that fit the
 registers of a work-item if a multiprocessor has 16 warps; more sums spilled on sm_100. This bound
@@ -30,8 +30,8 @@ _MOST_PAIRS = 4
 is at most this number. The sums of a small expansion fit the registers with the sums of any
 projection."""
 WARPGROUP_SUMS = {24: 24, 20: 40, 16: 72}
-"""For each number of warps of a multiprocessor, the most sums by wgmma of an expansion and of the
-projection together that fit the registers of a work-item; with 8 warps all sums fit."""
+"""With wgmma, for each number of warps of a multiprocessor: the most sums, of an expansion and the
+projection together, that fit the registers of a work-item; with 8 warps all sums fit."""
 _LARGE_FILTER = 24
 """Registers of a work-item that a filter of more than FEW_TAPS taps takes, so that fewer sums
 fit."""
@@ -99,7 +99,7 @@ class WorkGroup(NamedTuple):
 class Division(NamedTuple):
     """A phase of a chunk, divided among warps.
 
-    sizes: what a warp computes at once, as the function that returns the division says.
+    sizes: what a warp computes at once; see the functions that return divisions.
     busy: cycles in which the phase keeps the schedulers, or shared memory, from other work-groups.
     waited: cycles in which a warp waits for the results of its instructions.
     """
@@ -156,7 +156,7 @@ def projection(group: WorkGroup, pixel_tiles: int, pairs: int, chunk: int) -> Di
     """Return the division of a chunk's projection.
 
     Its sizes are the number of parts into which the warpgroups divide the channels, and the number
-    of sums of a work-item. The pixels are divided into as many parts as are left.
+    of sums of a work-item. The warpgroups of one part divide the pixels among them.
 
     pixel_tiles: number of tiles of 16 pixels.
     pairs: number of pairs of tiles of 8 output channels.
@@ -188,7 +188,7 @@ def expansion(group: WorkGroup, pixel_tiles: int, chunk: int, steps: int, *, sum
     work-group.
     chunk: number of hidden channels.
     steps: number of steps of K.
-    sums: sums of the projection that a work-item has with the expansion.
+    sums: sums of the projection that a work-item holds during the expansion.
     taps: number of taps of the depthwise filter.
     convolves: whether tensor cores compute the depthwise convolution.
     """
@@ -246,7 +246,7 @@ def convolution_on_tensor_cores(group: WorkGroup, outputs: tuple[int, int], chun
                                 rows_at_once: int) -> Division:
     """Return the division of a chunk's depthwise convolution on tensor cores.
 
-    Its size is the number of outputs below one another that a warp convolves in turn.
+    Its size is the number of consecutive outputs of a column that a warp convolves in turn.
 
     outputs: rows and columns of outputs.
     chunk: number of hidden channels.

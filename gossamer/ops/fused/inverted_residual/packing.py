@@ -163,7 +163,7 @@ def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.nd
 
     A chunk has the weights of the expansion, the depthwise weights, the channel operands of the
     epilogues of the expansion and of the depthwise convolution, and the weights of the projection.
-    Channels that do not exist are zeros.
+    Padding channels are zeros.
     """
     block, chunk = divided.block, divided.tile.chunk
     hidden = divided.hidden
@@ -198,8 +198,7 @@ def pack_constants(block: Block, arrays: Mapping[str, np.ndarray]) -> np.ndarray
 def pack_squeeze(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the weights of a squeeze-and-excite layer's first product.
 
-    Their shape is (results of the first product, hidden channels), with zeros for channels that do
-    not exist.
+    Their shape is (results of the first product, hidden channels); padding channels are zeros.
     """
     layer = divided.block.excite
     assert layer is not None
@@ -210,8 +209,7 @@ def pack_squeeze(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.n
 def pack_excite(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the weights of a squeeze-and-excite layer's second product.
 
-    Their shape is (results of the first product, hidden channels), with zeros for channels that do
-    not exist.
+    Their shape is (results of the first product, hidden channels); padding channels are zeros.
     """
     layer = divided.block.excite
     assert layer is not None
@@ -243,7 +241,7 @@ def _operand_rows(block: Block, number: int, arrays: Mapping[str, np.ndarray],
               size: int) -> list[np.ndarray]:
     """Return the channel operands of a convolution's epilogue.
 
-    They are rows of `size` numbers. number: the convolution's number among the parts of the fusion.
+    Each is a row of `size` floats. number: index of the convolution among the fusion's parts.
     """
     convolution = block.problem.parts[number]
     assert isinstance(convolution, Conv2dProblem)
