@@ -83,7 +83,7 @@ def host_array(buffer: Buffer, shape: TensorSpec | Sequence[int],
         dtype = shape.stored_dtype if dtype is None else dtype
         shape = shape.stored_shape
     kind = np.dtype(np.float32 if dtype is None else dtype)
-    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    size = math.prod(shape) * kind.itemsize
     if size > buffer.nbytes:
         raise ValueError(f"shape {tuple(shape)} of {kind} needs {size} bytes, "
                          f"the buffer has {buffer.nbytes}")
