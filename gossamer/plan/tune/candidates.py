@@ -6,12 +6,14 @@ import math
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gossamer.accuracy import LARGEST_ERROR
 from gossamer.device.base import Buffer, Device
+from gossamer.device.native.threads import Jobs
 from gossamer.errors import first_line
 from gossamer.measure import Work
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
@@ -200,8 +202,12 @@ class CandidateSet:
                    for buffer, spec in zip(guarded, variant.outputs, strict=True)]
         workspace = memory.workspace_of(variant)
 
-        def work(stream: Any) -> None:
-            algorithm.launch(state, sources, targets, workspace, stream)
+        jobs = algorithm.jobs(state, sources, targets, workspace)
+        if jobs is None:
+            work: Work = partial(algorithm.launch, state, sources, targets, workspace)
+        else:
+            # prepared once, as in a plan
+            work = partial(_run, Jobs(jobs, 1 if state.data is None else state.data.threads))
 
         error = math.inf
         try:
@@ -229,6 +235,10 @@ class CandidateSet:
                 return error
         return error_of(buffer, spec, expected[index], self._images,
                         None if limits is None else limits[index])
+
+
+def _run(jobs: Jobs, stream: Any) -> None:
+    jobs.run()
 
 
 def reason_of(failure: Exception) -> str:

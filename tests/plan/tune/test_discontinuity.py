@@ -296,6 +296,9 @@ class _Written:
     def __init__(self, results: Sequence[np.ndarray]) -> None:
         self.results = results
 
+    def jobs(self, *_: Any) -> None:
+        return None
+
     def launch(self, state: object, inputs: object, outputs: Sequence[Any], *rest: object) -> None:
         for output, result in zip(outputs, self.results, strict=True):
             output.bytes[:] = np.ascontiguousarray(result, np.float32).reshape(-1).view(np.uint8)
