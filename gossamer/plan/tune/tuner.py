@@ -35,8 +35,8 @@ from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.candidates import reason_of
 from gossamer.plan.tune.rates import know_rates
 from gossamer.plan.tune.rows import NOT_TRIED, Group, Row, Rows
-from gossamer.plan.tune.sampling import measure
 from gossamer.plan.tune.space import Space
+from gossamer.plan.tune.timing import measure
 
 ENDED = "measuring was ended before"
 """The reason for candidates that a spent budget or an interrupt leaves out."""

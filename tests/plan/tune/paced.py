@@ -20,7 +20,7 @@ from gossamer.plan.tune.candidates import CandidateSet, WrongNumbersError
 from gossamer.plan.tune.cost import model_us
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.rows import Group, LayerTimes, Row
-from gossamer.plan.tune.sampling import measure
+from gossamer.plan.tune.timing import measure
 
 
 class PacedDevice(HostDevice):
