@@ -27,7 +27,7 @@ from gossamer.io.output_files import replacing
 from gossamer.io.text import duration_text
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import default_batch
-from gossamer.ops.algorithm import PRECISIONS
+from gossamer.ops.algorithm import EXACT, PRECISIONS
 from gossamer.ops.host_threads import ALL
 from gossamer.plan.candidate import counted
 from gossamer.plan.choose.network import may_be_conversion
@@ -144,7 +144,7 @@ def compile_(
     for path in (output, html):
         if path is not None:
             terminal.print_line(f"written: {path}")
-    if any(row["precision"] != "fp32" for report in reports for row in report.rows):
+    if any(row["precision"] not in ("fp32", EXACT) for report in reports for row in report.rows):
         print(f"some layers run in less than float32; {evaluate_hint(output or 'FILE' + SUFFIX)}")
 
 

@@ -134,3 +134,10 @@ def test_a_forced_algorithm_is_taken(tmp_path: Path) -> None:
     succeeds("compile", path, "--device", "host", "--effort", "quick", "--force",
              "layer=host_popcount", "-o", output)
     np.testing.assert_array_equal(gossamer.Plan.load(str(output))(x), expected)
+
+
+def test_exact_sums_are_not_less_than_float32(tmp_path: Path) -> None:
+    path = save(tmp_path / "network.onnx", SIGNS)
+    printed = succeeds("compile", path, "--device", "host", "--force", "layer=host_popcount")
+    assert "host_popcount" in printed.stdout
+    assert "less than float32" not in printed.stdout + printed.stderr
