@@ -78,8 +78,8 @@ class Jobs:
         self._address = ctypes.addressof(self._table)
         self._run = _function("jobs").call
 
-    def run(self) -> None:
-        """Run the jobs; in this thread alone while others run jobs."""
+    def run(self, stream: object = None) -> None:
+        """Run the jobs; in this thread alone while others run jobs. The host has no streams."""
         pool = _pool(self._threads)
         if pool is None or not pool.lock.acquire(blocking=False):
             self._run(self._address, self._count, 0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ class HostDirectElementwise(GeneratedCode):
         return unsupported(problem.expression)
 
     def variants(self, problem: ElementwiseProblem, device: Device) -> Iterator[Variant]:
-        for threads in thread_configs(int(np.prod(problem.shape))):
+        for threads in thread_configs(math.prod(problem.shape)):
             yield Variant(threads, problem.inputs, problem.outputs)
 
     def prepare(self, weights: Weights, problem: ElementwiseProblem, variant: Variant,

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gossamer.device.base import Buffer, Device
-from gossamer.device.jobs import Job
 from gossamer.device.native import processor as native
 from gossamer.expression import Expression
 from gossamer.facts import REAL
@@ -27,7 +26,6 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.algorithm import FusionAlgorithm, RenamedWeights
 from gossamer.ops.fused.problem import FusionProblem
-from gossamer.ops.generated import GeneratedCode
 from gossamer.ops.launch import Launch
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.weights import Weights
@@ -193,11 +191,10 @@ class HostPopcountFusion(BinaryFusion):
         host.compute(layer, constants, state.variant, inputs, outputs)
 
 
-class HostDirectPopcountFusion(BinaryFusion, GeneratedCode):
+class HostDirectPopcountFusion(BinaryFusion, host_direct.PopcountCode):
     """Generated code for signs, which takes a constant around the image, and may have a second
     result."""
 
-    name = "host_direct_popcount"
     by_image = True
 
     def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
@@ -216,12 +213,6 @@ class HostDirectPopcountFusion(BinaryFusion, GeneratedCode):
         assert isinstance(fusion, _Fusion)
         return State(problem, variant, device, data=host_direct.Work.of(
             RenamedWeights(weights, fusion.names), fusion.layer, variant))
-
-    def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-             workspace: Buffer | None, images: int | None = None) -> list[Job]:
-        work: host_direct.Work = state.data
-        return work.jobs(inputs, outputs,
-                         state.variant.inputs[0].shape[0] if images is None else images)
 
 
 def _reason_not_whole(layer: BinaryLayer) -> str | None:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from gossamer.device.base import Buffer, Device
-from gossamer.device.jobs import Job
 from gossamer.device.native import processor as native
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.binary import host_direct
@@ -30,7 +29,6 @@ from gossamer.ops.conv2d.binary.wide_popcount import WidePopcount
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.dense import ConvolutionGemm, pointwise
 from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.ops.generated import GeneratedCode
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format, TensorSpec
 
@@ -68,12 +66,10 @@ class HostPopcountGemm(_BinaryGemm):
         self._convolution.launch(state.data, inputs, outputs, workspace, stream)
 
 
-class HostDirectPopcountGemm(GeneratedCode):
+class HostDirectPopcountGemm(host_direct.PopcountCode):
     """Generated code for signs, applied to one image whose pixels are the rows."""
 
     op = "gemm"
-    name = "host_direct_popcount"
-    exact = True
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:
         convolution = pointwise(problem)
@@ -91,11 +87,6 @@ class HostDirectPopcountGemm(GeneratedCode):
                 device: Device) -> State:
         return State(problem, variant, device, data=host_direct.Work.of(
             weights, BinaryLayer(pointwise(problem)), variant, problem.rows))
-
-    def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-             workspace: Buffer | None, images: int | None = None) -> list[Job]:
-        work: host_direct.Work = state.data
-        return work.jobs(inputs, outputs, 1)
 
 
 class WidePopcountGemm(_BinaryGemm):

@@ -394,12 +394,8 @@ def _joined(works: Sequence[Work], calls: Mapping[int, list[list[Job]]], states:
             if states[index].data is not None:
                 threads = max(threads, states[index].data.threads)
         if jobs:
-            joined.append(partial(_run, Jobs(jobs, threads)))
+            joined.append(Jobs(jobs, threads).run)
     return joined
-
-
-def _run(jobs: Jobs, stream: Any) -> None:
-    jobs.run()
 
 
 def _is_idle(step: Step) -> bool:

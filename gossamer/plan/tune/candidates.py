@@ -7,7 +7,6 @@ import threading
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -207,7 +206,7 @@ class CandidateSet:
             work: Work = partial(algorithm.launch, state, sources, targets, workspace)
         else:
             # prepared once, as in a plan
-            work = partial(_run, Jobs(jobs, 1 if state.data is None else state.data.threads))
+            work = Jobs(jobs, 1 if state.data is None else state.data.threads).run
 
         error = math.inf
         try:
@@ -235,10 +234,6 @@ class CandidateSet:
                 return error
         return error_of(buffer, spec, expected[index], self._images,
                         None if limits is None else limits[index])
-
-
-def _run(jobs: Jobs, stream: Any) -> None:
-    jobs.run()
 
 
 def reason_of(failure: Exception) -> str:

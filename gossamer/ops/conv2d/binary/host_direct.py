@@ -38,12 +38,22 @@ _WORDS_PER_MICROSECOND = 4000.0
 """Words that a thread compares, measured with AVX2 on an AMD EPYC."""
 
 
-class HostDirectPopcount(GeneratedCode):
+class PopcountCode(GeneratedCode):
+    """A layer of signs by generated code, whose state's data is a Work."""
+
+    name = "host_direct_popcount"
+    exact = True
+
+    def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+             workspace: Buffer | None, images: int | None = None) -> list[Job]:
+        work: Work = state.data
+        return work.jobs(inputs, outputs, work.images if images is None else images)
+
+
+class HostDirectPopcount(PopcountCode):
     """Convolution of signs by code that is generated for this processor."""
 
     op = "conv2d"
-    name = "host_direct_popcount"
-    exact = True
     by_image = True
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
@@ -59,12 +69,6 @@ class HostDirectPopcount(GeneratedCode):
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
         return State(problem, variant, device, data=Work.of(weights, BinaryLayer(problem), variant))
-
-    def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
-             workspace: Buffer | None, images: int | None = None) -> list[Job]:
-        work: Work = state.data
-        count = state.variant.inputs[0].shape[0] if images is None else images
-        return work.jobs(inputs, outputs, count)
 
 
 def expected_us(problem: Conv2dProblem, device: Device) -> float:
@@ -112,6 +116,7 @@ def variants_of(layer: BinaryLayer, inputs: Sequence[TensorSpec], outputs: Seque
 class Work(NamedTuple):
     """What generated code computes of a layer.
 
+    images: how many images the layer has. tasks: the number of tasks for an image.
     fixed: the arguments that are the same in every launch. operands: addresses of constants, and
     None for a run-time input.
     source, target: bytes of the words of an image, and of a float32 image of the output. packed:
@@ -121,6 +126,7 @@ class Work(NamedTuple):
 
     code: Function
     threads: int
+    images: int
     tasks: int
     scratch: int
     fixed: tuple[int, ...]
@@ -186,7 +192,8 @@ class Work(NamedTuple):
         out_words = -(-problem.out_channels // _BITS)
         tasks = chunks * (out_words * (_BITS // tile.channels) if out_planes else blocks)
         return Work(
-            code, workers(variant[THREADS]), tasks, shape.copy_bytes,
+            code, workers(variant[THREADS]), problem.batch if rows is None else 1, tasks,
+            shape.copy_bytes,
             tuple(map(native.address, arrays)),
             tuple(None if array is None else native.address(array) for array in channels),
             variant.inputs[0].nbytes // max(problem.batch, 1),
