@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from typing import Any
 
 import onnx
 
 from gossamer.errors import InputError
 from gossamer.io.charts import as_png, new_figure
 from gossamer.io.text import duration_text
+from gossamer.measure import SLACK, interleave
 from gossamer.model.infer.resolve import check_open_dimensions, default_batch
 from gossamer.model.load import load
 from gossamer.model.prune import PrunedLayer, prune
+from gossamer.ops.host_threads import ALL, Threads
 from gossamer.plan import api
+from gossamer.plan.plan import Plan
 from gossamer.plan.report.report import Report
 
 
@@ -37,6 +42,8 @@ WAYS = (Way("80%", "unstructured", 0.8), Way("90%", "unstructured", 0.9),
 """The ways that are measured by default."""
 AS_IT_IS = "as it is"
 """The key of the times of the unchanged network, next to the names of the ways."""
+_ROUNDS = 3
+"""The most choices of layers that are measured for a speed-up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +62,33 @@ class LayerGroup:
     weights: int
     us: Mapping[str, float]
 
+    @property
+    def pays_from(self) -> Way | None:
+        """The lowest sparsity from which on the layers are faster than unchanged; None where they
+        are not faster even at the highest sparsity. Times within SLACK count as equal."""
+        lowest = None
+        for way in reversed([way for way in WAYS
+                             if way.pattern == "unstructured" and way.name in self.us]):
+            if self.us[way.name] >= (1 - SLACK) * self.us[AS_IT_IS]:
+                break
+            lowest = way
+        return lowest
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The sparsities of layers, and the speed-up that the network gets from them.
+
+    sparsities: the share of zeros by the name of a layer; all other layers stay as they are.
+    speed_up: how many times as fast the network is.
+    reached: whether speed_up is at least the speed-up that was asked for; if not, no choice of
+    layers is expected to be faster.
+    """
+
+    sparsities: Mapping[str, float]
+    speed_up: float
+    reached: bool
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -68,6 +102,8 @@ class Advice:
     network_us: microseconds of an execution, by the name of the way or AS_IT_IS.
     absent: the reasons why ways were not measured, by the name of the way.
     warnings: sentences on what may have disturbed the measurement.
+    choice: the layers to prune for the speed-up that was asked for, measured together; None where
+    none was asked for.
     """
 
     device: str
@@ -78,6 +114,7 @@ class Advice:
     network_us: Mapping[str, float]
     absent: Mapping[str, str]
     warnings: tuple[str, ...] = ()
+    choice: Choice | None = None
 
     def speed(self, way: str) -> float:
         """Return the speed of the network pruned in this way, relative to the unchanged
@@ -92,18 +129,21 @@ def check_speed_up(value: float) -> str | None:
 
 def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None,
            batch: int | None = None, precision: str = "fp32", effort: str = "quick",
-           ways: Sequence[Way] = WAYS,
-           note: Callable[[str], None] = lambda text: None) -> Advice:
+           threads: Threads = ALL, ways: Sequence[Way] = WAYS, speed_up: float | None = None,
+           keep: Collection[str] = (), note: Callable[[str], None] = lambda text: None) -> Advice:
     """Time a network unchanged, and pruned in each of the ways.
 
     The magnitudes of the present weights decide which weights become zero; in a network that was
-    not trained, they are random.
+    not trained, they are random. The networks are timed in turn.
 
     model: returns a new copy of the network.
-    device, precision, effort: as for `gossamer.compile`.
+    device, precision, effort, threads: as for `gossamer.compile`.
     batch: images of an execution; by default 1, or the size for which the file was written if it
     does not run at 1.
     ways: the ways to prune that are measured.
+    speed_up: the speed-up for which layers are chosen. The network is pruned in these layers and
+    measured; where it is too slow, more zeros are chosen, up to three times.
+    keep: names of layers that are not chosen.
     note: function that is called before each measurement, with a line of text that says what is
     measured.
 
@@ -114,34 +154,71 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None,
     check_open_dimensions(graph)
     if batch is None:
         batch = default_batch(graph)
-    dense = api.compile(graph, device, effort=effort, precision=precision)
-    sizes = {layer.name: layer.size for layer in prune(model(), 0.5) if not layer.kept}
-    if not sizes:
-        raise InputError("the network has no weights that can become zero: no convolution and no "
-                         "matrix product with constant weights")
-    note(f"measuring the network {AS_IT_IS}")
-    reports = {AS_IT_IS: dense.profile(batch)}
-    dense.close()
-    absent: dict[str, str] = {}
-    for way in ways:
-        network = model()
-        if reason := _why_absent(prune(network, way.sparsity, pattern=way.pattern, scope="layer")):
-            absent[way.name] = reason
-            continue
-        note(f"measuring with {way.name} of zeros" if way.pattern == "unstructured" else
-             f"measuring with {way.name}")
-        plan = api.compile(load(network), dense.device, effort=effort, precision=precision)
-        reports[way.name] = plan.profile(batch)
-        plan.close()
-    times = {name: _step_times(report) for name, report in reports.items()}
-    groups = tuple(_groups(times, sizes))
-    grouped = {layer for group in groups for layer in group.layers}
-    others = {name: sum(us for layers, us in steps if grouped.isdisjoint(layers))
-              for name, steps in times.items()}
-    network_us = {name: report.end_to_end_us or 0.0 for name, report in reports.items()}
-    warnings = dict.fromkeys(line for report in reports.values() for line in report.warnings)
-    return Advice(dense.device.name, dense.device.description, batch, groups, others, network_us,
-                  absent, tuple(warnings))
+    options: dict[str, Any] = {"effort": effort, "precision": precision, "threads": threads}
+    with ExitStack() as stack:
+        dense = stack.enter_context(closing(api.compile(graph, device, **options)))
+        sizes = {layer.name: layer.size for layer in prune(model(), 0.5) if not layer.kept}
+        if not sizes:
+            raise InputError("the network has no weights that can become zero: no convolution and "
+                             "no matrix product with constant weights")
+        note(f"measuring the network {AS_IT_IS}")
+        plans, reports = {AS_IT_IS: dense}, {AS_IT_IS: dense.profile(batch)}
+        absent: dict[str, str] = {}
+        for way in ways:
+            network = model()
+            if reason := _why_absent(prune(network, way.sparsity, pattern=way.pattern,
+                                           scope="layer")):
+                absent[way.name] = reason
+                continue
+            note(f"measuring with {way.name} of zeros" if way.pattern == "unstructured" else
+                 f"measuring with {way.name}")
+            plans[way.name] = stack.enter_context(closing(
+                api.compile(load(network), dense.device, **options)))
+            reports[way.name] = plans[way.name].profile(batch)
+        times = {name: _step_times(report) for name, report in reports.items()}
+        groups = tuple(_groups(times, sizes))
+        grouped = {layer for group in groups for layer in group.layers}
+        others = {name: sum(us for layers, us in steps if grouped.isdisjoint(layers))
+                  for name, steps in times.items()}
+        network_us = dict(zip(plans, _network_us(list(plans.values()), batch), strict=True))
+        warnings = dict.fromkeys(line for report in reports.values() for line in report.warnings)
+        advice = Advice(dense.device.name, dense.device.description, batch, groups, others,
+                        network_us, absent, tuple(warnings))
+
+        def measured(choice: Choice) -> float:
+            """Return the speed-up of the network with the chosen zeros."""
+            network = model()
+            prune(network, None, choice.sparsities)
+            note(f"measuring with zeros in {len(choice.sparsities)} layers")
+            with closing(api.compile(load(network), dense.device, **options)) as plan:
+                before, after = _network_us([dense, plan], batch)
+            return before / after
+
+        return advice if speed_up is None else replace(
+            advice, choice=_choice(advice, speed_up, keep, measured))
+
+
+def _network_us(plans: Sequence[Plan], batch: int) -> list[float]:
+    """Return microseconds of an execution of each plan. Their samples are taken in turn."""
+    timings = interleave([plan.calls("be timed").first_context(batch).ready() for plan in plans],
+                         repeats=20, sample_us=2e4, budget_us=1e7, apart=True)
+    return [timing.median_us for timing in timings]
+
+
+def _choice(advice: Advice, speed_up: float, keep: Collection[str],
+            measured: Callable[[Choice], float]) -> Choice:
+    """Return the layers to prune for a speed-up, with the speed-up that was measured."""
+    wanted = speed_up
+    for _ in range(_ROUNDS):
+        expected = choice = cheapest(advice, wanted, keep)
+        if not choice.sparsities:
+            break
+        found = measured(choice)
+        choice = replace(choice, speed_up=found, reached=found >= (1 - SLACK) * speed_up)
+        if choice.reached or not expected.reached:
+            break
+        wanted *= speed_up / found
+    return choice
 
 
 def _why_absent(layers: Sequence[PrunedLayer]) -> str:
@@ -181,23 +258,11 @@ def _groups(times: Mapping[str, Sequence[tuple[tuple[str, ...], float]]],
                           for name, steps in times.items()})
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The sparsities of layers, and the speed-up that the network is expected to get from them.
-
-    sparsities: the share of zeros by the name of a layer; all other layers stay as they are.
-    speed_up: how many times as fast the network is expected to be.
-    reached: whether speed_up is at least the speed-up that was asked for; if not, speed_up is the
-    largest possible speed-up.
-    """
-
-    sparsities: dict[str, float]
-    speed_up: float
-    reached: bool
-
-
 def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Choice:
-    """Return the layers to prune for a speed-up, with the pattern "unstructured".
+    """Return the layers to prune for a speed-up, and the speed-up that is expected of them.
+
+    The layers have the pattern "unstructured". Where no layers are expected to be enough, those
+    that make the network fastest are returned.
 
     keep: names of layers that stay as they are.
 

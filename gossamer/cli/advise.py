@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from gossamer.advise import Advice, Choice, LayerGroup, advise, chart, cheapest, check_speed_up
+from gossamer.advise import Advice, Choice, LayerGroup, advise, chart, check_speed_up
 from gossamer.advise.advice import AS_IT_IS, WAYS
 from gossamer.cli import arguments
 from gossamer.cli.convert import naming, onnx_form
@@ -19,6 +19,7 @@ from gossamer.io import output_files, terminal
 from gossamer.io.charts import check_available
 from gossamer.io.output_files import replacing
 from gossamer.ops.algorithm import PRECISIONS
+from gossamer.ops.host_threads import ALL
 from gossamer.plan.candidate import counted
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.report.cells import layer_time_text, time_text
@@ -35,7 +36,9 @@ def advise_(
     effort: Annotated[str, typer.Option(
         help=f"Tuning effort: {', '.join(EFFORTS)}.")] = "quick",
     speed_up: Annotated[float | None, typer.Option(
-        "--speed-up", metavar="2", help="Choose the layers to prune for this speed-up.")] = None,
+        "--speed-up", metavar="2",
+        help="Choose the layers to prune for this speed-up, and measure them together.")] = None,
+    threads: arguments.ThreadsOption = None,
     plot: Annotated[Path | None, typer.Option(
         metavar="FILE.png", help="Plot speed over sparsity; needs matplotlib.")] = None,
     weights: arguments.WeightsOption = None,
@@ -54,23 +57,23 @@ def advise_(
     if plot is not None:
         check_available("--plot")
         output_files.check_file("--plot", plot, ".png", filter(None, (model, weights)))
+    number = arguments.threads_of(threads)
     read = onnx_form(model, weights)
     console = Console(stderr=True)
     with console.status("reading the network") as status, naming(model):
         advice = advise(read, device=device, batch=batch, precision=precision, effort=effort,
-                        note=status.update)
-    choice = None if speed_up is None else cheapest(advice, speed_up)
+                        threads=number or ALL, speed_up=speed_up, note=status.update)
+    arguments.tell_of_threads(number, advice.device)
     if plot is not None:
         with replacing(plot) as file:
             file.write(chart(advice, Path(model).name))
     if as_json:
         terminal.print_json({"model": model, "precision": precision, "effort": effort,
-                             **asdict(advice),
-                             "choice": None if choice is None else asdict(choice)})
+                             **asdict(advice)})
         return
     _print_advice(advice)
-    if choice is not None and speed_up is not None:
-        print_choice(model, advice, choice, speed_up)
+    if advice.choice is not None and speed_up is not None:
+        print_choice(model, advice.choice, speed_up)
     if plot is not None:
         terminal.print_line(f"written: {plot}")
 
@@ -78,10 +81,12 @@ def advise_(
 def _print_advice(advice: Advice) -> None:
     names = list(advice.network_us)
     print(f"device: {advice.device} ({advice.description}), batch {advice.batch}")
-    columns = {"layer": "layer", "weights": "weights", **{name: name for name in names}}
+    columns = {"layer": "layer", "weights": "weights", **{name: name for name in names},
+               "pays_from": "zeros pay from"}
     rows: list[dict[str, Any]] = [
         {"layer": _group_name(group), "weights": group.weights,
-         **{name: layer_time_text(us) for name, us in group.us.items()}}
+         **{name: layer_time_text(us) for name, us in group.us.items()},
+         "pays_from": group.pays_from.name if group.pays_from else "-"}
         for group in advice.groups]
     rows += [{"layer": "other steps", **_texts(advice.others_us)},
              {"layer": "the network", **_texts(advice.network_us)},
@@ -104,16 +109,17 @@ def _group_name(group: LayerGroup) -> str:
     return group.pruned[0] + (f" and {counted(others, 'other')}" if others else "")
 
 
-def print_choice(model: str, advice: Advice, choice: Choice, speed_up: float) -> None:
+def print_choice(model: str, choice: Choice, speed_up: float) -> None:
     """Print the layers to prune for a speed-up, and the command that prunes them."""
     if not choice.sparsities:
         print(f"no layer is faster with zeros on this device: nothing to prune for a speed-up of "
               f"{speed_up:g}")
         return
     if not choice.reached:
-        terminal.notice(f"--speed-up {speed_up:g}: unstructured pruning is expected to make the "
-                        f"network at most {choice.speed_up:.2f} times as fast")
-    print(f"layers to prune for a speed-up of about {choice.speed_up:.2f}:")
+        terminal.notice(f"--speed-up {speed_up:g}: unstructured pruning makes the network at most "
+                        f"about {choice.speed_up:.2f} times as fast")
+    print(f"layers to prune, with which the network was measured to be {choice.speed_up:.2f} times "
+          "as fast:")
     terminal.print_table({"layer": "layer", "sparsity": "sparsity"}, list(_lines(choice)))
     terminal.print_line(f"gossamer prune {model} --speed-up {speed_up:g} -o thin.onnx writes such "
                         "a network")

@@ -15,7 +15,7 @@ import onnx
 import typer
 from rich.console import Console
 
-from gossamer.advise import advise, cheapest, check_speed_up
+from gossamer.advise import advise, check_speed_up
 from gossamer.cli import arguments
 from gossamer.cli.convert import naming, onnx_form, serialised
 from gossamer.cli.report import evaluate_hint
@@ -170,16 +170,17 @@ def _measured_sparsities(model: str, read: Callable[[], onnx.ModelProto], speed_
         # pruning a copy shows which layers cannot be pruned; the sparsity does not matter
         kept = [layer.name for layer in prune(read(), 0.5, keep=keep) if layer.kept]
     with Console(stderr=True).status("reading the network") as status, naming(model):
-        advice = advise(read, device=device, batch=batch, precision=precision, note=status.update)
-    choice = cheapest(advice, speed_up, kept)
-    if not choice.sparsities:
+        advice = advise(read, device=device, batch=batch, precision=precision,
+                        speed_up=speed_up, keep=kept, note=status.update)
+    choice = advice.choice
+    if choice is None or not choice.sparsities:
         raise InputError(f"--speed-up {speed_up:g}: no layer of {model} is faster with zeros on "
                          f"{advice.device}; gossamer advise shows the times")
     if not choice.reached:
-        terminal.notice(f"--speed-up {speed_up:g}: the expected speed-up is at most "
-                        f"{choice.speed_up:.2f}; the network is pruned for this",
+        terminal.notice(f"--speed-up {speed_up:g}: unstructured pruning makes the network at most "
+                        f"about {choice.speed_up:.2f} times as fast; it is pruned for this speed-up",
                         "warning")
-    return choice.sparsities
+    return dict(choice.sparsities)
 
 
 def read_sparsities(path: Path) -> dict[str, float]:

@@ -72,6 +72,35 @@ def test_the_most_that_zeros_bring() -> None:
     assert choice.speed_up == pytest.approx(25 / 20) and not choice.reached
 
 
+@pytest.mark.parametrize(("us", "name"), [
+    ((50, 40, 30, 20, 10), "80%"), ((50, 51, 49.5, 48, 40), "95%"), ((50, 30, 60, 40, 30), "95%"),
+    ((50, 40, 30, 20, 60), None)])
+def test_the_sparsity_from_which_on_zeros_pay(us: tuple[float, ...], name: str | None) -> None:
+    way = group("only", 100, *us).pays_from
+    assert (way.name if way else None) == name
+
+
+def test_a_choice_that_is_too_slow_gets_more_zeros() -> None:
+    """The network gets 80% of the speed-up that is expected."""
+    found = made(group("only", 100, 100, 70, 50, 40, 10))
+    tried: list[Choice] = []
+
+    def measured(choice: Choice) -> float:
+        tried.append(choice)
+        return 0.8 * choice.speed_up
+
+    choice = advice._choice(found, 2, (), measured)
+    assert [one.sparsities for one in tried] == [{"only": 0.9}, {"only": 0.95}]
+    assert choice == Choice({"only": 0.95}, pytest.approx(2.0), True)
+
+
+def test_a_speed_up_that_no_choice_reaches() -> None:
+    choice = advice._choice(made(group("only", 100, 100, 70, 50, 40, 30)), 4, (), lambda _: 3.5)
+    assert choice == Choice({"only": 0.98}, 3.5, False)
+    kept = advice._choice(made(group("only", 100, 100, 70, 50, 40, 30)), 4, ("only",), lambda _: 9)
+    assert kept == Choice({}, 1.0, False)
+
+
 def test_layers_that_are_kept() -> None:
     choice = cheapest(made(group("first", 1, 50, 1, 1, 1, 1), group("last", 9, 50, 9, 9, 9, 9)), 9,
                       keep=["first"])
@@ -92,14 +121,16 @@ def test_a_network_is_measured_in_every_way(tmp_path: Path) -> None:
     path = save_network(tmp_path / "net.onnx")
     notes: list[str] = []
     found = advise(lambda: onnx.load(path), device="host", batch=2, note=notes.append,
-                   ways=(Way("90%", "unstructured", 0.9), Way("2:4", "2:4", 0.5)))
+                   ways=(Way("90%", "unstructured", 0.9), Way("2:4", "2:4", 0.5)), speed_up=900)
     assert [one.pruned for one in found.groups] == [("first",), ("Gemm_y",)] and found.batch == 2
     assert [one.weights for one in found.groups] == [108, 20]
     assert set(found.network_us) == {AS_IT_IS, "90%", "2:4"} and not found.absent
     assert all(one.us[name] > 0 for one in found.groups for name in found.network_us)
     assert found.others_us[AS_IT_IS] > 0 and found.speed(AS_IT_IS) == 1
-    assert notes == ["measuring the network as it is", "measuring with 90% of zeros",
-                     "measuring with 2:4"]
+    assert notes[:3] == ["measuring the network as it is", "measuring with 90% of zeros",
+                         "measuring with 2:4"]
+    assert found.choice is not None and not found.choice.reached
+    assert set(found.choice.sparsities.values()) <= {0.9} and found.choice.speed_up > 0
 
 
 def test_a_way_that_no_layer_can_have(tmp_path: Path) -> None:
