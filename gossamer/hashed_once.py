@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 
@@ -22,11 +23,13 @@ class HashedOnce:
         kept: int | None = self.__dict__.get("_hash")
         if kept is None:
             kept = self.__dict__["_hash"] = hash(
-                tuple([getattr(self, name) for name in self._field_names()]))
+                tuple([getattr(self, name) for name in _field_names(type(self))]))
         return kept
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self._field_names()}
+        return {name: getattr(self, name) for name in _field_names(type(self))}
 
-    def _field_names(self) -> list[str]:
-        return [field.name for field in fields(self)]  # type: ignore[arg-type]
+
+@cache
+def _field_names(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]

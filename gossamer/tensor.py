@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -168,6 +169,13 @@ class Format(HashedOnce):
                          *self.differences(Format(self.layout, self.dtype))])
 
 
+@functools.lru_cache(maxsize=1024)
+def _changed(format: Format, changes: tuple[tuple[str, Any], ...]) -> Format:
+    """Return the format with some fields changed. Equal formats are one object, so that what is
+    cached of them is computed once."""
+    return replace(format, **dict(changes))
+
+
 @dataclass(frozen=True)
 class TensorSpec(HashedOnce):
     """The shape of a tensor, and the format in which it lies in memory.
@@ -253,7 +261,7 @@ class TensorSpec(HashedOnce):
 
     def with_format(self, **changes: object) -> TensorSpec:
         """Return the spec of the same tensor with some fields of its format changed."""
-        return replace(self, format=replace(self.format, **changes))  # type: ignore[arg-type]
+        return TensorSpec(self.shape, _changed(self.format, tuple(changes.items())))
 
     def same_memory(self, other: TensorSpec) -> bool:
         """Return whether memory of this spec holds the same tensor when it is read as the other."""

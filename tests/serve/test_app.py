@@ -69,9 +69,9 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(file: Path, held: HeldHost) -> Iterator[Server]:
     served = ServedModel("small", [file], lambda: Loaded(
-        gossamer.compile(str(file), held), PREPARE), BatchOptions(queue=4))
+        gossamer.compile(str(file), held), PREPARE), BatchOptions(most=4, queue=4))
     other = ServedModel("blind", [], lambda: Loaded(
-        gossamer.compile(str(file), "host"), None), BatchOptions())
+        gossamer.compile(str(file), "host"), None), BatchOptions(most=1))
     server = Server(Models([served, other]), most_bytes=100_000, body_seconds=0.2,
                     most_json=5000, most_pixels=200, hosts=["proxy.example"])
     yield server
@@ -140,7 +140,7 @@ def test_health_and_descriptions(server: Server) -> None:
     index, config, statistics, every, openapi, head, slash = talk(server, more)
     assert index.json()[0] == {"name": "small", "version": "", "state": "READY", "reason": ""}
     assert config.json()["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [3, 6, 5]}]
-    assert config.json()["max_batch_size"] == 64
+    assert config.json()["max_batch_size"] == 4
     (own,) = statistics.json()["model_stats"]
     assert (own["inference_count"], own["inference_stats"]["fail"]["count"]) == (1, 1)
     assert own["execution_count"] == sum(each["compute_infer"]["count"]
