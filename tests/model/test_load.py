@@ -77,7 +77,7 @@ def test_a_model_in_memory_cannot_name_a_file(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save_model(two_outputs(), path, save_as_external_data=True, location="w.bin",
                     size_threshold=0)
-    with pytest.raises(InputError, match=r"another file, 'w.bin'; give the path"):
+    with pytest.raises(InputError, match=r"another file, 'w.bin'; pass the path"):
         gossamer.load(path.read_bytes())
     gossamer.load(onnx.load(path))
     with pytest.raises(InputError, match="takes no further files"):
