@@ -60,7 +60,7 @@ def test_a_file_of_float16_is_run_in_float16(photo, tmp_path):
     words = ("run", net, "--device", "host")
     written = ("--output", tmp_path / "y.npy")
     text = succeeds(*words, "--input", tmp_path / "x.npy", *written).stdout
-    assert "input 'x' is taken as Nx3x8x8 float16" in text and "y: 7x5 float16" in text
+    assert "input 'x' is passed as Nx3x8x8 float16" in text and "y: 7x5 float16" in text
     y = np.load(tmp_path / "y.npy")
     assert y.dtype == np.float16
     (expected,) = ReferenceEvaluator(str(save_network(tmp_path / "single.onnx"))).run(

@@ -233,7 +233,8 @@ def test_names_lie_beside_the_cfg(tmp_path: Path) -> None:
     (tmp_path / "net.names").write_text("cat\n")
     graph = gossamer.load(tmp_path / "net.cfg")
     assert graph.metadata.classes == ()
-    assert "net.names: has 1 names, one a line, and the network has 2 classes" in graph.warnings[0]
+    assert ("net.names: has 1 names, one per line, but the network has 2 classes"
+            in graph.warnings[0])
 
 
 def test_a_classifier_without_names_does_not_get_those_of_imagenet(tmp_path: Path) -> None:
