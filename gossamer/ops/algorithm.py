@@ -295,8 +295,8 @@ class Algorithm(abc.ABC):
         the algorithm was not timed on a GPU yet; or another algorithm is an improved version of
         this algorithm, so that measuring both would gain nothing.
     between_thin : bool
-        Whether the algorithm computes layers between pruned or binary ones, and is not measured in
-        networks without such layers.
+        Whether the algorithm computes layers of small networks and layers between pruned or binary
+        ones, and is not measured in other networks.
     polls : bool
         Whether its threads go on polling for a while after a launch, on cores that the generated
         code of the next layers needs.

@@ -325,6 +325,20 @@ def test_layers_that_own_algorithms_win_are_left_out(monkeypatch: pytest.MonkeyP
     assert names == {"whole network", "first to first, 1 layer", "pool to classes, 3 layers"}
 
 
+@pytest.mark.parametrize("is_small", [True, False])
+def test_generated_code_computes_small_dense_networks(monkeypatch: pytest.MonkeyPatch,
+                                                      is_small: bool) -> None:
+    pytest.importorskip("llvmlite")
+    if not is_small:
+        monkeypatch.setattr(table, "_FEW_FLOPS", 1)
+    plan = gossamer.compile(small(), "host", effort="quick")
+    layers = {node.layer.name: node for node in plan.program(1).measured}
+    for layer, name in (("first", "host_indirect"), ("mean", "host_direct")):
+        reason = layers[layer].reasons.get(name)
+        assert reason is None if is_small else "is not small" in (reason or "")
+    assert_close(plan(images(1)), own(small())(images(1)))
+
+
 def time_plans(monkeypatch: pytest.MonkeyPatch, parts_us: float) -> None:
     """Makes the network as one part take 100 us, and every plan of parts another time. By the times
     of its layers alone a network is cut."""

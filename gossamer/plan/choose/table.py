@@ -40,6 +40,9 @@ from gossamer.tensor import Format, TensorSpec, pack
 _Change = tuple[TensorSpec, TensorSpec, ValueFacts]
 """A conversion, for all values of a shape with the same facts."""
 _NONE = WeightsInfo()
+_FEW_FLOPS = 2**26
+"""Operations of a network that is thin whatever its weights are: the copies and calls of a library
+take a good part of the about a millisecond that it needs."""
 _NEARLY = 2.0
 """How many times as long alone as within a part a layer may take that smaller parts leave out."""
 
@@ -71,7 +74,8 @@ class Table:
         self._is_thin = bool(policy.force) or any(
             (layer.density is not None and layer.density <= DENSEST)
             or getattr(layer.problem, "weights_info", _NONE).scaled_signs
-            for layer in network.layers)
+            for layer in network.layers) or sum(
+            layer.problem.flops for layer in network.layers if not layer.is_reshape) <= _FEW_FLOPS
         self._in_place = layers_in_place(network.layers)
         self._found = [] if policy.unfused else find_fusions(network.layers, network.outputs)
         self._facts = {name: facts for layer in network.layers
@@ -212,7 +216,7 @@ class Table:
     def _refusal(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         """Return why an algorithm is not measured; None where it is."""
         if algorithm.between_thin and not self._is_thin:
-            return "the network has no pruned or binary layers"
+            return "the network is not small, and has no pruned or binary layers"
         return self.tuner.space.refusal_reason(algorithm, problem, device)
 
     def _fusion(self, fusion: Layer) -> MeasuredLayer:
