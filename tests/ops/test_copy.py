@@ -121,7 +121,7 @@ def test_what_may_be_packed(facts: ValueFacts, fits: bool) -> None:
     device = RecordingDevice()
     for source in (floats, trits):
         reason = PackedCopy().supports(convert(source, bits, (facts,)), device)
-        assert reason == (None if fits else f"bits cannot hold values of {facts}")
+        assert reason == (None if fits else f"bits cannot hold all of {facts}")
     for source, target in [(bits, trits), (bits, floats), (trits, floats)]:
         assert PackedCopy().supports(convert(source, target, (facts,)), device) is None
 
