@@ -64,6 +64,7 @@ def copy_launches(device: Device, itemsize: int, walk: StridedLoops,
     itemsize: bytes of an element.
     source, target: the kernel's arguments for the two tensors.
     into: "float16" to convert from float32, "float32" to convert from float16, "" to copy bytes.
+
     Raises ValueError for more than six dimensions that cannot be merged.
     """
     if 0 in walk.sizes:

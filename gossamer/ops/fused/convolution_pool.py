@@ -254,7 +254,7 @@ _MOST_SUMS = 128
 registers."""
 _AT_ONCE = 3
 """Maximum number of work-groups per multiprocessor, limited by registers."""
-# These rates, too, were fitted on an H200, to the times of 84 tiles in six problems.
+# These rates were fitted on an H200 to the times of 84 tiles in six problems.
 _OF_LINE, _OF_SUM, _OF_RESULT = 21.0, 6.3, 31.0
 """Instructions of a warp per line of the image, per sum, and per 8 channels of a result that a lane
 stores."""

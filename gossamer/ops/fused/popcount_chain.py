@@ -76,7 +76,6 @@ class _Product:
     def columns(self) -> int:
         """Number of columns per work-group.
 
-
         The columns of all work-groups fill whole 64-bit words.
         """
         return -(-(-(-self.problem.columns // 64) * 64) // (32 * _CLUSTER)) * 32

@@ -3,7 +3,6 @@
 A fusion is computed by one algorithm in one step; a part is computed by a library for networks. The
 layers that several fusions recognise are here, too.
 
-
 A squeeze-and-excite layer may be a whole fusion or belong to a larger block. Source: J. Hu, L.
 Shen, G. Sun, "Squeeze-and-excitation networks", CVPR 2018.
 """

@@ -25,6 +25,7 @@ class GatherProblem(Problem):
     axis: index of the axis, from 0.
     constants: indices of the operands that are constants, 0 for `data` and 1 for `indices`; the
     weights hold them as `operand0` and `operand1`.
+
     Raises ValueError for an invalid axis or dtype, and for slices of an empty axis.
     """
 

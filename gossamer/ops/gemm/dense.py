@@ -238,7 +238,7 @@ class LargeGemm(Algorithm):
         if min(problem.rows, problem.columns) < _LEAST:
             return f"needs at least {_LEAST} rows and columns"
         if problem.columns % 4 or problem.depth % 4 or not problem.depth:
-            return "needs multiples of 4 as depth and number of columns"
+            return "needs a depth and a number of columns divisible by 4"
         if problem.columns * problem.depth >= 2**31:
             return "supports fewer than 2^31 weights"
         limits = device.limits

@@ -24,6 +24,7 @@ class MatmulProblem(Problem):
     them as `operand0` and `operand1`.
     transposed: indices of the operands to transpose before the product: their last two dimensions
     are swapped. The specs a and b are those before the transposition.
+
     Raises ValueError for shapes that have no product, and for a transposed vector.
     """
 

@@ -91,6 +91,7 @@ class _Rewriter:
         inferred: this graph with the types that ONNX's inference found.
         outer: types of the values around the graph.
         keeps_watched: whether to keep the nodes of the graph itself that must be watched.
+
         Returns the values that must be watched, each with a node that reads it.
         """
         inferred = inferred or self._inferred
@@ -161,8 +162,8 @@ class _Rewriter:
                  ) -> Iterator[tuple[str, onnx.NodeProto | None]]:
         """Find the values from which NaN in images can originate.
 
-        Yields each value and None, or the input of a convolution and the convolution, if the
-        smaller input can be watched instead of the output.
+        Yields (value, None), or (input of a convolution, convolution) if the smaller input of the
+        convolution is watched instead of its output.
         """
         node = producers.get(value)
         if node is not None and node.op_type in ("Relu", "Concat"):

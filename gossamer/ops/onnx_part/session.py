@@ -72,6 +72,7 @@ class Session:
     spinning: whether threads spin while they wait for work during a run.
     profiled: whether to measure the times of nodes.
     inputs, outputs: numbers of inputs and outputs of a run.
+
     Raises UnsupportedError with the reason if ONNX Runtime cannot run the model.
     """
 

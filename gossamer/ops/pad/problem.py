@@ -26,6 +26,7 @@ class PadProblem(UnaryProblem):
     Runtime does.
     value: the constant of mode "constant".
     facts: value facts of the input; empty if nothing is known.
+
     Raises ValueError for pads that do not fit the input, and for an unknown mode.
     """
 

@@ -1,6 +1,6 @@
 """Translates the problems of a part to ONNX nodes.
 
-The table OPERATORS has one function for each op. Its arguments are the writer, the problem, the
+The table OPERATORS has one function for each op. Each function accepts the writer, the problem, the
 ONNX names of the problem's inputs, and a mapping from the names of the problem's constants to their
 ONNX names. It returns the ONNX names of the outputs, and raises UnsupportedError if ONNX Runtime
 has no operators with gossamer's results.

@@ -27,6 +27,7 @@ class ResizeProblem(UnaryProblem):
     coordinates: one of gossamer.resampling.COORDINATES.
     nearest_mode: rounding of input positions in mode "nearest", one of
     gossamer.resampling.NEAREST_MODES.
+
     Raises ValueError for unknown modes, and if the output is not empty but the input is.
     """
 

@@ -232,7 +232,6 @@ def _put(call: Callable[..., None], dtype_of: Callable[[int], Any], described: i
     """Set an attribute of a cuBLAS descriptor.
 
     described: handle of the operation, layout or preference.
-
     """
     array = np.array([value], dtype_of(attribute))
     call(described, attribute, array.ctypes.data, array.nbytes)

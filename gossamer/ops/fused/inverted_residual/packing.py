@@ -161,8 +161,9 @@ def _both_halves(value: float) -> str:
 def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the constants of each chunk, (chunks, 32-bit words).
 
-    A chunk consists of the expansion weights, the depthwise weights, the channel operands of both
-    epilogues, and the projection weights. Padding channels are zeros.
+    A chunk consists of the expansion weights, the depthwise weights, the channel operands of the
+    epilogues of expansion and depthwise convolution, and the projection weights. Padding channels
+    are zeros.
     """
     block, chunk = divided.block, divided.tile.chunk
     hidden = divided.hidden
