@@ -226,8 +226,8 @@ def test_packing_does_nothing_else() -> None:
     bits = TensorSpec((1, 5, 2, 2), Format("packed32", "bits"))
     problem = CopyProblem(bits, TensorSpec((1, 5, 2, 2), Format("NCHW")), (0, 1, 3, 2),
                           (1,) * 4, (0,) * 4)
-    assert "and nothing else" in PackedCopy().supports(problem, device)
-    assert "packed values only" in PackedCopy().supports(transpose(default_spec((2, 3)), (1, 0)),
+    assert "changes only the format" in PackedCopy().supports(problem, device)
+    assert "packed values" in PackedCopy().supports(transpose(default_spec((2, 3)), (1, 0)),
                                                          device)
 
 

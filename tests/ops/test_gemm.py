@@ -137,13 +137,13 @@ def test_every_config_of_large_products(compiled_device: Device, problem: GemmPr
 def test_reasons_of_large_products(compiled_device: Device) -> None:
     device = RecordingDevice()
     for problem, reason in ((GemmProblem(64, 512, 512), "at least 128 rows and columns"),
-                            (GemmProblem(512, 510, 512), "multiples of 4"),
-                            (GemmProblem(512, 512, 0), "multiples of 4"),
+                            (GemmProblem(512, 510, 512), "divisible by 4"),
+                            (GemmProblem(512, 512, 0), "divisible by 4"),
                             (GemmProblem(128, 2**16, 2**15), "fewer than 2^31 weights")):
         assert reason in (LargeGemm().supports(problem, device) or "")
     assert LargeGemm().supports(GemmProblem(512, 512, 512), device) is None
     if compiled_device.on_processors:
-        assert "made for GPUs" in (LargeGemm().supports(GemmProblem(512, 512, 512),
+        assert "needs a GPU" in (LargeGemm().supports(GemmProblem(512, 512, 512),
                                                         compiled_device) or "")
 
 

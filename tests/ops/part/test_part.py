@@ -292,7 +292,7 @@ def test_times_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     session.run([np.ones((2, 3), np.float32)])
     whole = Path.read_text
     monkeypatch.setattr(Path, "read_text", lambda path: whole(path)[:-20])
-    with pytest.raises(InputError, match=r"could not write the times of layers to .* make room"):
+    with pytest.raises(InputError, match=r"could not write the times of layers to .* free space"):
         session.node_times()
 
 

@@ -215,7 +215,7 @@ def reason_unfused(block: Block) -> str | None:
         return (f"needs a depthwise convolution with one output per channel, not "
                 f"{depthwise.out_channels} outputs of {depthwise.channels} channels")
     if depthwise.dilation != (1, 1):
-        return f"needs a depthwise convolution without dilation, not {depthwise.dilation}"
+        return f"the depthwise convolution has dilation {depthwise.dilation}; needs none"
     if max(depthwise.kernel) > LARGEST_KERNEL:
         size = "x".join(map(str, depthwise.kernel))
         return f"needs depthwise filters of at most {LARGEST_KERNEL} rows and columns, not {size}"
