@@ -14,12 +14,12 @@ from gossamer.ops.algorithm import Algorithm, State
 
 
 class GeneratedCode(Algorithm):
-    """An algorithm that only calls generated code, by the threads that its state's data names."""
+    """An algorithm that only calls generated code."""
 
     @abc.abstractmethod
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
              workspace: Buffer | None, images: int | None = None) -> list[Job]:
-        """Return the calls of generated code."""
+        """Return the calls of generated code, which `launch` runs."""
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:

@@ -1,6 +1,6 @@
-"""Rates by which estimates of kernels' times are scaled to a device.
+"""Peak rates that scale estimated kernel times to a device.
 
-These are the peak rates of one compute unit, multiply-adds and bytes per microsecond.
+They are multiply-adds and bytes per microsecond of one compute unit.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from gossamer.device.limits import PeakRates
 from gossamer.ops.gpu import H200_UNIT
 
 _PROCESSOR = PeakRates(55_000.0, 10_000.0)
-"""Rates of a processor core with AVX-512 at 3.4 GHz. These rates stand for processors that were not
-measured."""
+"""Rates of a processor core with AVX-512 at 3.4 GHz, for processors without measured rates."""
 
 
 def rates_of_unit(device: Device) -> PeakRates:
-    """Return the rates of a compute unit of a device.
+    """Return the rates of one compute unit of a device.
 
-    They are its share of the measured rates, or nominal rates where none were measured.
+    They are its share of the measured rates, or nominal rates if none were measured.
     """
     if device.rates is None:
         return nominal_rates(device)

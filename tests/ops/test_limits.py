@@ -44,7 +44,7 @@ PRUNED = replace(CONV, weights_info=FEW)
         TensorSpec((n, 64, 2**11, 2**10), Format(layout, "bits"))
         for layout in ("packed32", "packed64")), (PLUS_MINUS_ONE,)), "2147483648 elements"),
     ("tiled matmul_mma", HALF - 1, lambda n: MatmulProblem(
-        default_spec((n, 2**16)), default_spec((2**16, 1)), (0,)), "indices are 32-bit"),
+        default_spec((n, 2**16)), default_spec((2**16, 1)), (0,)), "32-bit indices"),
     ("few_rows published", HALF - 1, lambda n: GemmProblem(1, n, 2**16), "2^31 weights"),
     ("sparse_rows", HALF - 1, lambda n: GemmProblem(1, n, 2**16, weights_info=FEW), "2^31 weights"),
     ("im2col_gemm", 2**19 - 1, lambda n: replace(CONV, batch=n), "2^31 elements or more"),
@@ -71,9 +71,9 @@ PRUNED = replace(CONV, weights_info=FEW)
         BITS, channels=n, height=1, width=1, kernel=(1, 1), pads=(0,) * 4), "not exact in float32"),
     ("convolution_pool_mma", GRID, lambda n: pooled(replace(FIRST, batch=n)), "or images"),
     ("convolution_pool_mma", GRID, lambda n: pooled(replace(FIRST, height=2 * n)), "rows of"),
-    ("convolution_pool_mma", 4, lambda n: pooled(FIRST, (n, 3), pads=(0,) * 4), "of 5 rows"),
-    ("pointwise_mean", GRID, lambda n: head(n, 8, 8, (2, 2)), "more than 65535 images"),
-    ("channel_attention", GRID, lambda n: attention(n, 8, 4, (2, 2)), "more than 65535 images"),
+    ("convolution_pool_mma", 4, lambda n: pooled(FIRST, (n, 3), pads=(0,) * 4), "not 5 rows"),
+    ("pointwise_mean", GRID, lambda n: head(n, 8, 8, (2, 2)), "at most 65535 images"),
+    ("channel_attention", GRID, lambda n: attention(n, 8, 4, (2, 2)), "at most 65535 images"),
     # an update takes five launches; of 2^16 launches there is room for 13107 updates
     ("per_step", 2**16 // 5, lambda n: BackpropProblem((2, 2, 1), 1, n), "give it 13107 samples"),
     ("per_step", GRID, lambda n: BackpropProblem((2, 2), 1, n, batch=n), "samples a batch"),
