@@ -139,7 +139,7 @@ def test_bad_problems_are_refused() -> None:
                            ({"loss": "hinge"}, "expected one of squared_error"),
                            ({"output": "step"}, "expected one of linear"),
                            ({"output": "linear", "loss": "cross_entropy"}, "are a softmax"),
-                           ({"adam": True, "velocity": True}, "expected one of them"),
+                           ({"adam": True, "velocity": True}, "expected at most one of them"),
                            ({"batch": 0}, "a batch of 1")):
         with pytest.raises(ValueError, match=message):
             BackpropProblem(**{"sizes": (3, 2), "rows": 1, "samples": 1, **wrong})
