@@ -53,7 +53,8 @@ PRUNED = replace(CONV, weights_info=FEW)
     ("implicit_gemm_mma", HALF - 1, lambda n: replace(CONV, pads=(0, 0, HALF, 0),
                                                       kernel=(n, 1)), "32768 rows or more"),
     ("pointwise_mma", HALF - 1, lambda n: replace(POINTWISE, height=n), "32768 rows or more"),
-    ("few_channels_mma", 8, lambda n: replace(FIRST, height=9, kernel=(n, 8)), "takes 216 numbers"),
+    ("few_channels_mma", 8, lambda n: replace(FIRST, height=9, kernel=(n, 8)),
+     "is 216 with padding"),
     ("few_channels_mma", GRID, lambda n: replace(FIRST, batch=n), "rows of results and images"),
     ("few_channels_mma", GRID, lambda n: replace(FIRST, height=n), "rows of results and images"),
     ("published", GRID, lambda n: replace(POINTWISE, batch=n), "more than 65535 work-groups"),
@@ -66,7 +67,7 @@ PRUNED = replace(CONV, weights_info=FEW)
         PRUNED, batch=n, height=1, width=1), "the padded input has 2^31 elements"),
     ("direct_sparse_pixels", 8, lambda n: replace(PRUNED, batch=n), "at most 8, has 9"),
     ("bit_tensor_core", HALF - 2, lambda n: replace(BITS, height=n, kernel=(1, 1), pads=(0,) * 4),
-     "32767 rows or columns"),
+     "at most 32766 rows and columns, has 32767"),
     ("bit_tensor_core popcount", 2**24, lambda n: replace(
         BITS, channels=n, height=1, width=1, kernel=(1, 1), pads=(0,) * 4), "not exact in float32"),
     ("convolution_pool_mma", GRID, lambda n: pooled(replace(FIRST, batch=n)), "or images"),
@@ -78,8 +79,8 @@ PRUNED = replace(CONV, weights_info=FEW)
     ("per_step", 2**16 // 5, lambda n: BackpropProblem((2, 2, 1), 1, n), "at most 13107 samples"),
     ("per_step", GRID, lambda n: BackpropProblem((2, 2), 1, n, batch=n), "samples per batch"),
     ("per_step", GRID, lambda n: BackpropProblem((2, 2), 1, 1, networks=n), "65535 networks"),
-    ("per_step", 64 * GRID - 1, lambda n: BackpropProblem((n, 1), 1, 1), "groups a unit"),
-    ("per_step", 2**14 - 1, lambda n: BackpropProblem((2, 2**16), 1, 1, batch=n), "of 32 bits"),
+    ("per_step", 64 * GRID - 1, lambda n: BackpropProblem((n, 1), 1, 1), "work-groups per unit"),
+    ("per_step", 2**14 - 1, lambda n: BackpropProblem((2, 2**16), 1, 1, batch=n), "32-bit indices"),
 ])
 def test_the_largest_problem_is_taken_and_the_next_one_is_not(
         names: str, most: int, of_size: Callable[[int], Problem], reason: str) -> None:

@@ -134,7 +134,7 @@ def test_odd_sizes_on_the_host(sizes: tuple[int, ...], samples: int, networks: i
 
 
 def test_bad_problems_are_refused() -> None:
-    for wrong, message in (({"sizes": (3,)}, "two layers"), ({"sizes": (3, 0)}, "a unit"),
+    for wrong, message in (({"sizes": (3,)}, "two layers"), ({"sizes": (3, 0)}, "one unit"),
                            ({"activation": "cubic"}, "expected one of sigmoid"),
                            ({"loss": "hinge"}, "expected one of squared_error"),
                            ({"output": "step"}, "expected one of linear"),

@@ -185,7 +185,7 @@ def test_a_sample_that_is_not_a_number_ends_no_run(compiled_device: Device) -> N
 
 def test_what_does_not_fit_is_refused(compiled_device: Device) -> None:
     online = BackpropProblem((9, 5, 3), 6, 100_000)
-    assert "at a time" in str(PerStep().supports(online, compiled_device))
+    assert "samples per call" in str(PerStep().supports(online, compiled_device))
     wide = BackpropProblem((9, 70_000, 3), 6, 10)
     assert "bytes of shared memory" in str(Persistent().supports(wide, compiled_device))
     assert "bytes of shared memory" in str(Blocked().supports(wide, compiled_device))

@@ -61,7 +61,7 @@ def reason_not_binary(problem: Conv2dProblem) -> str | None:
                     "magnitude")
         return "its weights have different magnitudes within a channel"
     if problem.depth > LARGEST_ACCUMULATOR:
-        return f"sums of {problem.depth} products would not be exact in float32"
+        return f"sums of {problem.depth} products are not exact in float32"
     return None
 
 
