@@ -48,14 +48,14 @@ def one(turn: int) -> Callable[[list[Variant]], list[Variant]]:
 
 
 @pytest.mark.parametrize(("sizes", "networks", "reason"), [
-    ((1024, 64, 32), 65535, None), ((1024, 65, 32), 1, "64 hidden units and 32 outputs, has 65"),
-    ((1024, 64, 33), 1, "has 64 and 33"),
+    ((1024, 64, 32), 65535, None), ((1024, 65, 32), 1, "outputs, has 65 and 32"),
+    ((1024, 64, 33), 1, "outputs, has 64 and 33"),
     ((1024, 64, 32), 65536, "at most 65535 networks, has 65536"),
     ((9, 8, 8, 4), 1, "one hidden layer, has 2"), ((9, 4), 1, "one hidden layer, has 0")])
 def test_sizes_of_the_sequential_core(sizes: tuple[int, ...], networks: int,
                                       reason: str | None) -> None:
     found = unfit_sizes(BackpropProblem(sizes, 1, 1, networks=networks))
-    assert found is None if reason is None else found is not None and found.startswith(reason)
+    assert found is None if reason is None else reason in (found or "")
 
 
 def inputs_of(problem: BackpropProblem, *, binary: bool = False) -> list[np.ndarray]:
