@@ -263,11 +263,11 @@ class GossamerError(Exception):
 
 
 class ModelError(GossamerError):
-    """A model file that cannot be read, or a node in it that is malformed."""
+    """A model file that cannot be read, or has a malformed node."""
 
 
 class UnsupportedError(ModelError):
-    """A valid model that uses an op, attribute or shape that gossamer does not compute."""
+    """A valid model with an unsupported op, attribute or shape."""
 
 
 class InputError(GossamerError):

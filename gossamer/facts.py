@@ -416,7 +416,7 @@ def _sum(x: float, y: float, otherwise: float) -> Exact:
 
 
 def _product(x: float, y: float) -> Exact:
-    """Return the exact x * y; 0 for 0 times infinity, since facts do not cover NaN."""
+    """Return the exact x * y; 0 for 0 times infinity (a NaN)."""
     if 0 in (x, y):
         return Fraction(0)
     return x * y if math.isinf(x) or math.isinf(y) else Fraction(x) * Fraction(y)

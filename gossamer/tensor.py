@@ -228,7 +228,10 @@ class TensorSpec(HashedOnce):
 
     @functools.cached_property
     def nbytes(self) -> int:
-        """Size in bytes, including padding; for a slice, the size of the whole larger tensor."""
+        """Size in bytes, including padding.
+
+        For a slice of a larger tensor, this is the size of the larger tensor.
+        """
         return math.prod(self.stored_shape) * self.stored_dtype.itemsize
 
     @functools.cached_property
@@ -343,10 +346,10 @@ def held(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
 
 
 def logical_view(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Return a stored array as a writable view of the logical array, without padding.
+    """View a stored array as the logical array, without padding.
 
-    bfloat16 numbers are viewed as uint16 bits. Raises ValueError for a packed layout, because its
-    words are not elements.
+    The view is writable. bfloat16 numbers are uint16 bits. Raises ValueError for a packed layout,
+    because its words are not elements.
     """
     if spec.format.is_packed:
         raise ValueError(f"{spec} is packed: its words are not elements")
@@ -400,13 +403,13 @@ def rounded_up(number: int, multiple: int) -> int:
 
 
 def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """Return the shape (N, C, H, W), where a matrix (N, C) is N images of one pixel."""
+    """Return the shape (N, C, H, W); a matrix has images of one pixel."""
     n, c, h, w = shape if len(shape) == 4 else (*shape, 1, 1)
     return n, c, h, w
 
 
 def default_format(shape: tuple[int, ...], dtype: str = "float32") -> Format:
-    """Return the format in which problems are stated: NCHW for rank 4, otherwise row-major."""
+    """Return the default format: NCHW for rank 4, otherwise row-major."""
     return _of_layout("NCHW" if len(shape) == 4 else ROW_MAJOR, dtype)
 
 

@@ -1,4 +1,4 @@
-"""Measurement of a case of calls: contenders are prepared, checked and timed in turn."""
+"""Preparation, checks and interleaved timing of called contenders."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def _round(new_call: Callable[[], Call], load: Load) -> np.ndarray:
 
 
 def _dues(load: Load) -> Iterator[float] | None:
-    """Return an iterator of due times for all threads; None for a closed loop.
+    """Iterate over due times for all threads; None for a closed loop.
 
     The times are in seconds from the start.
     """

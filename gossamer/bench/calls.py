@@ -202,7 +202,7 @@ def _own_call(name: str, plan: Plan, x: np.ndarray, kind: str, bound: bool,
 
 @dataclass(frozen=True)
 class Shares:
-    """Bounds of a throughput: the times of kernels and of copies to the device.
+    """Bounds of a throughput: the times of kernels and of copies.
 
     batch, nbytes: images and bytes per batch.
     kernels_us: microseconds of the kernels alone, per batch.

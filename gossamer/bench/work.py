@@ -44,7 +44,7 @@ class AbsentError(Exception):
 
 @dataclass(frozen=True)
 class PeerNetwork:
-    """A network as gossamer's graph, as a PyTorch module and as an ONNX file.
+    """A network as a graph, a PyTorch module and an ONNX file.
 
     torch: function from the graph's constants to a torch.nn.Module; None if the network has no
     PyTorch code.
@@ -148,7 +148,7 @@ def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda lin
 
 
 def least_work(layer: Layer) -> tuple[int, int]:
-    """Return the minimum FLOPs and traffic in bytes of a layer, without zero weights."""
+    """Return a layer's minimum FLOPs and traffic in bytes, without zero weights."""
     flops, size = layer.problem.flops, layer.problem.least_bytes
     weight = layer.weights.get("weight")
     if weight is None or layer.op not in ("conv2d", "gemm") or not weight.size:

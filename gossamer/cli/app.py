@@ -1,4 +1,4 @@
-"""The table of verbs, and the call of a verb, which imports only its module."""
+"""The table of verbs; only the module of the called verb is imported."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def _explained(error: Any) -> str:
 
 
 def _value(option: str) -> str:
-    """Return the value of an option on the command line, which typer's messages omit."""
+    """Return an option's value on the command line; typer's messages omit it."""
     for index, word in enumerate(sys.argv):
         if word == option and index + 1 < len(sys.argv):
             return sys.argv[index + 1]

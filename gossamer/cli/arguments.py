@@ -176,7 +176,7 @@ def device_of(plan: AnyPlan) -> tuple[str, str]:
 
 
 def results_of(plan: AnyPlan, batches: Iterable[tuple[np.ndarray, ...]]) -> Iterator[Any]:
-    """Yield the result of a plan for each batch of inputs, in the order of the batches.
+    """Yield the result of a plan for each batch, in order.
 
     The devices of a PlanGroup share the batches.
     """
@@ -212,12 +212,12 @@ def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:
 
 def check_numbers(graph: Graph) -> None:
     """Raise InputError for inputs or outputs that array files cannot store."""
-    for what, infos in (("takes", graph.network_inputs), ("gives", graph.network_outputs)):
+    for what, infos in (("input", graph.network_inputs), ("output", graph.network_outputs)):
         for info in infos:
             if not hasattr(np, info.dtype):
-                raise InputError(f"{graph.file}: {what} {quoted(info.name)} of type {info.dtype}, "
-                                 "which the command line cannot read or write; "
-                                 "call gossamer.compile(...) in Python")
+                raise InputError(f"{graph.file}: the command line does not support {what} "
+                                 f"{quoted(info.name)} of type {info.dtype}; call "
+                                 "gossamer.compile(...) in Python")
 
 
 def has_batch(graph: Graph) -> bool:

@@ -258,7 +258,7 @@ def _target(device: str | None) -> Device:
 
 def _print_reports(device: Device, reports: Sequence[Report], tuner: Tuner,
                    explained: Sequence[str], precision: str) -> None:
-    """Print the report at each batch size, with every candidate of the explained layers."""
+    """Print each report, with every candidate of the explained layers."""
     print(f"device: {device.name} ({device.description})")
     said = set(tuner.notices)
     for report in reports:

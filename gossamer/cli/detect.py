@@ -252,7 +252,9 @@ class Finding:
 
 @dataclass
 class DetectOutput:
-    """The files of --output: one photo, a folder of photos with a list, or only a list.
+    """The files of --output.
+
+    They are one photo, a folder of photos with a list, or only a list.
 
     name: value of the option.
     photos: the photos in order.

@@ -291,7 +291,7 @@ def _plain(name: str) -> str:
 
 
 def _by_name(labels: Sequence[str], names: Sequence[str] | None) -> dict[str, int] | None:
-    """Return the class of each label; None if a label does not name exactly one class."""
+    """Return the class of each label; None if a label is ambiguous or unknown."""
     counts = Counter(map(_plain, names or ()))
     if any(counts[_plain(label)] != 1 for label in labels):
         return None
@@ -300,7 +300,7 @@ def _by_name(labels: Sequence[str], names: Sequence[str] | None) -> dict[str, in
 
 
 def _as_indices(labels: Sequence[str], count: int) -> dict[str, int] | None:
-    """Return the labels as class indices; None if a label is not a class index."""
+    """Return the labels as class indices; None if one is not."""
     if not all(label.isascii() and label.isdigit() and int(label) < count for label in labels):
         return None
     return {label: int(label) for label in labels}

@@ -19,7 +19,7 @@ from gossamer.errors import GossamerError, GossamerWarning
 
 
 def guarded(verb: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a verb to print errors as one line and exit with a code.
+    """Decorate a verb to turn errors into one line and exit codes.
 
     The code is 2 for a user error, 1 for a fault in gossamer itself, 130 for Ctrl-C and 143 for
     SIGTERM. Warnings become one-line notices.

@@ -123,7 +123,7 @@ def _checked_size(options: PhotoOptions, model: str,
     if size and len(input_shape) == 4 and any(
             network_length not in (None, length)
             for network_length, length in zip(input_shape[2:], size, strict=True)):
-        raise InputError(f"--size {options.size}: {model} takes {shape_text(input_shape[2:])}")
+        raise InputError(f"--size {options.size}: {model} expects {shape_text(input_shape[2:])}")
     if size and max(size) > LONGEST:
         raise InputError(f"--size {options.size}: expected lengths from 1 to {LONGEST}")
     if options.resize is not None and options.resize < 1:

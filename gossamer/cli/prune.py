@@ -161,7 +161,7 @@ def _check_speed_up(speed_up: float, sparsity: float | None, per_layer: Path | N
 def _measured_sparsities(model: str, read: Callable[[], onnx.ModelProto], speed_up: float,
                          keep: Sequence[str], device: str | None, batch: int | None,
                          precision: str) -> dict[str, float]:
-    """Measure the network, and return the sparsity of each layer to prune for a speed-up.
+    """Measure the network, and choose sparsities for a speed-up.
 
     read: function that creates the network's ONNX model.
     keep: layers that must not be pruned.

@@ -291,7 +291,7 @@ class CsvLines(_Lines):
 
 
 def _cells(column: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the columns of a value: one per number of an array, else a single one."""
+    """Yield the columns of a value, one per number of an array."""
     if not isinstance(value, np.ndarray):
         yield column, value
     elif value.size == 1:
@@ -302,7 +302,7 @@ def _cells(column: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 class NumpyFile(RowFile):
-    """The rows of a single output as an array, with NaN for unreadable inputs.
+    """The rows of one output as an array; unreadable inputs are NaN.
 
     Rows are written immediately, to a temporary file that is renamed when it is complete. Rows
     before the first output are buffered, because the shape is not known yet.
@@ -332,7 +332,7 @@ class NumpyFile(RowFile):
                            np.ascontiguousarray(values).tobytes())
 
     def _begun(self, values: np.ndarray | None, count: int) -> tuple[IO[bytes], np.ndarray]:
-        """Return the file, opened at the first output, and a row for unreadable inputs.
+        """Return the opened file, and a row for unreadable inputs.
 
         The row is NaN if outputs are floats. Otherwise it only provides the shape of a row.
 

@@ -196,7 +196,7 @@ _MOST_ANSWERS = 20
 
 def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Graph,
                  labels: Path | None, top: int) -> list[dict[str, Any]] | None:
-    """Return the best classes of each input; None if the network does not score classes.
+    """Return the best classes of each input, or None without class scores.
 
     Warns about outputs with NaN or infinity; inputs with such scores have no best classes. Raises
     InputError if the file of --labels does not match the network.
@@ -215,7 +215,7 @@ def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Gr
 
 def _warn_of_broken_numbers(outputs: Mapping[str, np.ndarray], names: Sequence[str],
                             classify: bool) -> dict[str, list[int]]:
-    """Warn about outputs with NaN or infinity, and return their rows for each output."""
+    """Warn about NaN and infinity, and return their rows by output."""
     broken = {}
     for output, values in outputs.items():
         if network_outputs.is_finite(values):

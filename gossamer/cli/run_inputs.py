@@ -198,7 +198,7 @@ def is_table(name: str) -> bool:
 
 
 def make_rows(sources: Sequence[str]) -> bool:
-    """Return whether `run` writes rows: if a source is a folder or a CSV file."""
+    """Return whether a source is a folder or CSV file, for which `run` writes rows."""
     return any(is_table(name) or Path(name).is_dir() for name in sources)
 
 

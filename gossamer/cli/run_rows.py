@@ -80,7 +80,7 @@ def run_rows(model: str, saved_plan: AnyPlan | None, inputs: RowInputs,
              options: RowOptions, device: str | None, *, strict: bool, table: bool,
              as_json: bool, remote: RayAnswers | None = None,
              threads: Threads | None = None) -> None:
-    """Run a network on inputs, write one row per input, and print a summary.
+    """Run a network, write one row per input, and print a summary.
 
     saved_plan: the plan of the MODEL argument; None if MODEL is a network.
     table: whether to time the layers and print their times.

@@ -132,7 +132,7 @@ def serve(
 
 
 def _hosts(host: str, listener: socket, allowed: list[str] | None) -> set[str] | None:
-    """Return the names with a dot allowed in the header Host; None allows any.
+    """Return the dotted names allowed in the header Host; None allows any.
 
     This protects a server that only this machine can reach against DNS rebinding: a website
     resolves its own name to this machine, so that its pages in a local browser can reach the

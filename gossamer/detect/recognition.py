@@ -90,7 +90,7 @@ def _by_shape(graph: Graph, shapes: list[Shape], size: tuple[int, int]) -> Detec
 
 
 def _is_raw_head(shape: Shape) -> bool:
-    """Return whether a shape fits a raw YOLOv5 head: (N, anchors, H, W, 5 + classes)."""
+    """Return whether a shape is (N, anchors, H, W, 5 + classes), a raw YOLOv5 head."""
     return len(shape) == 5 and shape[1] == _ANCHORS and shape[4] > 5
 
 

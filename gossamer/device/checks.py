@@ -57,7 +57,7 @@ def check_transfer(buffer: Buffer, array: np.ndarray) -> None:
 
 
 def check_copy(target: Buffer, source: Buffer, nbytes: int) -> None:
-    """Check that two buffers are large enough for a copy from one to the other.
+    """Check that two buffers are large enough for a copy.
 
     Parameters
     ----------

@@ -339,9 +339,9 @@ class CoreDevice(abc.ABC):
         Parameters
         ----------
         waiting : Any
-            The stream whose later work waits.
+            The stream that waits.
         awaited : Any
-            The stream whose queued work is waited for.
+            The stream to wait for.
 
         Raises
         ------

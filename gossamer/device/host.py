@@ -233,7 +233,7 @@ def cpu_quota() -> float:
 
 
 def _folders(root: Path, path: str) -> Iterator[Path]:
-    """Yield the folder of a control group, and the folders of the groups that contain it."""
+    """Yield the folders of a control group and its ancestors."""
     # in a container the path may begin with "..", for a group above the mounted folder
     names = [name for name in PurePosixPath(path).parts if name not in ("/", "..")]
     for count in range(len(names) + 1):

@@ -1,4 +1,4 @@
-"""OpenCL devices, through PyOpenCL: any GPU, CPU or simulator with an OpenCL 1.2 driver.
+"""OpenCL devices through PyOpenCL: GPUs, CPUs and simulators with OpenCL 1.2.
 
 OpenCL and PyOpenCL call shared memory "local memory": LocalMemory, LOCAL_MEM_SIZE.
 """

@@ -215,10 +215,11 @@ def load_image(path: str | Path) -> np.ndarray:
 
 
 def open_image(path: str | Path) -> Image.Image:
-    """Read a photo as a Pillow image in RGB, rotated by its EXIF orientation.
+    """Read a photo as an upright Pillow image in RGB.
 
-    Grey and palette images are expanded, transparent pixels are blended with white, and 16 bits are
-    scaled to 8. Unlike an array, a Pillow image can be scaled without a copy.
+    The photo is rotated by its EXIF orientation. Grey and palette images are expanded, transparent
+    pixels are blended with white, and 16 bits are scaled to 8. Unlike an array, a Pillow image can
+    be scaled without a copy.
 
     Raises InputError if the file is missing, is not an image of FORMATS, is damaged, or has more
     than MOST_PIXELS pixels.

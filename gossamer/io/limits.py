@@ -103,7 +103,7 @@ def raised(needed: int) -> str:
 
 @contextmanager
 def opened(path: Path, damaged: type[GossamerError] = InputError) -> Iterator[IO[bytes]]:
-    """Open a file for reading, and decompress it if it is in gzip format.
+    """Open a file for reading, with gzip decompression if necessary.
 
     damaged: error class for a truncated or damaged file.
     Raises InputError for a file that cannot be read or decompresses to too many bytes.

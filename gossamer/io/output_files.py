@@ -1,4 +1,4 @@
-"""Output files named by options: checked before the work, and written atomically after it."""
+"""Output files of options, checked before the work and written atomically."""
 
 from __future__ import annotations
 

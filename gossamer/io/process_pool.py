@@ -35,7 +35,7 @@ _OOM_SCORE = "500"
 
 
 class NoProcessError(GossamerError):
-    """No process of the pool can run a task; the caller may run it itself."""
+    """No process can run a task; the caller may run it itself."""
 
 
 class ProcessEndedError(GossamerError):
@@ -240,7 +240,7 @@ class _Process:
         return value
 
     def _ending(self) -> str:
-        """Wait for the process to end after its pipe has failed, and say how it ended."""
+        """Wait for the end of the process, and say how it ended."""
         try:
             status = self._popen.wait(_ENDS_SECONDS)
         except subprocess.TimeoutExpired:
@@ -261,7 +261,7 @@ class _Process:
                 os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill the process, wait for its end, and close its pipes and error file."""
+        """Kill the process, wait for its end, and close its files."""
         self.kill()
         self._popen.wait()
         for stream in (self._errors, self._popen.stdin, self._popen.stdout):
@@ -271,7 +271,7 @@ class _Process:
 
 
 def work() -> None:
-    """Run tasks in the other process until the parent ends or closes the pipe."""
+    """Run tasks until the parent process ends or closes the pipe."""
     # keyboard interrupts are handled by the parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):
@@ -316,7 +316,7 @@ def _result(task: bytes) -> tuple[bool, Any]:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return the error if it can be pickled, else a GossamerError with its text."""
+    """Return the error, or a GossamerError if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

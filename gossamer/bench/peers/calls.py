@@ -1,4 +1,4 @@
-"""Peers that are called as their users call them, from input to complete result."""
+"""Peers that are called as their users call them."""
 
 from __future__ import annotations
 

@@ -32,10 +32,10 @@ def _greatest(x: Any, y: Any) -> torch.Tensor:
 
 
 def _limited(function: Callable[..., torch.Tensor], limit: str, x: Any, y: Any) -> torch.Tensor:
-    """Return the minimum or maximum of two values, one of which may be a number.
+    """Return the minimum or maximum of two values.
 
-    A number becomes the limit of a clamp, because torch.minimum and torch.maximum accept only
-    tensors.
+    One of them may be a number. A number becomes the limit of a clamp, because torch.minimum and
+    torch.maximum accept only tensors.
     """
     for tensor, number in ((x, y), (y, x)):
         if not isinstance(number, torch.Tensor):
@@ -44,7 +44,7 @@ def _limited(function: Callable[..., torch.Tensor], limit: str, x: Any, y: Any) 
 
 
 def _as_number(compare: Callable[..., Any]) -> Callable[..., torch.Tensor]:
-    """Return a comparison whose result is 1 or 0 in the dtype of its arguments."""
+    """Return a comparison that returns 1 or 0 in its arguments' dtype."""
     def compared(x: Any, y: Any) -> torch.Tensor:
         dtype = next(each.dtype for each in (x, y) if isinstance(each, torch.Tensor))
         return compare(x, y).to(dtype)  # type: ignore[no-any-return]
@@ -171,7 +171,7 @@ class _Writer:
         return self.expression(node, expression, [None, *known, layer(flat)])
 
     def _bias(self, expression: Expression, operands: Sequence[str]) -> str | None:
-        """Return the constant that the first step of an epilogue adds as a bias.
+        """Return the bias that the first step of an epilogue adds.
 
         None if the first step is not such an addition, or if a later step needs the result without
         the bias.

@@ -179,8 +179,7 @@ def incoming(array: Any, device: DriverDevice, stream: Any = None, *,
 
 
 def like(array: Any, result: CudaArray) -> Any:
-    """Return a result as an array of the library that defines `array`; see `OtherLibraries.like`.
-    """
+    """Convert a result to the library of `array`; see `OtherLibraries.like`."""
     package = library(array)
     if package == "torch":
         import torch

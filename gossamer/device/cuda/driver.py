@@ -1,4 +1,4 @@
-"""The CUDA driver API: checked calls, the current context, and the limits of a GPU."""
+"""The CUDA driver API: checked calls, the current context, device limits."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ numbers make recording slower.
 
 
 class Recorder:
-    """Records graphs on a device. Several threads may each record a graph at the same time."""
+    """Recorder of graphs on a device; several threads may record concurrently."""
 
     def __init__(self, device: DriverDevice) -> None:
         self._device = device
@@ -294,7 +294,7 @@ def _repeat(graph: driver.CUgraph, parts: Sequence[tuple[driver.CUgraph, int]],
 
 def _add_one_after_another(graph: driver.CUgraph, child: driver.CUgraph, count: int,
                            before: list[driver.CUgraphNode]) -> list[driver.CUgraphNode]:
-    """Add a child graph `count` times in sequence, and return the last node in a list.
+    """Add a child graph `count` times in sequence; return [last node].
 
     before: a list with the node that the first child follows, or an empty list.
     """

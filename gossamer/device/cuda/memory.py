@@ -107,7 +107,7 @@ def is_page_locked(array: np.ndarray) -> bool:
 
 
 class StreamAllocation:
-    """Memory of the pool, freed after the work of all streams that use it."""
+    """Pool memory, freed after the work of all streams that use it."""
 
     def __init__(self, device: DriverDevice, address: int, stream: Any) -> None:
         self._device = device
@@ -124,7 +124,7 @@ class StreamAllocation:
 
 
 def _release(device: DriverDevice, address: int, streams: dict[int, Any]) -> None:
-    """Free memory of the pool after the queued work of all streams that use it.
+    """Free pool memory after the queued work of all its streams.
 
     A single open stream frees the memory itself. Otherwise the device's default stream waits for
     all streams and then frees the memory; this includes a single closed stream, since its handle is
