@@ -39,8 +39,8 @@ _HOMES = {"Batcher": "gossamer.plan.batcher", "Detector": "gossamer.detect.detec
 
 
 def __getattr__(name: str) -> Any:
-    # names are imported when they are first used: the command line imports this package before it
-    # handles Ctrl-C, so this import must be short
+    # Import names on first use: the command line imports this package before it handles Ctrl-C, so
+    # this import must be short.
     if name not in _HOMES:
         raise AttributeError(f"module 'gossamer' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOMES[name]), name)

@@ -112,7 +112,7 @@ def test_the_device_normalises_photos(tiny, photo, tmp_path):
             assert one["class"] == two["class"]
             assert one["probability"] == pytest.approx(two["probability"], rel=1e-4)
     gossamer.compile(str(tiny), "host", inputs=InputFormat("uint8", "NHWC", std=2)).save(saved)
-    assert "has its own normalisation of" in fails(2, "run", saved, *words)
+    assert "contains the normalisation of" in fails(2, "run", saved, *words)
 
 
 def test_arrays_have_the_dtype_and_layout_of_the_plan(tiny, tmp_path):
@@ -310,5 +310,5 @@ def test_a_compiled_plan_runs_on_two(tiny, photos, tmp_path):
 
 def test_verbs_for_one_device(tiny, photos):
     assert "detect runs on one device" in fails(2, "detect", tiny, photos / "0" / "00.png", *TWO)
-    assert "no API of that name" in fails(2, "run", tiny, photos, "--device", "tpu:all",
+    assert "there is no such API" in fails(2, "run", tiny, photos, "--device", "tpu:all",
                                           "--preprocess", "unit")

@@ -149,7 +149,7 @@ def test_sighup_under_load_loses_no_request(file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["small.onnx", "other/small.onnx"], "the name 'small' is used twice; give NAME=MODEL"),
+    (["small.onnx", "other/small.onnx"], "the name 'small' is used twice; use NAME=MODEL"),
     (["../x=small.onnx"], "the name '../x' is not valid in a URL"),
     (["small.onnx", "--host", "no.such.host.invalid"], "--host no.such.host.invalid"),
     (["absent.onnx"], "absent.onnx"),

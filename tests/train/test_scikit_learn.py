@@ -52,7 +52,7 @@ def test_a_network_comes_to_a_machine_without_its_device(blobs: Blobs, tmp_path:
         cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "there is no device 'cuda:99' here; usable devices: " in process.stderr
     best = find().name
-    assert f"; {best} takes its place" in process.stderr
+    assert f"; using {best} instead" in process.stderr
     assert process.stdout == f"{best} {mlp.predict(blobs[0]).tolist()}\n"
 
 

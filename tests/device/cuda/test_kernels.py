@@ -35,8 +35,8 @@ def test_launches_that_are_too_large_are_refused(fake: Any, made: Any) -> None:
     kernel = kernels.CudaKernel(SELF_CHECK, b"", made)
     made.launch(kernel, (2**31 - 1, 65535), (8, 8), (), stream=9)
     assert " 65535 1 8 8 1 0 9 " in fake.calls[-1]
-    for groups, size, message in (((1, 65536), (1,), "in dimension 1, self_check asked for 65536"),
-                                  ((1,), (13, 5), "at most 64 work-items .*, asked for 65")):
+    for groups, size, message in (((1, 65536), (1,), "in dimension 1, but self_check needs 65536"),
+                                  ((1,), (13, 5), "at most 64 work-items .*, got 65")):
         with pytest.raises(DeviceError, match=message):
             made.launch(kernel, groups, size, ())
 
