@@ -25,12 +25,12 @@ from gossamer.train.predictor import become
 
 SHARE = 8
 """Number of configs that a worker of a Ray cluster trains at once. It is the same for all clusters,
-so that a run may be resumed in another cluster."""
+so that a run can be resumed on another cluster."""
 
 
 @dataclass(frozen=True)
 class ManyResult:
-    """The networks that train_many() trained, and a row of results for each.
+    """Networks of train_many(), with a row of results for each.
 
     Attributes
     ----------
@@ -43,15 +43,16 @@ class ManyResult:
         - epochs (int): number of finished epochs,
         - loss (float): mean loss of the last epoch,
         - train_accuracy (float or None): accuracy on the training data, R^2 for regression,
-          computed on at most 10,000 rows that are spread over all,
+          computed on at most 10,000 evenly spaced rows,
         - validation_accuracy (float or None): accuracy, or R^2, on the validation data; None
           without validation data,
-        - seconds (float): duration of the epochs, which the network may share with others,
-        - kept_epoch (int): number of the epoch whose parameters the network has,
-        - state (str): "trained", "target reached", "no improvement" where the patience ended
-          training, or a sentence that says how training diverged (the network is then as it was
-          before the epoch that diverged); where training was interrupted also "stopped after
-          epoch ..." or "not begun",
+        - seconds (float): duration of the network's epochs, including the work for networks that
+          were trained by the same launches,
+        - kept_epoch (int): number of the epoch that the parameters come from,
+        - state (str): how training ended: "trained", "target reached", "no improvement" (for
+          `patience` epochs), or a sentence that says how it diverged (the network then has the
+          parameters from before that epoch). After an interruption also "stopped after epoch ..."
+          or "not begun",
         - is_trained (bool): whether training began and did not diverge.
     networks : list of MLP
         The trained network of each row.
@@ -62,12 +63,12 @@ class ManyResult:
 
     @property
     def scores(self) -> np.ndarray:
-        """Score of each network: its validation accuracy or, without one, its training accuracy.
+        """Validation accuracy of each network, else its training accuracy.
 
         Returns
         -------
         numpy.ndarray
-            Float64 of shape (configs, folds); NaN where training diverged or was not begun.
+            Float64 of shape (configs, folds); NaN where training diverged or did not begin.
         """
         folds = 1 + max((row["fold"] or 0 for row in self.rows), default=0)
         return np.array([_score(row) for row in self.rows]).reshape(-1, folds)
@@ -76,8 +77,8 @@ class ManyResult:
     def best(self) -> MLP:
         """Network with the best score of the best config.
 
-        The best config has the highest mean score over its folds and, among equal ones, the lowest
-        mean loss.
+        The best config has the highest mean score over its folds. Among equal scores, the lowest
+        mean loss decides.
 
         Returns
         -------
@@ -87,14 +88,14 @@ class ManyResult:
         Raises
         ------
         TrainingError
-            If in every config some network diverged or was not begun.
+            If every config has a network that diverged or did not begin training.
         """
         scores = self.scores
         means = scores.mean(axis=1)
         trained_configs = np.flatnonzero(np.isfinite(means))
         if not len(trained_configs):
-            raise TrainingError("there is no best config: of each config some network diverged or "
-                                f"was not begun; the state of the first is: "
+            raise TrainingError("there is no best config: every config has a network that diverged "
+                                "or did not begin training; the state of the first network is: "
                                 f"{self.rows[0]['state']}")
         folds = scores.shape[1]
 
@@ -110,46 +111,45 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
                sample_weight: Any = None, device: str | Device | None = None,
                checkpoint: str | Path | None = None, resume: bool = False,
                ray: str | None = None) -> ManyResult:
-    """Train one network for each config (and fold), many of them at once.
+    """Train many networks at once, one per config and fold.
 
-    Each network is trained as MLP.fit() would train it. The rows on which a fold is validated do
-    not choose the epoch that is kept. Networks with the same sizes, activation, loss and batch are
-    trained by the same launches of kernels, each with its own learning rate, schedule, momentum,
-    decay, seed and last epoch. A network that diverges is marked in the result, and the others
-    continue.
+    Each network is trained as by MLP.fit(), except that the validation rows of a fold do not select
+    the kept epoch. Networks with the same sizes, activation, loss and batch are trained by the same
+    kernel launches; their learning rates, schedules, momentum, decay, seeds and numbers of epochs
+    may differ. If a network diverges, the result says so, and the other networks continue.
 
-    When Ctrl-C or an error interrupts the training, the finished epochs are kept in the
-    checkpoint, and as a ManyResult in the exception's attribute `result`.
+    If Ctrl-C or an error interrupts the training, the finished epochs are kept in the checkpoint,
+    and as a ManyResult in the exception's attribute `result`.
 
     Parameters
     ----------
     configs : sequence of MLP or mapping
-        Networks to train, each as an MLP, which stays as it is, or as a mapping of an MLP's
+        Networks to train: each is an MLP, which is not modified, or a mapping of an MLP's
         parameters.
     x : array_like of float, shape (n, inputs)
         Samples.
     y : array_like, shape (n,) or (n, outputs)
         Labels or targets, as for MLP.fit().
     folds : int, optional
-        Number of parts into which the rows are split, with the classes spread evenly over them.
-        Each config is trained once for each part: a network is trained on the other parts and
-        validated on this part.
+        Number of folds into which the rows are split, with the classes spread evenly over them.
+        Each config is trained once per fold: on the rows of the other folds, and validated on the
+        rows of this one.
     validation : pair of array_like, optional
-        x and y to validate all networks on, in place of folds.
+        x and y to validate all networks on, instead of folds.
     sample_weight : array_like of float, shape (n,), optional
         Weight of each sample, as for MLP.fit().
     device : str or Device, optional
-        Device for all networks; None takes the device of each config.
+        Device for all networks; None means the device of each config.
     checkpoint : str or Path, optional
-        Folder of checkpoints, created if it is missing. Each network has a file there, which is
-        replaced after epochs.
+        Folder of checkpoints, created if it is missing. It has one file per network, which is
+        updated between epochs.
     resume : bool
         True to continue from the checkpoints. Networks without a file in the folder start anew.
     ray : str, optional
         A Ray cluster whose workers share the networks: "HOST:PORT", "auto" for the cluster that
-        this machine belongs to, or "local". All workers must see the folder of checkpoints, from
-        which the networks of a lost worker are trained again. With a cluster, `device` must be a
-        name.
+        this machine belongs to, or "local". All workers must have access to the folder of
+        checkpoints: if a worker is lost, another one continues from its checkpoints. With a
+        cluster, `device` must be a name.
 
     Returns
     -------
@@ -165,10 +165,10 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
         If a device has no room.
     """
     if resume and checkpoint is None:
-        raise InputError("resume=True needs the checkpoint to go on from: checkpoint=FOLDER")
+        raise InputError("resume=True needs checkpoints to continue from: give checkpoint=FOLDER")
     if folds is not None and validation is not None:
-        raise InputError("folds are validated on the rows they leave out: give either folds or "
-                         "validation")
+        raise InputError("folds and validation exclude each other: a fold is validated on its own "
+                         "rows; give only one of the two")
     if ray is not None:
         return _train_on_ray(list(configs), ray, checkpoint, resume, {
             "x": x, "y": y, "folds": folds, "validation": validation,
@@ -198,27 +198,27 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
             _train(group, group_device, effort, algorithm)
     except BaseException as error:
         vars(error)["result"] = _result(entries)
-        error.add_note("what was trained before is in this exception's attribute `result`"
+        error.add_note("the finished epochs are in this exception's attribute `result`"
                        + ("" if checkpoint is None else
-                          f", and in {checkpoint}: resume=True goes on from there"))
+                          f", and in {checkpoint}: resume=True continues from there"))
         raise
     return _result(entries)
 
 
 def sweep(base: MLP, grid: Mapping[str, Sequence[Any]]) -> list[MLP]:
-    """Return one MLP for every combination of parameter values in a grid.
+    """Return an MLP for every combination of values in a grid.
 
     Parameters
     ----------
     base : MLP
-        Network that gives the parameters that are not in the grid.
+        Network with the values of all parameters that are not in the grid.
     grid : mapping from str to sequence
         Values to try for each parameter of MLP; the last parameter varies fastest.
 
     Returns
     -------
     list of MLP
-        Networks that are not trained.
+        Untrained networks.
 
     Raises
     ------
@@ -231,12 +231,14 @@ def sweep(base: MLP, grid: Mapping[str, Sequence[Any]]) -> list[MLP]:
 
 def cross_validate(mlp: MLP, x: Any, y: Any, folds: int = 5, *,
                    checkpoint: str | Path | None = None, resume: bool = False) -> ManyResult:
-    """Train a network once for each fold, and validate it on the rows of that fold.
+    """Train a network once for each fold, and validate it there.
+
+    A network is trained on the rows of the other folds, and validated on the rows of its fold.
 
     Parameters
     ----------
     mlp : MLP
-        Network to train, which stays as it is.
+        Network to train; it is not modified.
     x : array_like of float, shape (n, inputs)
         Samples.
     y : array_like, shape (n,) or (n, outputs)
@@ -265,7 +267,7 @@ def cross_validate(mlp: MLP, x: Any, y: Any, folds: int = 5, *,
 
 def _train(group: Sequence[NetworkEntry], device: Device, effort: str | None,
            algorithm: str | None) -> None:
-    """Train a group of networks of the same problem and data, and give their MLPs the results."""
+    """Train networks of one problem, and update their MLPs."""
     validation_data = group[0].validation_data
     training = TrainLoop(
         [entry.state for entry in group], group[0].data, [entry.rows for entry in group], device,
@@ -283,7 +285,7 @@ def _train(group: Sequence[NetworkEntry], device: Device, effort: str | None,
                     training.fetch_parameters()
                     _write(group)
     except BaseException:
-        # the device may fail, too, where its error is what stopped the training
+        # if the device's error stopped the training, these calls may fail as well
         with suppress(GossamerError):
             training.fetch_parameters()
             _finish(group, training)
@@ -292,7 +294,7 @@ def _train(group: Sequence[NetworkEntry], device: Device, effort: str | None,
 
 
 def _finish(group: Sequence[NetworkEntry], training: TrainLoop) -> None:
-    """Give the MLPs of a group their trained networks, and write the checkpoints."""
+    """Update the MLPs of a group, and write its checkpoints."""
     for entry in group:
         if entry.state.ended or entry.state.epochs_done:
             become(entry.mlp, entry.state, entry.data, training)
@@ -308,7 +310,7 @@ def _write(group: Sequence[NetworkEntry]) -> None:
 def _result(entries: Sequence[NetworkEntry]) -> ManyResult:
     for entry in entries:
         if entry.state.epochs_done and not hasattr(entry.mlp, "coefs_"):
-            # the state was read from a checkpoint, and training stopped before the network's group
+            # resumed from a checkpoint, but training stopped before this network's group began
             become(entry.mlp, entry.state, entry.data, None)
     return ManyResult([entry.row() for entry in entries], [entry.mlp for entry in entries])
 
@@ -323,12 +325,12 @@ def _score(row: Mapping[str, Any]) -> float:
 def _train_on_ray(configs: Sequence[MLP | Mapping[str, Any]], address: str,
                   checkpoint: str | Path | None, resume: bool,
                   given: Mapping[str, Any]) -> ManyResult:
-    """Train the configs on the workers of a Ray cluster, SHARE of them at once.
+    """Train shares of configs on the workers of a Ray cluster.
 
-    Where a worker is lost, its share is trained again, from the share's checkpoints if it has any.
+    If a worker is lost, its share is trained again, from the share's checkpoints if it has any.
 
     given: the other arguments of train_many().
-    Raises InputError where the folder has the checkpoints of another run, or arguments are wrong.
+    Raises InputError if the folder has the checkpoints of another run, or arguments are wrong.
     """
     from gossamer.ray import shared_out
 
@@ -336,8 +338,8 @@ def _train_on_ray(configs: Sequence[MLP | Mapping[str, Any]], address: str,
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         if not resume and any(folder.glob("share-*")):
-            raise InputError(f"{folder}: has checkpoints already; give resume=True to go on from "
-                             "them, or another folder")
+            raise InputError(f"{folder}: has checkpoints already; give resume=True to continue "
+                             "from them, or another folder")
     shares = [(configs[start:start + SHARE],
                None if folder is None else folder / f"share-{start // SHARE:05}")
               for start in range(0, len(configs), SHARE)]
@@ -350,11 +352,11 @@ def _train_on_ray(configs: Sequence[MLP | Mapping[str, Any]], address: str,
 
 def _train_share(share: tuple[Sequence[MLP | Mapping[str, Any]], Path | None],
                  given: Mapping[str, Any]) -> ManyResult:
-    """Train the configs of a share, from the share's checkpoints if it has any.
+    """Train the configs of a share.
 
-    It has some where the run is resumed, or where an earlier worker was lost.
+    Training continues from the share's checkpoints if an earlier run, or a lost worker, left some.
     """
     configs, folder = share
-    # the folder is empty where a worker was lost before it wrote its first file
+    # the folder is empty if a worker was lost before it wrote its first file
     is_begun = folder is not None and folder.is_dir() and any(folder.iterdir())
     return train_many(configs, **given, checkpoint=folder, resume=is_begun)

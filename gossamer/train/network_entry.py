@@ -1,4 +1,4 @@
-"""The networks that train_many() trains, each with its samples, state and checkpoint."""
+"""Networks of train_many(), with their samples, states and checkpoints."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from gossamer.train.training_data import check_memory, digest_of, given_samples,
 
 @dataclass(eq=False)
 class NetworkEntry:
-    """One network of train_many(), with the samples for it and its training state.
+    """A network of train_many(), with its samples and state.
 
     config: index of the network's config.
     fold: index of the network's fold; None without folds.
-    mlp: a copy of the config, which gets the trained network.
+    mlp: a copy of the config, in which the trained network is stored.
     state: the training state.
     data: the samples, scaled for training.
     rows: (samples,) indices of the rows of `data` that the network is trained on.
-    validation_data: samples to validate on; None without them, and with folds, where the network
-    is validated on the rows of `data` that are not in `rows`.
-    seconds: duration of the network's epochs so far, which it may share with other networks.
+    validation_data: samples to validate on, or None. With folds it is None, and the network is
+    validated on the rows of `data` that are not in `rows`.
+    seconds: duration of the network's epochs so far, including the work for networks that are
+    trained by the same launches.
     checkpointer: writer of the network's checkpoint file; None without checkpoints.
     """
 
@@ -71,12 +72,12 @@ class NetworkEntry:
 
 
 _Scaled = dict[tuple[bool, bool, str, int | None], tuple[Samples, Samples | None]]
-"""The scaled samples to train on and to validate on, by what decides their scaling: standardise,
+"""Scaled samples to train on and to validate on. Their keys determine the scaling: standardise,
 scale_targets, the activation of the outputs, and the fold."""
 GivenData = dict[tuple[int | None, int | None, str | None, str], tuple[Samples, _Scaled]]
-"""The unscaled samples, and the same samples scaled, by what decides how x and y are read: the
-expected numbers of inputs and outputs, the task, and the class weights as text. Networks share
-them."""
+"""Samples that networks share: unscaled, and the same samples scaled. Their keys determine how x
+and y are read: the expected numbers of inputs and outputs, the task, and the class weights as
+text."""
 
 
 def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, sample_weight: Any,
@@ -85,8 +86,8 @@ def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, samp
     """Return the networks of a config, one for each fold.
 
     index: index of the config.
-    data: samples that earlier configs have in common with this one. New samples are added to it.
-    opened_device: the device for all networks; None where each config states its own.
+    data: samples of earlier configs, to be shared with this one; new samples are added.
+    opened_device: the device for all networks; None if each config names its own.
     """
     if isinstance(config, Mapping):
         mlp = MLP().set_params(**config)
@@ -108,7 +109,7 @@ def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, samp
     for fold, rows in rows_by_fold:
         settings = Settings.of(mlp, replace(given_data.shape, rows=len(rows)))
         check_memory(settings, device, len(rows_by_fold))
-        # each fold is scaled by the rows that it is trained on
+        # validation rows must not influence the scaling
         scaling = settings.scaling(given_data.rows(rows) if folds else given_data)
         key = (settings.standardise, settings.scale_targets,
                settings.problem(0, 0).output_activation, None if scaling.is_trivial else fold)
@@ -125,16 +126,18 @@ def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, samp
 
 
 def open_checkpoint(entries: Sequence[NetworkEntry], folder: Path, resume: bool) -> None:
-    """Give each network its checkpoint file in the folder, and with `resume` the state in the
-    file."""
+    """Set each network's checkpoint file; with `resume`, read its state.
+
+    Raises InputError if the folder cannot be created, or has no checkpoint to resume from.
+    """
     if resume and not any(_file(entry, folder).exists() for entry in entries):
         raise InputError(f"{folder}: has no checkpoint of these networks to resume from: give "
                          "another folder, or leave resume out to start anew")
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise InputError(f"checkpoint {folder}: cannot be made: {error.strerror}; expected a "
-                         "folder") from None
+        raise InputError(f"checkpoint {folder}: the folder cannot be created: {error.strerror}; "
+                         "give another folder") from None
     digests: dict[int, str] = {}
     for entry in entries:
         if id(entry.data) not in digests:
@@ -155,7 +158,7 @@ def _file(entry: NetworkEntry, folder: Path) -> Path:
 
 
 def _rows_of_folds(data: Samples, folds: int) -> list[np.ndarray]:
-    """Return, for each fold, the rows outside of it, on which its network is trained.
+    """Return the training rows of each fold: all rows outside it.
 
     The classes are spread evenly over the folds.
     """

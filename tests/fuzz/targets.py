@@ -233,7 +233,7 @@ TARGETS: dict[str, Target] = {
     "kernel cache": Target(_entry_files, mutators.hashed(b"", mutators.any_bytes), _kernel,
                            ("hash",)),
     "checkpoint": Target(_checkpoint_files, mutators.hashed(_CHECKPOINT, mutators.zipped(
-        lambda name: mutators.npy)), _resume, ("is damaged or cut short", "is no checkpoint")),
+        lambda name: mutators.npy)), _resume, ("is damaged or cut short", "is not a checkpoint")),
     "npy": Target(_named("file.npy", seeds.npy_files), mutators.npy, _arrays, ("is no .npy",)),
     "npz": Target(_named("file.npz", seeds.npz_files), mutators.zipped(_array_mutator), _arrays,
                   ("not a zip file", "Bad CRC", "is not a .npy file")),

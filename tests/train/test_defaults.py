@@ -145,9 +145,9 @@ def test_numbers_of_any_size_are_learnt(device: Device) -> None:
 def test_numbers_beyond_a_sigmoid_are_refused(blobs: Blobs) -> None:
     x, labels = blobs
     with pytest.raises(InputError, match=r"y has 2 in row 2, column 0: the outputs have the "
-                                         r"activation sigmoid, which gives 0 to 1; take output="):
+                                         r"activation sigmoid with the range 0 to 1; take output="):
         MLP.published(device="host").fit(x, labels.astype(float))
-    with pytest.raises(InputError, match=r"y has -2 in row 2, .* tanh, which gives -1 to 1"):
+    with pytest.raises(InputError, match=r"y has -2 in row 2, .* tanh with the range -1 to 1"):
         MLP(output="tanh", device="host").fit(x, -labels.astype(float))
     MLP.published(epochs=1, device="host").fit(x, labels / 2)
 

@@ -283,7 +283,7 @@ def test_what_was_trained_is_in_the_exception(device: Device, blobs: Blobs,
     stop_before(3)
     result, error_text = _stopped(_configs(device), *blobs)
     assert error_text.endswith(
-        "what was trained before is in this exception's attribute `result`\n")
+        "the finished epochs are in this exception's attribute `result`\n")
     assert [row["state"] for row in result.rows] == [
         *["stopped after epoch 2"] * 4, "trained", "not begun"]
     assert [row["epochs"] for row in result.rows] == [2, 2, 2, 2, 1, 0]
@@ -304,7 +304,7 @@ def test_it_goes_on_to_the_same_bits(device: Device, blobs: Blobs, tmp_path: Pat
     folder = tmp_path / "sweep"
     stop_before(stop_epoch)
     result, error_text = _stopped(_configs(device), *blobs, checkpoint=folder)
-    assert f"and in {folder}: resume=True goes on from there" in error_text
+    assert f"and in {folder}: resume=True continues from there" in error_text
     begun = [f"{row['config']}.checkpoint" for row in result.rows if row["epochs"]]
     assert sorted(path.name for path in folder.iterdir()) == begun
     stop_before(0)

@@ -177,7 +177,7 @@ def levels(columns, greatest):
 def test_a_demo_that_comes_to_nothing_leaves_no_folder(samples, tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "mnist", lambda: (samples, samples))
     words = ("train", "--demo", "--device", "host", "-o", tmp_path / "demo")
-    assert "expected 0 to 1 to binarise" in fails(2, *words)
+    assert "binarising expects 0 to 1" in fails(2, *words)
     assert "--pad 32: expected" in fails(2, *words, "--pad", "32")
     assert not (tmp_path / "demo").exists()
     (tmp_path / "demo").mkdir()
@@ -208,5 +208,5 @@ def test_a_checkpoint_of_other_samples(samples, model, tmp_path):
 def test_a_network_that_the_memory_does_not_suffice_for(samples, model, monkeypatch):
     monkeypatch.setattr(training_data, "available_memory", lambda: 10_000)
     assert fails(2, *train(samples, model, sizes="9,60,3")) == (
-        "error: --sizes 9,60,3: training 783 parameters takes 15660 bytes (5 copies), but 10000 "
-        "bytes of memory are available; expected fewer units")
+        "error: --sizes 9,60,3: training 783 parameters needs 15660 bytes (5 copies), but 10000 "
+        "bytes of memory are available; use fewer units")

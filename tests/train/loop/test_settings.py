@@ -167,8 +167,8 @@ def test_too_large_a_network(files):
     files[1].write_text("340")
     mlp.fit(X, Y)
     files[1].write_text("339")
-    message = (r"sizes \(2, 3, 2\): training 17 parameters takes 340 bytes \(5 copies\), but 339 "
-               "bytes of memory are available; expected fewer units")
+    message = (r"sizes \(2, 3, 2\): training 17 parameters needs 340 bytes \(5 copies\), but 339 "
+               "bytes of memory are available; use fewer units")
     for train in (MLP.published((2, 3, 2), device="host").fit, mlp.partial_fit):
         with pytest.raises(InputError, match=message):
             train(X, Y)
@@ -176,5 +176,5 @@ def test_too_large_a_network(files):
 
 def test_folds_and_velocities_count(files):
     files[1].write_text("1359")
-    with pytest.raises(InputError, match=r"config 0: .*: training 68 parameters takes 1360 bytes"):
+    with pytest.raises(InputError, match=r"config 0: .*: training 68 parameters needs 1360 bytes"):
         cross_validate(MLP.published((2, 3, 2), device="host", momentum=0.5), X, Y, folds=2)

@@ -234,7 +234,7 @@ def test_the_host_trains_instead_with_a_warning(compiled_device: Device, blobs: 
     _use(monkeypatch, NumpyBackprop())
     with pytest.warns(GossamerWarning, match=r"cannot train 4-5-3 sigmoid squared_error, 120 "
                                              r"samples \(numpy: runs on the host only\); the host "
-                                             "does"):
+                                             "trains it instead"):
         mlp = _trained(compiled_device, blobs)
     assert (mlp.device_, mlp.algorithm_) == ("host", "numpy")
     with pytest.raises(InputError, match="algorithm 'numpy' cannot train .* on "
