@@ -38,7 +38,8 @@ def advise_(
     speed_up: Annotated[float | None, typer.Option(
         "--speed-up", metavar="2",
         help="Choose the layers to prune for this speed-up, and measure them together.")] = None,
-    threads: arguments.ThreadsOption = None,
+    threads: Annotated[str | None, typer.Option(
+        metavar="N|all", show_default="all", help=arguments.THREADS_HELP)] = None,
     plot: Annotated[Path | None, typer.Option(
         metavar="FILE.png", help="Plot speed over sparsity; needs matplotlib.")] = None,
     weights: arguments.WeightsOption = None,

@@ -179,7 +179,7 @@ def _measured_sparsities(model: str, read: Callable[[], onnx.ModelProto], speed_
                          f"{advice.device}; see the times with `gossamer advise`")
     if not choice.reached:
         terminal.notice(f"--speed-up {speed_up:g}: unstructured pruning makes the network at most "
-                        f"about {choice.speed_up:.2f} times as fast; it is pruned for this speed-up",
+                        f"about {choice.speed_up:.2f} times as fast; it is pruned for this",
                         "warning")
     return dict(choice.sparsities)
 

@@ -212,7 +212,8 @@ def test_a_network_pruned_for_a_speed_up(network, measured, tmp_path):
     assert np.count_nonzero(arrays["w"] == 0) == round(0.8 * 108)
     assert np.count_nonzero(arrays["v"] == 0) == 0
     result = succeeds("prune", network, "--speed-up", "9", "-o", target)
-    assert "--speed-up 9: unstructured pruning makes the network at most about 1.54" in result.stderr
+    assert "--speed-up 9: unstructured pruning makes the network at most about 1.54 times" in (
+        result.stderr)
 
 
 @pytest.mark.parametrize("verb", [("advise",), ("prune", "--speed-up", "2", "-o", "thin.onnx")])
