@@ -123,7 +123,7 @@ def test_missing_function_is_an_error(compiled_device: Device) -> None:
 def test_host_compiles_nothing(device: Device) -> None:
     assert device.compiles == (device.api != "host")
     if not device.compiles:
-        with pytest.raises(DeviceError, match="compiles no kernels"):
+        with pytest.raises(DeviceError, match="cannot compile the kernel"):
             device.compile(SELF_CHECK)
 
 
@@ -170,7 +170,7 @@ def test_graph_replays_in_order(compiled_device: Device) -> None:
         device.launch(kernel, (1,), (8,), (buffer, 8), stream=stream)
 
     if not device.limits.graph:
-        with pytest.raises(DeviceError, match="records no graphs"):
+        with pytest.raises(DeviceError, match="does not support graphs"):
             device.capture(work)
         return
     graph = device.capture(work)

@@ -24,8 +24,8 @@ def test_arguments_lie_where_c_has_them(fake: Any, made: Any) -> None:
     for index, (pointer, (offset, size)) in enumerate(zip(pointers, fake.parameters, strict=True)):
         assert pointer == pointers[0] + offset
         assert ctypes.string_at(pointer, size) == given[f"f{index}"].tobytes()
-    for wrong, message in ((values[1:], "self_check takes 7 arguments, got 6"), (
-            (*values[:6], None), "argument 6 of self_check takes 4 bytes, got 8")):
+    for wrong, message in ((values[1:], "self_check expects 7 arguments, got 6"), (
+            (*values[:6], None), "argument 6 of self_check must have 4 bytes, got 8")):
         with pytest.raises(DeviceError, match=message):
             made.launch(kernel, (1,), (1,), wrong)
 
