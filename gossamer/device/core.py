@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gossamer.device.limits import Limits, PeakRates
+from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError
 
@@ -114,8 +114,6 @@ class CoreDevice(abc.ABC):
         Name and version of the driver.
     limits : Limits
         The capabilities of the device.
-    rates : PeakRates or None
-        The peak rates of the device; None until they were measured.
     alignment : int
         Bytes of which the offset of every view of a buffer is a multiple.
     """
@@ -125,7 +123,6 @@ class CoreDevice(abc.ABC):
     description: str
     driver: str
     limits: Limits
-    rates: PeakRates | None = None
     alignment: int = 256
     unusable: str = ""
     """Why the device cannot be used in this process any more; empty while it can be used."""

@@ -84,19 +84,3 @@ class DeviceInfo:
     compute_units: int
     memory_bytes: int
     problem: str | None
-
-
-@dataclass(frozen=True)
-class PeakRates:
-    """The peak rates of a device per microsecond, by which algorithms order their configs.
-
-    Attributes
-    ----------
-    multiply_adds : float
-        Multiply-adds in float32, on all compute units together.
-    nbytes : float
-        Bytes of a copy in the device's memory, read plus written.
-    """
-
-    multiply_adds: float
-    nbytes: float

@@ -33,7 +33,6 @@ from gossamer.plan.store.keys import problem_key
 from gossamer.plan.store.tuning_cache import Caches, TuningCache
 from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.candidates import reason_of
-from gossamer.plan.tune.rates import know_rates
 from gossamer.plan.tune.rows import NOT_TRIED, Group, Row, Rows
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.timing import measure
@@ -126,7 +125,6 @@ class Tuner:
         """Start a plan, and the time of its budget. Forgets which candidates were left out for the
         previous plan: candidates that the fusions of that plan made useless may be of use now."""
         self._rows = Rows(self.space, self._caches)
-        self._builds_on(self.device)
         if self._budget_s is not None:
             self._deadline = time.monotonic() + self._budget_s - min(
                 _RESERVED * self._budget_s, _RESERVED_S)
@@ -246,11 +244,8 @@ class Tuner:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def _builds_on(self, device: Device) -> CandidateBuilds:
-        """Return the builds on a device. The rates of the tuner's device, which order its
-        candidates, are measured before."""
+        """Return the builds on a device."""
         if device.name not in self._builds:
-            if device is self.device:
-                know_rates(device, self.cache)
             self._builds[device.name] = CandidateBuilds(device)
         return self._builds[device.name]
 
