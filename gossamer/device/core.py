@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gossamer.device.limits import Limits, PeakRates
+from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError
 
@@ -116,8 +116,6 @@ class CoreDevice(abc.ABC):
         Name and version of the driver.
     limits : Limits
         The capabilities of the device.
-    rates : PeakRates or None
-        The peak rates of the device; None until they are measured.
     alignment : int
         Required alignment in bytes of the offsets of buffer views.
     """
@@ -127,7 +125,6 @@ class CoreDevice(abc.ABC):
     description: str
     driver: str
     limits: Limits
-    rates: PeakRates | None = None
     alignment: int = 256
     unusable: str = ""
     """Reason why this process can no longer use the device; empty while it is usable."""

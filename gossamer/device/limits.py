@@ -85,19 +85,3 @@ class DeviceInfo:
     compute_units: int
     memory_bytes: int
     problem: str | None
-
-
-@dataclass(frozen=True)
-class PeakRates:
-    """The peak rates of a device, used by algorithms to order their configs.
-
-    Attributes
-    ----------
-    multiply_adds : float
-        Multiply-adds in float32 per microsecond, of all compute units together.
-    nbytes : float
-        Bytes read plus bytes written per microsecond by a copy in device memory.
-    """
-
-    multiply_adds: float
-    nbytes: float

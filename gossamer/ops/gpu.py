@@ -10,12 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gossamer.device.limits import Limits, PeakRates
+from gossamer.device.limits import Limits
+from gossamer.ops.peak_rates import H200_UNIT
 
-H200_UNIT = PeakRates(238_600.0, 32_300.0)
-"""Rates of one of the 132 multiprocessors of an H200. All multiprocessors together reach 63 TFLOP/s
-and 4.26 TB/s, as measured by `gossamer bench`. They are the default for GPUs that were not
-measured."""
 CYCLES_PER_MICROSECOND = 1750
 """Clock rate in MHz of the multiprocessors under load."""
 RESERVED_BYTES = 1024

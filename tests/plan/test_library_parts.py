@@ -24,7 +24,7 @@ from gossamer.errors import InputError, UnsupportedError
 from gossamer.measure import Timing
 from gossamer.ops.onnx_part import session
 from gossamer.ops.part.host import OnnxRuntime, _refusal
-from gossamer.plan.choose import assigner, refine, table
+from gossamer.plan.choose import assigner, refine
 from gossamer.plan.choose.assigner import allowed, free
 from gossamer.plan.choose.outcomes import EndToEnd
 from gossamer.plan.fusion import WHOLE, _clusters, find_parts
@@ -316,13 +316,12 @@ def test_why_zeros_are_not_skipped_within_a_part(effort: str | None) -> None:
                                  if row["algorithm"] == "onnxruntime" and row["zeros_reason"])
 
 
-def test_layers_that_own_algorithms_win_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The profile within the library decides which layers are tried without it."""
-    times = dict.fromkeys(NAMES, 0.0) | {"second": 1e9}
-    monkeypatch.setattr(table, "_times_within", lambda part: times)
-    plan = gossamer.compile(small(), "host", effort="quick")
-    names = {node.layer.name for node in plan.program(1).measured if node.layer.members}
-    assert names == {"whole network", "first to first, 1 layer", "pool to classes, 3 layers"}
+def test_thin_layers_are_tried_without_the_library() -> None:
+    plan = gossamer.compile(without_weights(), "host", effort="quick")
+    parts = {node.layer.name: node for node in plan.program(1).measured if node.layer.members}
+    assert parts.keys() == {"whole network", "first to first, 1 layer",
+                            "pool to classes, 3 layers"}
+    assert parts["whole network"].within.keys() >= set(NAMES)
 
 
 @pytest.mark.parametrize("is_small", [True, False])

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.device.limits import Limits, PeakRates
+from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
 from gossamer.ops.conv2d.common import (
@@ -29,9 +29,9 @@ from gossamer.ops.conv2d.common import (
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
-from gossamer.ops.gpu import CYCLES_PER_MICROSECOND, H200_UNIT
+from gossamer.ops.gpu import CYCLES_PER_MICROSECOND
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
-from gossamer.ops.peak_rates import nominal_rates, rates_of_unit
+from gossamer.ops.peak_rates import rates_of_unit
 from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for, too_large
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
@@ -145,10 +145,9 @@ class Im2colGemm(Algorithm):
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         tiles = [tile for whole in _fitting(device.limits)
                  for tile in (whole, *_split(problem, whole, device))]
-        rates = rates_of_unit(device)
 
         def expected_us(tile: Tile) -> float:
-            return (_expected_us(problem, tile, device, rates)
+            return (_expected_us(problem, tile, device)
                     + device.queued_us * (2 if tile.split_k > 1 else 1))
 
         for tile in sorted(tiles, key=expected_us):
@@ -159,7 +158,7 @@ class Im2colGemm(Algorithm):
             yield from (variant.as_fp16 for variant in variants)
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
-        return _expected_us(problem, sizes_of(Tile, variant), device, rates_of_unit(device))
+        return _expected_us(problem, sizes_of(Tile, variant), device)
 
     def launch_count(self, variant: Variant) -> int:
         return 2 if variant["split_k"] > 1 else 1
@@ -252,8 +251,7 @@ def _sum_source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
 def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:
     """Return the tile with the fastest expected split-K, as a list.
 
-    The list is empty where no split is expected to be faster than the tile itself. Estimates use
-    nominal rates, so that a stored plan has the same variants on a machine without measured rates.
+    The list is empty where no split is expected to be faster than the tile itself.
     """
     steps = -(-problem.depth // tile.tile_k)
     splits = [replace(tile, split_k=split) for split in _SPLITS
@@ -263,7 +261,7 @@ def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:
         return []
 
     def expected_us(tile: Tile) -> float:
-        return _expected_us(problem, tile, device, nominal_rates(device))
+        return _expected_us(problem, tile, device)
 
     best = min(splits, key=expected_us)
     return [best] if expected_us(best) < expected_us(tile) else []
@@ -285,13 +283,10 @@ def _fitting(limits: Limits) -> list[Tile]:
             and tile.work_group <= limits.work_group_size]
 
 
-def _expected_us(problem: Conv2dProblem, tile: Tile, device: Device, rates: PeakRates) -> float:
-    """Return the estimated time of a launch in microseconds.
-
-    rates: rates of a compute unit.
-    """
+def _expected_us(problem: Conv2dProblem, tile: Tile, device: Device) -> float:
+    """Return the estimated time of a launch in microseconds."""
     estimate = _processor_us if device.on_processors else _gpu_us
-    return estimate(problem, tile, device.limits, rates)
+    return estimate(problem, tile, device)
 
 
 def _work_groups(problem: Conv2dProblem, tile: Tile) -> int:
@@ -300,19 +295,19 @@ def _work_groups(problem: Conv2dProblem, tile: Tile) -> int:
             * tile.split_k)
 
 
-def _processor_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates) -> float:
+def _processor_us(problem: Conv2dProblem, tile: Tile, device: Device) -> float:
     """Return the estimated time on processors in microseconds.
 
     It is the time of the multiply-adds and stores of all work-groups, padding included.
     """
-    rounds = -(-_work_groups(problem, tile) // max(limits.compute_units, 1))
+    rounds = -(-_work_groups(problem, tile) // max(device.limits.compute_units, 1))
     padded_k = -(-problem.depth // tile.tile_k) * tile.tile_k
     multiply_add = _PROCESSOR_COST[tile.tile_p, tile.tile_m, tile.tile_k]
     return (rounds * tile.tile_p * tile.tile_m * (padded_k * multiply_add + _PROCESSOR_STORE)
-            / (_PROCESSOR_SHARE * rates.multiply_adds))
+            / (_PROCESSOR_SHARE * rates_of_unit(device).multiply_adds))
 
 
-def _gpu_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates) -> float:
+def _gpu_us(problem: Conv2dProblem, tile: Tile, device: Device) -> float:
     """Return the estimated time on a GPU in microseconds.
 
     It is the sum of the launch overhead, the steps along K, and the stores. A step costs the longer
@@ -321,28 +316,25 @@ def _gpu_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates
 
     The six constants were fitted to 600 timings of MobileNetV2's layers on an H200. With them, the
     tile with the lowest estimate is 4% (batch 1) and 12% (batch 64) slower than the best tile of a
-    layer. On another GPU, arithmetic is scaled by the rate of multiply-adds and memory traffic by
-    the rate of copies; the overhead and the latencies stay the same.
+    layer.
     """
     # All constants are in cycles, except `read`: the time to read an operand from shared memory,
     # divided by the time of a multiply-add. `fill` is the time to fill the multiply-add pipeline.
     start, read, latency, fill, store, stage = 3800, 0.4, 224, 3.76, 0.29, 0.029
-    slower = H200_UNIT.multiply_adds / rates.multiply_adds
-    moving = H200_UNIT.nbytes / rates.nbytes
     groups = _work_groups(problem, tile)
-    units = max(limits.compute_units, 1)
+    units = max(device.limits.compute_units, 1)
     groups_per_unit = max(1.0, groups / units)
     most_groups_per_unit = -(-groups // units) if groups < 4 * units else groups_per_unit
     steps = -(-problem.depth // tile.tile_k // tile.split_k)
     k_of_slice = tile.tile_k / tile.slice_k
-    arithmetic = slower * tile.work_group / 128 * k_of_slice * (
+    arithmetic = tile.work_group / 128 * k_of_slice * (
         tile.work_p * tile.work_m + read * (tile.work_p + tile.work_m))
-    staging = moving * stage * tile.work_group / 32 * (tile.tile_p + tile.tile_m) * tile.tile_k
-    waiting = latency + slower * fill * k_of_slice * tile.work_p * tile.work_m**0.5
-    adding = (start + moving * tile.split_k * store * problem.outputs[0].size / units
+    staging = stage * tile.work_group / 32 * (tile.tile_p + tile.tile_m) * tile.tile_k
+    waiting = latency + fill * k_of_slice * tile.work_p * tile.work_m**0.5
+    adding = (start + tile.split_k * store * problem.outputs[0].size / units
               if tile.split_k > 1 else 0.0)
     cycles = (start + steps * max(waiting, most_groups_per_unit * (arithmetic + staging))
-              + moving * groups_per_unit * store * tile.tile_p * tile.tile_m + adding)
+              + groups_per_unit * store * tile.tile_p * tile.tile_m + adding)
     return cycles / CYCLES_PER_MICROSECOND
 
 
