@@ -15,6 +15,7 @@ _unlimited: list[tuple[LibController, int]] = []
 """The libraries that are limited now, each with its number of threads before the first limit."""
 _OF_SCIPY = ("scipy.linalg._fblas", "scipy.special._ufuncs")
 """The modules of SciPy that load its own BLAS."""
+_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 _limits = 0
 """Number of `limited` blocks that are running, in different threads or one within another."""
 
@@ -24,6 +25,11 @@ def threads() -> int:
     no BLAS is found."""
     with _lock:
         return max((count for _, count in _unlimited or _thread_counts()), default=1)
+
+
+def variables(count: int) -> dict[str, str]:
+    """Return the environment variables that limit BLAS to so many threads in another process."""
+    return dict.fromkeys(_VARIABLES, str(count))
 
 
 @contextmanager

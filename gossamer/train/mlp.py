@@ -176,7 +176,7 @@ class MLP(Predictor):
                  effort: str | None = None, algorithm: str | None = None,
                  **unknown: Any) -> None:
         for name in unknown:
-            raise self._unknown(name)
+            raise self.unknown(name)
         self.sizes = sizes
         self.hidden = hidden
         self.task = task
@@ -308,12 +308,12 @@ class MLP(Predictor):
                     self.validation_scores_.append(state.validation.score)
                 if on_epoch is not None and not state.failure:
                     on_epoch(_progress(training, state, data, seconds))
-            become(self, state, data, training)
+            become(self, state, data)
         except BaseException:
             # the device may fail, too, where its error is what stopped the training
             with suppress(GossamerError):
                 training.fetch_parameters()
-                become(self, state, data, training)
+                become(self, state, data)
                 if checkpointer:
                     checkpointer.write(state)
             raise
@@ -403,7 +403,7 @@ class MLP(Predictor):
         training = TrainLoop([state], data, [np.arange(len(data.x))], device_of(self), self.effort,
                              self.algorithm)
         training.step()
-        become(self, state, data, training)
+        become(self, state, data)
         state.check()
         return self
 
