@@ -25,16 +25,18 @@ if TYPE_CHECKING:
     from gossamer.torch.api import explain, optimize
     from gossamer.train import MLP
     from gossamer.train.sweep import sweep
+    from gossamer.train.sweep_cv import SweepCV
 
 __version__ = PACKAGE_VERSION
 
 __all__ = ["MLP", "Batcher", "Detector", "GossamerError", "GossamerWarning", "InputFormat", "Plan",
-           "PlanGroup", "compile", "devices", "explain", "load", "optimize", "sweep"]
+           "PlanGroup", "SweepCV", "compile", "devices", "explain", "load", "optimize", "sweep"]
 
 _HOMES = {"Batcher": "gossamer.plan.batcher", "Detector": "gossamer.detect.detector",
           "InputFormat": "gossamer.model.input_format", "MLP": "gossamer.train",
           "Plan": "gossamer.plan.plan", "PlanGroup": "gossamer.plan.plan_group",
-          "compile": "gossamer.plan.api", "devices": "gossamer.device.registry",
+          "SweepCV": "gossamer.train.sweep_cv", "compile": "gossamer.plan.api",
+          "devices": "gossamer.device.registry",
           "explain": "gossamer.torch.api", "load": "gossamer.model.load",
           "optimize": "gossamer.torch.api", "sweep": "gossamer.train.sweep"}
 

@@ -61,7 +61,7 @@ class Estimator:
     def __repr__(self) -> str:
         """Return the call that makes the estimator, with the parameters that were changed."""
         defaults = self._defaults()
-        changed = [f"{name}={value!r}" for name, value in self.get_params().items()
+        changed = [f"{name}={value!r}" for name, value in self.get_params(deep=False).items()
                    if repr(value) != repr(defaults[name])]
         return f"{type(self).__name__}({', '.join(changed)})"
 

@@ -95,7 +95,7 @@ class SweepResult:
         numpy.ndarray
             Float64 of shape (configs, folds); NaN where training diverged or was not begun.
         """
-        return self._by_config("score")
+        return self.values("score")
 
     @property
     def best_config(self) -> int:
@@ -115,7 +115,7 @@ class SweepResult:
             If in every config some network diverged or was not begun.
         """
         means = self.scores.mean(axis=1)
-        losses, rounds = self._by_config("loss").mean(axis=1), self._by_config("round")[:, 0]
+        losses, rounds = self.values("loss").mean(axis=1), self.values("round")[:, 0]
         trained = np.flatnonzero(np.isfinite(means))
         if not len(trained):
             raise TrainingError("there is no best config: of each config some network diverged or "
@@ -141,8 +141,19 @@ class SweepResult:
         scores = self.scores[config := self.best_config]
         return self.networks[config * len(scores) + int(np.argmax(scores))]
 
-    def _by_config(self, key: str) -> np.ndarray:
-        """Return a number of each row, (configs, folds) float64."""
+    def values(self, key: str) -> np.ndarray:
+        """Return a number of each row.
+
+        Parameters
+        ----------
+        key : str
+            Key of the number in the rows.
+
+        Returns
+        -------
+        numpy.ndarray
+            Float64 of shape (configs, folds); NaN for None.
+        """
         folds = 1 + max((row["fold"] or 0 for row in self.rows), default=0)
         return np.array([row[key] for row in self.rows], np.float64).reshape(-1, folds)
 
@@ -281,13 +292,14 @@ def sweep(base: MLP | Sequence[MLP], grid: Grid | Sequence[Grid], x: Any, y: Any
                                          settings.epochs))
                 for fold, (settings, split) in enumerate(data.of(mlp, mlp_device))]
         except InputError as error:
-            raise InputError(f"config {index}: {error}") from None
+            # errors of arrays are ValueErrors too
+            raise type(error)(f"config {index}: {error}") from None
     check_memory_of_all([network.training.settings for network in networks], data.nbytes)
     folder = None if checkpoint is None else Path(checkpoint).absolute()
     if folder is not None:
         _open_checkpoints(networks, data, folder, resume)
     try:
-        with SweepWorkers(data.splits, processes, ray) as workers:
+        with SweepWorkers(data, processes, ray) as workers:
             _train(networks, workers, halving, folder)
     except BaseException as error:
         vars(error)["result"] = _result(networks, data, names)
@@ -402,8 +414,7 @@ def _train(networks: Sequence[_Network], workers: SweepWorkers, halving: int | N
 
 
 def _shares(networks: Sequence[_Network], configs: int, halving: int | None) -> list[int]:
-    """Return for each round what share of the epochs all networks have been trained for, as the
-    divisor."""
+    """Return, for each round, by what the numbers of epochs are divided."""
     if halving is None:
         return [1]
     epochs, rounds = max(network.training.settings.epochs for network in networks), 0

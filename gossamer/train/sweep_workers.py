@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -17,7 +18,9 @@ from gossamer.device.registry import find
 from gossamer.errors import GossamerError, GossamerWarning
 from gossamer.io.process_pool import NoProcessError, ProcessEndedError, ProcessPool
 from gossamer.io.shared_object import SharedObject
-from gossamer.train.network_training import NetworkTraining, Split, train, train_elsewhere
+from gossamer.train.network_training import NetworkTraining, train, train_elsewhere
+from gossamer.train.sweep_data import SweepData
+from gossamer.train.training_data import available_memory
 
 _SHARE = 8
 """The most networks that a processor trains at once. They share the fixed costs of an epoch."""
@@ -33,13 +36,14 @@ class SweepWorkers:
     On the host, processes take the longest trainings first, and this process meanwhile takes the
     shortest. On other devices this process trains, or the workers of a Ray cluster.
 
-    splits: the samples of all networks.
+    data: the samples of all networks.
     processes: number of processes on the host, as for sweep().
     ray: address of a Ray cluster; None without one.
     """
 
-    def __init__(self, splits: Sequence[Split], processes: int | None, ray: str | None) -> None:
-        self._splits = splits
+    def __init__(self, data: SweepData, processes: int | None, ray: str | None) -> None:
+        self._splits = data.splits
+        self._nbytes = data.nbytes
         self._processes = processes
         self._ray = ray
         self._stack = ExitStack()
@@ -68,7 +72,7 @@ class SweepWorkers:
             return
         portable = [training for training in trainings if training.device is find("host")]
         seconds = sum(training.expected_seconds(self._splits) for training in portable)
-        count = min(len(portable),
+        count = min(len(portable), self._room(),
                     self._processes or (processors() if seconds > _WORTH_S else 1))
         self._start(count)
         jobs = self._jobs(trainings, _SHARE if self._pool is None
@@ -86,6 +90,11 @@ class SweepWorkers:
             for job, future in futures:
                 if not future.cancelled():
                     self._finish(job, future)
+
+    def _room(self) -> int:
+        """Return the number of processes for which there is memory: each copies samples."""
+        free = available_memory()
+        return sys.maxsize if free is None else max(1, free // max(1, self._nbytes) - 1)
 
     def _start(self, count: int) -> None:
         """Start further processes, unless they run or there is nothing for them to do."""
