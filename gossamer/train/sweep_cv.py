@@ -90,7 +90,7 @@ class SweepCV(Estimator):
         estimator__learning_rate.
         """
         params = super().get_params()
-        nested = self.estimator.get_params() if deep else {}
+        nested = self.estimator.get_params() if deep and isinstance(self.estimator, MLP) else {}
         return {**params, **{f"{_NESTED}{name}": value for name, value in nested.items()}}
 
     def set_params(self, **params: Any) -> Self:
@@ -100,9 +100,10 @@ class SweepCV(Estimator):
         """
         super().set_params(**{name: value for name, value in params.items()
                               if not name.startswith(_NESTED)})
-        self.estimator.set_params(**{
-            name.removeprefix(_NESTED): value for name, value in params.items()
-            if name.startswith(_NESTED)})
+        nested = {name.removeprefix(_NESTED): value for name, value in params.items()
+                  if name.startswith(_NESTED)}
+        if nested:
+            self.estimator.set_params(**nested)
         return self
 
     def fit(self, x: Any, y: Any, sample_weight: Any = None) -> SweepCV:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.errors import InputError
+from gossamer.errors import ArrayError, InputError
 from gossamer.train.data.samples import Samples, validation_samples
 from gossamer.train.loop.settings import Settings, given_sizes
 from gossamer.train.mlp import MLP
@@ -108,6 +108,8 @@ def _rows_of_folds(data: Samples, folds: int | None) -> list[np.ndarray]:
     count = len(data.x)
     if folds is None:
         return [np.arange(count)]
+    if count < 2:
+        raise ArrayError("x has one sample: expected two or more, as folds leave some out")
     if not isinstance(folds, Integral) or not 2 <= folds <= count:
         raise InputError(f"folds {folds!r}: expected a whole number from 2 to the {count} rows")
     by_class = np.arange(count) if data.labels is None else np.argsort(data.labels, kind="stable")
