@@ -23,19 +23,22 @@ if TYPE_CHECKING:
     from gossamer.plan.plan import Plan
     from gossamer.plan.plan_group import PlanGroup
     from gossamer.torch.api import explain, optimize
-    from gossamer.train import MLP, train_many
+    from gossamer.train import MLP
+    from gossamer.train.sweep import sweep
+    from gossamer.train.sweep_cv import SweepCV
 
 __version__ = PACKAGE_VERSION
 
 __all__ = ["MLP", "Batcher", "Detector", "GossamerError", "GossamerWarning", "InputFormat", "Plan",
-           "PlanGroup", "compile", "devices", "explain", "load", "optimize", "train_many"]
+           "PlanGroup", "SweepCV", "compile", "devices", "explain", "load", "optimize", "sweep"]
 
 _HOMES = {"Batcher": "gossamer.plan.batcher", "Detector": "gossamer.detect.detector",
           "InputFormat": "gossamer.model.input_format", "MLP": "gossamer.train",
           "Plan": "gossamer.plan.plan", "PlanGroup": "gossamer.plan.plan_group",
-          "compile": "gossamer.plan.api", "devices": "gossamer.device.registry",
+          "SweepCV": "gossamer.train.sweep_cv", "compile": "gossamer.plan.api",
+          "devices": "gossamer.device.registry",
           "explain": "gossamer.torch.api", "load": "gossamer.model.load",
-          "optimize": "gossamer.torch.api", "train_many": "gossamer.train"}
+          "optimize": "gossamer.torch.api", "sweep": "gossamer.train.sweep"}
 
 
 def __getattr__(name: str) -> Any:

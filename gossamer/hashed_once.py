@@ -22,14 +22,16 @@ class HashedOnce:
     def __hash__(self) -> int:
         kept: int | None = self.__dict__.get("_hash")
         if kept is None:
+            cls: Any = type(self)
             kept = self.__dict__["_hash"] = hash(
-                tuple([getattr(self, name) for name in _field_names(type(self))]))
+                tuple([getattr(self, name) for name in _field_names(cls)]))
         return kept
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _field_names(type(self))}
+        cls: Any = type(self)
+        return {name: getattr(self, name) for name in _field_names(cls)}
 
 
 @cache
-def _field_names(cls: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
+def _field_names(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cls))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,9 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from gossamer.cli import arguments, train_data, train_output
+from gossamer.cli import arguments, table_files, train_data, train_output, train_sweep
 from gossamer.cli.train_data import TrainingData
 from gossamer.cli.train_output import EpochReporter
+from gossamer.cli.train_sweep import SweepOptions
 from gossamer.device.registry import find
 from gossamer.errors import ConvergenceWarning, GossamerError, InputError, TrainingError
 from gossamer.io import charts, output_files, terminal
@@ -26,6 +28,7 @@ from gossamer.train.data.samples import TASKS, DataShape
 from gossamer.train.loop.checkpoint import OtherSettings
 from gossamer.train.loop.settings import INITIAL, OPTIMISERS, Settings, factor
 from gossamer.train.mlp import device_of
+from gossamer.train.sweep import SweepResult
 from gossamer.train.training_data import check_memory
 
 DEMO: dict[str, Any] = {"sizes": (1024, 32, 10), "schedule": ("step", 4, 0.3), "epochs": 8,
@@ -39,8 +42,8 @@ _DEMO_PAD = "32x32"
 """The size to which the demo pads MNIST's pictures, as a value of --pad."""
 _HALF = 0.5
 """The default of --threshold."""
-_WORDS = {"leave resume out": "leave --resume out", "a learning_rate below": "an --lr below",
-          "numbers in x": "numbers in the samples",
+_WORDS = {"give resume=True": "give --resume", "leave resume out": "leave --resume out",
+          "a learning_rate below": "an --lr below", "numbers in x": "numbers in the samples",
           "take output='linear', or bring y into": "leave --published out, or bring them into"}
 """Phrases in Python messages of training, and their replacements on the command line."""
 _SUFFIXES = {"--output": ".onnx", "--curve": ".png", "--report": ".json"}
@@ -128,6 +131,19 @@ def train(
     effort: Annotated[str | None, typer.Option(
         help=f"Time the training algorithms and use the fastest: {', '.join(EFFORTS)} (default: "
              "choose without timing).")] = None,
+    sweep: Annotated[str | None, typer.Option(
+        "--sweep", metavar="GRID", help="Try all combinations of values, and train the best: JSON "
+                                        "such as '{\"hidden\": [50, 100]}', by the names of MLP's "
+                                        "parameters, or a .json file.")] = None,
+    folds: Annotated[int | None, typer.Option(
+        min=2, help=f"Folds of a sweep without --validation (default: {train_sweep.FOLDS}).")
+        ] = None,
+    halving: Annotated[int | None, typer.Option(
+        min=2, help="Stop all but one in this many settings of a sweep early, again and "
+                    "again.")] = None,
+    table: Annotated[Path | None, typer.Option(
+        metavar="FILE.csv", help=f"Write a row for each network of a sweep "
+                                 f"({', '.join(table_files.SUFFIXES)}).")] = None,
     checkpoint: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Save checkpoints to this file.")] = None,
     resume: Annotated[bool, typer.Option(
@@ -171,6 +187,9 @@ def train(
     if not source:
         raise InputError("expected DATA to train on, or --demo for MNIST")
     _check_outputs(outputs, curve_file, checkpoint, [source, validation])
+    options = SweepOptions.of(sweep, folds, halving, table, validation)
+    if table is not None:
+        table_files.check(f"--table {table}", table, filter(None, [source, validation]))
     if resume and checkpoint is None:
         raise InputError("--resume: needs --checkpoint FILE, the file to resume from")
     if checkpoint is not None and checkpoint.exists() and not resume:
@@ -183,6 +202,9 @@ def train(
             numbers=task == "regression", seed=seed, scale=scale,
             threshold=(threshold or _HALF) if binarise else None, pad=padded_shape,
             standardise=bool(standardise))
+        begun = time.perf_counter()
+        result = None if options.grid is None else _swept(mlp, data, options, checkpoint, resume)
+        reporter.started += time.perf_counter() - begun  # reading did not take that long
         _settle(mlp, data.shape)
         train_data.check(mlp, data)
         if validation is None or demo:
@@ -192,7 +214,9 @@ def train(
         reporter.begin_training(head, role, data.shape)
         if epochs is not None:  # no advice to train longer if the user chose the number
             warnings.simplefilter("ignore", ConvergenceWarning)
-        _fit(mlp, data, reporter, checkpoint, resume)
+        # a sweep may have been interrupted before the training of the best network
+        _fit(mlp, data, reporter, checkpoint, resume and (
+            result is None or checkpoint is None or checkpoint.exists()))
         facts = train_output.facts(mlp, training_device, data, reporter)
     written, faults = train_output.write(mlp, data.preparation, facts, outputs, data.examples)
     if as_json:
@@ -200,11 +224,28 @@ def train(
     else:
         if not reporter.rows:
             print("\n".join(head(mlp.device_, mlp.algorithm_)))
+        if result is not None:
+            print(train_sweep.line(result, options, data.training.labelled))
         train_output.print_facts(facts, outputs, written)
     if "--output" in faults:
         faults["--output"] += f"; {_checkpoint_hint(checkpoint)}"
     if faults:
         raise InputError("; ".join(faults.values()))
+
+
+def _swept(mlp: MLP, data: TrainingData, options: SweepOptions, checkpoint: Path | None,
+           resume: bool) -> SweepResult:
+    """Sweep over the grid, and set the network's parameters to the best ones.
+
+    Raises InputError for wrong input, with options in place of the arguments of sweep().
+    """
+    try:
+        return train_sweep.choose(mlp, data, options, checkpoint, resume)
+    except InputError as error:
+        raise InputError(f"--sweep: {_in_options(error)}") from None
+    except TrainingError as error:
+        terminal.notice(_in_options(error), "error")
+        raise typer.Exit(1) from None
 
 
 def _fit(mlp: MLP, data: TrainingData, reporter: EpochReporter, checkpoint: Path | None,

@@ -15,6 +15,7 @@ _unlimited: list[tuple[LibController, int]] = []
 """The libraries limited at present, each with its thread count before the first limit."""
 _OF_SCIPY = ("scipy.linalg._fblas", "scipy.special._ufuncs")
 """The SciPy modules that load SciPy's own BLAS."""
+_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 _limits = 0
 """Number of active `limited` blocks, in different threads or nested."""
 
@@ -26,6 +27,11 @@ def threads() -> int:
     """
     with _lock:
         return max((count for _, count in _unlimited or _thread_counts()), default=1)
+
+
+def variables(count: int) -> dict[str, str]:
+    """Return the environment variables that limit BLAS to so many threads in another process."""
+    return dict.fromkeys(_VARIABLES, str(count))
 
 
 @contextmanager

@@ -180,7 +180,7 @@ class MLP(Predictor):
                  effort: str | None = None, algorithm: str | None = None,
                  **unknown: Any) -> None:
         for name in unknown:
-            raise self._unknown(name)
+            raise self.unknown(name)
         self.sizes = sizes
         self.hidden = hidden
         self.task = task
@@ -313,12 +313,12 @@ class MLP(Predictor):
                     self.validation_scores_.append(state.validation.score)
                 if on_epoch is not None and not state.failure:
                     on_epoch(_progress(training, state, data, seconds))
-            become(self, state, data, training)
+            become(self, state, data)
         except BaseException:
             # if the device's error stopped the training, these calls may fail as well
             with suppress(GossamerError):
                 training.fetch_parameters()
-                become(self, state, data, training)
+                become(self, state, data)
                 if checkpointer:
                     checkpointer.write(state)
             raise
@@ -408,7 +408,7 @@ class MLP(Predictor):
         training = TrainLoop([state], data, [np.arange(len(data.x))], device_of(self), self.effort,
                              self.algorithm)
         training.step()
-        become(self, state, data, training)
+        become(self, state, data)
         state.check()
         return self
 

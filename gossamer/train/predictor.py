@@ -18,7 +18,6 @@ from gossamer.model.metadata import Column
 from gossamer.train.data.dataset import Preparation
 from gossamer.train.data.matrix import check_feature_names, checked_weights, matrix
 from gossamer.train.data.samples import Samples, Scaling, check_kind, samples
-from gossamer.train.loop.train_loop import TrainLoop
 from gossamer.train.loop.train_state import TrainState
 from gossamer.train.network import TrainedNetwork, determination
 
@@ -55,14 +54,14 @@ class Estimator:
         defaults = self._defaults()
         for name, value in params.items():
             if name not in defaults:
-                raise self._unknown(name)
+                raise self.unknown(name)
             setattr(self, name, value)
         return self
 
     def __repr__(self) -> str:
         """Return the constructor call with all parameters that are not defaults."""
         defaults = self._defaults()
-        changed = [f"{name}={value!r}" for name, value in self.get_params().items()
+        changed = [f"{name}={value!r}" for name, value in self.get_params(deep=False).items()
                    if repr(value) != repr(defaults[name])]
         return f"{type(self).__name__}({', '.join(changed)})"
 
@@ -91,6 +90,7 @@ class Estimator:
                     input_tags=InputTags(sparse=True))
 
     @classmethod
+    @functools.cache
     def _defaults(cls) -> dict[str, Any]:
         """Return the default value of each parameter of the constructor."""
         return {name: parameter.default
@@ -98,7 +98,7 @@ class Estimator:
                 if parameter.kind is not parameter.VAR_KEYWORD}
 
     @classmethod
-    def _unknown(cls, name: str) -> InputError:
+    def unknown(cls, name: str) -> InputError:
         """Return the error for an unknown parameter."""
         own = _OF_SCIKIT_LEARN.get(name)
         return InputError(f"{cls.__name__} has no parameter {name!r}: " + (
@@ -370,7 +370,7 @@ class Predictor(Estimator):
                              f"expecting {self.n_features_in_} features as input")
 
 
-def become(mlp: Predictor, state: TrainState, data: Samples, training: TrainLoop | None) -> None:
+def become(mlp: Predictor, state: TrainState, data: Samples) -> None:
     """Set the attributes of an MLP from a training state.
 
     Parameters
@@ -381,8 +381,6 @@ def become(mlp: Predictor, state: TrainState, data: Samples, training: TrainLoop
         The network's training state.
     data : Samples
         The samples that the network was trained on.
-    training : TrainLoop or None
-        Loop that trained the network; None if the state comes only from a checkpoint.
     """
     mlp._state, mlp._scaling = state, data.scaling
     layers = data.scaling.folded(TrainedNetwork.kept_of(state).layers)
@@ -395,8 +393,8 @@ def become(mlp: Predictor, state: TrainState, data: Samples, training: TrainLoop
         mlp.feature_names_in_ = data.names
     elif hasattr(mlp, "feature_names_in_"):
         del mlp.feature_names_in_
-    if training is not None:
-        mlp.device_, mlp.algorithm_ = training.device.name, training.algorithm
+    if state.trained_by is not None:
+        mlp.device_, mlp.algorithm_ = state.trained_by
     if data.classes is not None:
         mlp.classes_ = data.classes
     elif hasattr(mlp, "classes_"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,14 +68,16 @@ def trainable(settings: Settings, data: Samples, device: Device,
     return data.scaled(settings.scaling(data) if scaling is None else scaling)
 
 
-def digest_of(data: Samples, chosen_by: Samples | None) -> str:
+def digest_of(data: Samples, chosen_by: Samples | None, rows: np.ndarray | None = None) -> str:
     """Return the hash of a checkpoint's samples.
 
     chosen_by: validation samples that select the kept epoch; None without them.
+    rows: indices of the samples that are trained on; None means all.
     """
-    if chosen_by is None:
-        return data.digest()
-    return hashlib.sha256(f"{data.digest()} {chosen_by.digest()}".encode()).hexdigest()
+    digest = data.digest()
+    if chosen_by is not None:
+        digest = hashlib.sha256(f"{digest} {chosen_by.digest()}".encode()).hexdigest()
+    return digest if rows is None else hashlib.sha256(digest.encode() + rows.tobytes()).hexdigest()
 
 
 _MEMINFO = Path("/proc/meminfo")
@@ -82,6 +85,8 @@ _LIMITS = (Path("/sys/fs/cgroup/memory.max"),
            Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 """Linux's file about the machine's memory, and the files with a container's memory limit (cgroups
 version 2 and version 1)."""
+_BYTES_EACH = 8192
+"""Approximate bytes that each network of a sweep needs besides its parameters."""
 _COPIES, _DEVICE_COPIES = 2, 3
 """Number of copies of the parameters that exist at the same time on the host and on the training
 device. The device has those after the last epoch, and those before each of the last two epochs."""
@@ -100,6 +105,20 @@ def check_memory(settings: Settings, device: Device, networks: int = 1) -> None:
         raise InputError(f"sizes {settings.sizes}: training {count} parameters needs {needed} "
                          f"bytes ({copies} copies), but {free} bytes of memory are available; "
                          "use fewer units")
+
+
+def check_memory_of_all(networks: Sequence[Settings], nbytes: int) -> None:
+    """Raise InputError where the host's memory is too small for all networks of a sweep.
+
+    nbytes: bytes of the samples.
+    """
+    counts = [settings.problem(0, 0).parameter_count for settings in networks]
+    needed = 4 * _COPIES * sum(counts) + _BYTES_EACH * len(counts) + nbytes
+    free = available_memory()
+    if free is not None and needed > free:
+        raise InputError(f"training {len(counts)} networks with up to {max(counts)} parameters "
+                         f"takes {needed} bytes, {nbytes} of them for the samples, but {free} "
+                         "bytes of memory are available; expected fewer or smaller networks")
 
 
 def available_memory() -> int | None:

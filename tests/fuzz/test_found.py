@@ -122,12 +122,12 @@ def test_a_label_without_samples(tmp_path: Path) -> None:
 
 
 def _with_hash(archive: bytes) -> bytes:
-    return b"gossamer checkpoint 3\n" + hashlib.sha256(archive).digest() + archive
+    return b"gossamer checkpoint 4\n" + hashlib.sha256(archive).digest() + archive
 
 
 def _changed(**changes: Any) -> bytes:
     """Returns a checkpoint whose arrays or header have other values, with the right hash."""
-    data = seeds.checkpoints()[0][len(b"gossamer checkpoint 3\n") + 32:]
+    data = seeds.checkpoints()[0][len(b"gossamer checkpoint 4\n") + 32:]
     with np.load(io.BytesIO(data)) as loaded:
         arrays = dict(loaded)
     header = json.loads(arrays["header"].tobytes())

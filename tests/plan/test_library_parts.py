@@ -24,7 +24,7 @@ from gossamer.errors import InputError, UnsupportedError
 from gossamer.measure import Timing
 from gossamer.ops.onnx_part import session
 from gossamer.ops.part.host import OnnxRuntime, _refusal
-from gossamer.plan.choose import assigner, refine
+from gossamer.plan.choose import assigner, refine, table
 from gossamer.plan.choose.assigner import allowed, free
 from gossamer.plan.choose.outcomes import EndToEnd
 from gossamer.plan.fusion import WHOLE, _clusters, find_parts

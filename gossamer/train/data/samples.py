@@ -134,6 +134,10 @@ class Samples:
     _uploaded: dict[tuple[str, TensorSpec, str, int], Buffer] = field(
         default_factory=dict, repr=False, compare=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # another process has no use for buffers of this one
+        return {**vars(self), "_uploaded": {}}
+
     @property
     def shape(self) -> DataShape:
         """Numbers of rows and columns, and whether there are labels."""

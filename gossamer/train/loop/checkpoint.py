@@ -22,7 +22,7 @@ from gossamer.io.text import shape_text
 from gossamer.train.loop.settings import Settings, name
 from gossamer.train.loop.train_state import Best, TrainState, Validation
 
-_MAGIC = b"gossamer checkpoint 3\n"
+_MAGIC = b"gossamer checkpoint 4\n"
 """The first bytes of a checkpoint file, with the version of the file format."""
 _MAY_DIFFER = ("epochs", "target_error", "patience", "keep")
 """Settings that may differ between a checkpoint and the training that continues from it."""
@@ -117,8 +117,8 @@ class Checkpointer:
 def save(path: Path, state: TrainState, digest: str) -> None:
     """Write a checkpoint file atomically. Raises InputError if this fails."""
     header = {"settings": _plain(state.settings), "data": digest, "epochs_done": state.epochs_done,
-              "first": state.first, "rng": state.rng.bit_generator.state,
-              "progress": [state.idle, state.least],
+              "trained_by": state.trained_by, "first": state.first,
+              "rng": state.rng.bit_generator.state, "progress": [state.idle, state.least],
               "validation": state.validation and asdict(state.validation),
               "best": state.best and [state.best.epoch, asdict(state.best.validation)]}
     content = io.BytesIO()
@@ -189,8 +189,11 @@ def _state(settings: Settings, header: dict[str, Any], parameters: np.ndarray,
     idle, least = header["progress"]
     if type(idle) is not int or idle < 0 or type(least) is not float:
         raise ValueError(f"the progress is {quoted(header['progress'])}")
+    device, algorithm = header["trained_by"]
+    if type(device) is not str or type(algorithm) is not str:
+        raise ValueError(f"it was trained by {quoted(header['trained_by'])}")
     return TrainState(settings, rng, parameters, epochs, curve.tolist(), first, validation, best,
-                      idle, least)
+                      idle, least, trained_by=(device, algorithm))
 
 
 def _check_array(what: str, array: np.ndarray, count: int) -> None:

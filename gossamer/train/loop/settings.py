@@ -135,10 +135,16 @@ class Settings:
 
     def scaling(self, data: Samples) -> Scaling:
         """Return the scaling that is applied to samples before training."""
-        linear = self.problem(0, 0).output_activation == "linear"
-        scales_targets = self.scale_targets and linear and data.labels is None
         return Scaling.of(data.x if self.standardise else None,
-                          data.targets if scales_targets else None)
+                          data.targets if self._scales_targets(data) else None)
+
+    def scales(self, data: Samples) -> bool:
+        """Return whether samples are scaled before training."""
+        return self.standardise or self._scales_targets(data)
+
+    def _scales_targets(self, data: Samples) -> bool:
+        linear = self.problem(0, 0).output_activation == "linear"
+        return self.scale_targets and linear and data.labels is None
 
     def check_targets(self, targets: np.ndarray) -> None:
         """Raise InputError if targets exceed the output activation's range."""

@@ -78,6 +78,8 @@ class TrainLoop:
         self._trainer = Trainer(self.problem, data,
                                 np.stack([state.parameters for state in states]), choice)
         self.device, self.algorithm = choice.device, choice.algorithm.name
+        for state in states:
+            state.trained_by = self.device.name, self.algorithm
         self._early = max(_FIRST, self.problem.batch)
         self._untrained_loss = _untrained_loss(self.problem, data.targets)
 

@@ -119,6 +119,7 @@ class TrainState:
     least: the mean loss of the last improvement by note_loss().
     failure: text that says how training diverged, or "". After a divergence, the other fields have
     their values from before the epoch that diverged.
+    trained_by: names of the device and of the algorithm that trained last; None before training.
     """
 
     settings: Settings
@@ -132,6 +133,7 @@ class TrainState:
     idle: int = 0
     least: float = math.inf
     failure: str = ""
+    trained_by: tuple[str, str] | None = None
 
     @staticmethod
     def start(settings: Settings) -> TrainState:

@@ -197,7 +197,7 @@ def test_a_cupy_stream_lives_as_long_as_the_arrays_on_it(cuda: Device) -> None:
 
 
 def test_what_is_no_stream_is_refused(cuda: Device) -> None:
-    with pytest.raises(InputError, match="expected a CUDA stream .* got a str"):
+    with pytest.raises(InputError, match=r"expected a CUDA stream .* got a str"):
         cuda.synchronize("default")
 
 

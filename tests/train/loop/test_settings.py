@@ -12,10 +12,11 @@ import pytest
 import gossamer
 from gossamer.device.registry import find
 from gossamer.errors import InputError
-from gossamer.train import MLP, cross_validate, training_data
+from gossamer.train import MLP, training_data
 from gossamer.train.data.samples import DataShape
 from gossamer.train.loop.settings import Settings
 from gossamer.train.loop.train_state import TrainState, Validation
+from gossamer.train.sweep import sweep
 from tests.golden import Golden
 
 Blobs = tuple[np.ndarray, np.ndarray]
@@ -177,4 +178,4 @@ def test_too_large_a_network(files):
 def test_folds_and_velocities_count(files):
     files[1].write_text("1359")
     with pytest.raises(InputError, match=r"config 0: .*: training 68 parameters needs 1360 bytes"):
-        cross_validate(MLP.published((2, 3, 2), device="host", momentum=0.5), X, Y, folds=2)
+        sweep(MLP.published((2, 3, 2), device="host", momentum=0.5), {}, X, Y, folds=2)
