@@ -1,4 +1,4 @@
-"""Entry point of `python -m gossamer`."""
+"""The command line as `python -m gossamer`."""
 
 from gossamer.cli.console import main
 

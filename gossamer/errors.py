@@ -1,8 +1,8 @@
-"""The errors and warnings that gossamer raises, and helpers for their messages.
+"""The errors and warnings that gossamer raises, and functions that make their messages.
 
-A message is one line that says what is wrong, where, and what to do. Its length is limited,
-because it quotes names and values from untrusted files. Only a CompileError contains a complete
-build log.
+A message is one line that says what is wrong, where, and what to do. Its length is bounded, since
+names and values in it come from files that anybody may have written. Only a CompileError has the
+whole log of a build.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_CHARACTERS = 500
-"""Maximum characters of an error message; a longer message loses its middle."""
+"""The most characters of an error's message; a longer message loses its middle."""
 MOST_QUOTED = 80
-"""Maximum characters of a name or value quoted in a message."""
+"""The most characters of a name or value that a message quotes."""
 _MOST_FILES = 10_000
-"""Maximum number of files in a folder that are compared with the name of a missing file."""
+"""The most files of a folder whose names are compared with that of a missing file."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _PARTS = reprlib.Repr()
-"""Formats values as text, and shortens long or deeply nested ones."""
+"""Writes values as text, and shortens long or deeply nested ones."""
 _PARTS.maxlist = _PARTS.maxtuple = _PARTS.maxdict = _PARTS.maxset = MOST_QUOTED // 2
 _PARTS.maxstring = _PARTS.maxlong = _PARTS.maxother = MOST_QUOTED
 _PARTS.maxlevel = 4
@@ -54,19 +54,19 @@ def one_line(text: str) -> str:
 
 
 def cut(text: str, most: int = MOST_QUOTED) -> str:
-    """Return the text, with its middle removed if it is too long.
+    """Return the text, without its middle where it is too long.
 
     Parameters
     ----------
     text : str
         Any text.
     most : int, default 80
-        Maximum characters of the result.
+        The most characters of the result.
 
     Returns
     -------
     str
-        The text, or its beginning and end joined by "...".
+        The text, or its beginning and its end with "..." between.
     """
     if len(text) <= most:
         return text
@@ -75,19 +75,19 @@ def cut(text: str, most: int = MOST_QUOTED) -> str:
 
 
 def quoted(value: Any) -> str:
-    """Return a name or value as messages quote it.
+    """Return a name or value, from a file or from the user, as messages quote it.
 
     Parameters
     ----------
     value : object
-        A text, number or list, from a file or from the user.
+        A text, number, or list of these.
 
     Returns
     -------
     str
-        The Python literal of the value, in one line of at most 80 characters.
+        The value as Python writes it, in one line of at most 80 characters.
     """
-    # the value may be huge or deeply nested: format only a part of it
+    # the value may be huge or deeply nested: only a part of it is written
     if isinstance(value, str) and len(value) > 2 * MOST_QUOTED:
         value = value[:MOST_QUOTED] + value[-MOST_QUOTED:]
     elif isinstance(value, bytes):
@@ -98,18 +98,18 @@ def quoted(value: Any) -> str:
 
 
 def closest(name: str, names: Iterable[str], most: int = 5, cutoff: float = 0.4) -> list[str]:
-    """Return the names similar to a given name, most similar first.
+    """Return the names that are similar to a name, the most similar one first.
 
     Parameters
     ----------
     name : str
         A name, perhaps mistyped.
     names : iterable of str
-        The existing names.
+        The names that there are.
     most : int, default 5
-        Maximum number of returned names.
+        The most names that are returned.
     cutoff : float, default 0.4
-        Minimum similarity, from 0 to 1.
+        How similar they must be, from 0 to 1.
 
     Returns
     -------
@@ -123,37 +123,37 @@ def closest(name: str, names: Iterable[str], most: int = 5, cutoff: float = 0.4)
 
 
 def did_you_mean(name: object, names: Iterable[str]) -> str:
-    """Return a suggestion of a similar name, to end a message with.
+    """Return the end of a message that asks whether a similar name is meant.
 
     Parameters
     ----------
     name : object
-        The unknown name. Values other than texts are similar to nothing.
+        What was given in place of a name.
     names : iterable of str
-        The existing names.
+        The names that there are.
 
     Returns
     -------
     str
-        For example "; did you mean 'host'?", or "" if no name is similar.
+        Such as "; did you mean 'host'?"; "" where no name is similar.
     """
     close = closest(name, names, 1, 0.6) if isinstance(name, str) else []
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def similar_file(path: str | Path) -> str:
-    """Return a suggestion of a similar file, to end a message with.
+    """Return the end of a message that asks whether a file with a similar name is meant.
 
     Parameters
     ----------
     path : str or Path
-        The requested file.
+        The file that was asked for.
 
     Returns
     -------
     str
-        For example "; did you mean 'nets/tiny.onnx'?", or "" if the file exists or its folder
-        contains no file with a similar name.
+        Such as "; did you mean 'nets/tiny.onnx'?"; "" where the file is there, or no file of its
+        folder has a similar name.
     """
     from pathlib import Path
 
@@ -166,17 +166,17 @@ def similar_file(path: str | Path) -> str:
 
 
 def with_known_names(function: _Function) -> _Function:
-    """Decorate a function to suggest a similar name for unknown arguments.
+    """Return a function whose error for an unknown argument names a similar one.
 
     Parameters
     ----------
     function : callable
-        A function with keyword arguments.
+        A function of named arguments.
 
     Returns
     -------
     callable
-        The function, with the suggestion in its TypeError.
+        The function with this TypeError.
     """
     import inspect
 
@@ -204,33 +204,33 @@ def kind_of(value: object) -> str:
     Returns
     -------
     str
-        For example "an int" or "a list".
+        Such as "an int" or "a list".
     """
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeioAEIO' or name == 'ndarray' else 'a'} {name}"
 
 
 def one_of(value: object, names: Iterable[str]) -> str:
-    """Return the expected values of an option, to end a message with.
+    """Return the end of a message about an option's wrong value.
 
     Parameters
     ----------
     value : object
         The wrong value.
     names : iterable of str
-        The valid values.
+        The values that there are.
 
     Returns
     -------
     str
-        The valid values, and a suggestion if one of them is similar to the wrong value.
+        The values that are expected, and the one that may be meant.
     """
     listed = list(names)
     return f"expected one of {', '.join(listed)}{did_you_mean(value, listed)}"
 
 
 def installing(extra: str) -> str:
-    """Return the command that installs an extra of gossamer.
+    """Return the words that tell a user how to install an extra of gossamer.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ def installing(extra: str) -> str:
     Returns
     -------
     str
-        The command and the folder to run it in, since gossamer is on no package index.
+        The command, and the folder to call it in, since no package index has gossamer.
     """
     return f"pip install '.[{extra}]' in gossamer's checkout"
 
@@ -248,8 +248,8 @@ def installing(extra: str) -> str:
 class GossamerError(Exception):
     """The base class of all errors that gossamer raises on purpose.
 
-    The command line exits with code 2 on such an error. Except in a CompileError, the message is
-    reduced to one line of at most `most_characters`.
+    The command line exits with code 2 on such an error. The message becomes one line of at most
+    `most_characters`, except in a CompileError.
     """
 
     most_characters = MOST_CHARACTERS
@@ -263,11 +263,11 @@ class GossamerError(Exception):
 
 
 class ModelError(GossamerError):
-    """A model file that cannot be read, or has a malformed node."""
+    """A model file that cannot be read, or a node in it that is malformed."""
 
 
 class UnsupportedError(ModelError):
-    """A valid model with an unsupported op, attribute or shape."""
+    """A valid model that uses an op, attribute or shape that gossamer does not compute."""
 
 
 class InputError(GossamerError):
@@ -275,16 +275,16 @@ class InputError(GossamerError):
 
 
 class ArrayError(InputError, ValueError):
-    """Invalid samples, labels or weights passed to an MLP.
+    """A wrong array of samples, labels or weights that an MLP is given.
 
-    An ArrayError is also a ValueError, which scikit-learn expects for invalid data.
+    An ArrayError is a ValueError as well, which scikit-learn expects of wrong data.
     """
 
 
 class NotFittedError(InputError):
     """An MLP that is used before it is trained.
 
-    If the program has imported scikit-learn, the error is also a scikit-learn NotFittedError.
+    The error is scikit-learn's NotFittedError as well where a program has imported scikit-learn.
     """
 
 
@@ -293,26 +293,26 @@ class DeviceError(GossamerError):
 
 
 class OutOfMemoryError(DeviceError):
-    """A failed device allocation; the message names its size and purpose."""
+    """A device allocation that failed; the message names the number of bytes and their use."""
 
 
 class DeviceLostError(DeviceError):
-    """A failed device that this process can no longer use."""
+    """A device that failed, and on which this process can compute nothing any more."""
 
 
 class CompileError(DeviceError):
-    """A kernel that failed to compile; the message contains the log."""
+    """A kernel that the device's compiler refused; the message has the whole build log."""
 
     def __init__(self, message: object = "") -> None:
         Exception.__init__(self, str(message))
 
 
 class CompilerEndedError(CompileError):
-    """A compiler process that ended before it compiled its kernel; retrying may succeed."""
+    """A process that ended before it had compiled its kernel; another try may succeed."""
 
 
 class QueueFullError(GossamerError):
-    """A request rejected because the queue is full; try again later."""
+    """A request that comes while the queue of waiting requests is full; try again later."""
 
 
 class DeadlineError(GossamerError):
@@ -322,29 +322,29 @@ class DeadlineError(GossamerError):
 class TrainingError(GossamerError):
     """Training that diverged.
 
-    The message names the epoch and the sample, and says what to do. The network keeps its
-    parameters from before that epoch.
+    The message says in which epoch and at which sample training diverged, and what to do. The
+    network keeps the parameters that it had before that epoch.
     """
 
 
 class GossamerWarning(UserWarning):
     """A condition that does not stop the work.
 
-    Examples are NaN weights, a cache that cannot be written, and layers that run on another device
-    than requested.
+    Such as NaN weights, a cache that cannot be written, or layers that run on another device than
+    requested.
     """
 
 
 class ConvergenceWarning(GossamerWarning):
-    """Training that reached its last epoch while it was still improving.
+    """Training used up its epochs while it still improved.
 
-    If the program has imported scikit-learn, the warning is also a scikit-learn
-    ConvergenceWarning.
+    The warning is scikit-learn's ConvergenceWarning as well where a program has imported
+    scikit-learn.
     """
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error message, or the class name.
+    """Return the first line of an error's message, or the name of its class.
 
     Parameters
     ----------

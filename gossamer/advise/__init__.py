@@ -1,4 +1,4 @@
-"""Measurement of the speed-up from zero weights, before training."""
+"""How much faster zero weights would make a network on a device, measured before training."""
 
 from gossamer.advise.advice import (
     WAYS,

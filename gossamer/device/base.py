@@ -1,4 +1,4 @@
-"""The interface of devices: Device, including the optional capabilities."""
+"""The interface of devices: Device, with the capabilities that only some devices have."""
 
 from __future__ import annotations
 
@@ -20,29 +20,27 @@ __all__ = ["Argument", "Buffer", "CopyingGraph", "Device", "GraphThenCopies", "K
 
 
 class CopyingGraph(abc.ABC):
-    """Recorded work that ends with copies to changeable targets.
+    """Recorded work that ends with copies whose targets are set before a replay.
 
-    The targets are set before a replay.
-
-    addresses: the current targets of the copies, as set by `copy_to`.
+    addresses: the present targets of the copies, as `copy_to` set them.
     """
 
     addresses: tuple[int, ...] = ()
 
     @abc.abstractmethod
     def copy_to(self, addresses: tuple[int, ...]) -> None:
-        """Set the target address of each copy in later replays.
+        """Set the address to which each copy of later replays writes.
 
-        The caller must keep the memory at these addresses alive.
+        The caller keeps the memory at these addresses alive.
         """
 
     @abc.abstractmethod
     def on(self, stream: Any) -> Callable[[], None]:
-        """Return a function that replays the work on a stream with minimal overhead."""
+        """Return a function that replays the work on a stream as quickly as possible."""
 
 
 class GraphThenCopies(CopyingGraph):
-    """A graph followed by copies that are queued one by one.
+    """A graph and copies that the device queues one by one after each replay of the graph.
 
     graph: the recorded work.
     copies: pairs of a buffer that the work writes and the number of bytes to copy.
@@ -74,11 +72,10 @@ class GraphThenCopies(CopyingGraph):
 class Device(CoreDevice, OtherLibraries):
     """A device that runs plans; `gossamer.device.registry.find` returns instances.
 
-    CoreDevice declares the methods that every device implements; the capabilities declared here are
-    optional. A device with a capability overrides the capability's flag and methods. The inherited
-    methods raise a DeviceError, or behave correctly for a device without the capability.
-
-    `Device.limits` contains the numbers and flags that determine which kernels can run.
+    CoreDevice declares what every device implements. A device that has one of the other
+    capabilities overrides the flag and the methods of this capability. The inherited methods raise
+    a DeviceError, or do what is right for a device without the capability.
+    The numbers and flags by which kernels are selected are in `Device.limits`.
 
     Attributes
     ----------
@@ -99,69 +96,70 @@ class Device(CoreDevice, OtherLibraries):
 
     @property
     def on_processors(self) -> bool:
-        """True if work runs on the host's processors, shared with other programs."""
+        """True if work runs on the host's processors, which other programs use as well."""
         return False
 
     @property
     def is_simulator(self) -> bool:
-        """True if kernels are interpreted to find faults, so their times are meaningless."""
+        """True if kernels are interpreted to find faults, so that their times mean nothing."""
         return False
 
     @property
     def queued_us(self) -> float:
-        """Microseconds that the host needs to queue a launch.
+        """Microseconds that the host takes to queue a launch.
 
-        0 if the host queues launches faster than the device runs short kernels, for example with
-        CUDA graphs.
+        The number is 0 where the host queues launches faster than the device runs short kernels,
+        as with CUDA graphs.
         """
         return 0.0
 
     @property
     def builds_side_by_side(self) -> bool:
-        """True if several threads build kernels faster than one thread."""
+        """True if several threads build kernels in less time than one thread."""
         return False
 
     @property
     def compiles_in_processes(self) -> bool:
-        """True if the device compiles in other processes once `compilers` is set."""
+        """True if the device has other processes compile, where it has `compilers`."""
         return False
 
     @property
     def toolkit(self) -> str:
-        """Name and version of the software that affects the speed of kernels.
+        """Name and version of software, besides the driver, that influences the speed of kernels.
 
-        An example is a compiler; the driver is not included. The text is part of the key of every
-        stored time. It is empty for a device without such software.
+        An example is a compiler. The text is part of the key of every stored time, and empty for a
+        device without such software.
         """
         return ""
 
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> Callable[..., None]:
-        """Record work as a graph. Requires `limits.graph`.
+        """Record some work as a graph, where `limits.graph` is true.
 
         Parameters
         ----------
         work : callable
-            Queues the work on the stream passed to it.
+            Queues the work on the stream that it is called with.
         stream : Any
-            The default stream of replays.
+            The stream of replays that name no stream.
         repeats : int
-            Number of consecutive executions of the work in one replay. `work` is called once.
+            How often one replay executes the work, one execution after another. `work` is called
+            once.
 
         Returns
         -------
         callable
-            A function that replays the work. Its optional argument is the stream to replay on.
+            A function that replays the work, in the order of the stream that it may be given.
 
         Raises
         ------
         DeviceError
-            The device does not support graphs, or recording failed.
+            The device has no graphs, or the recording failed.
         """
-        raise DeviceError(f"{self.name} does not support graphs; check limits.graph first")
+        raise DeviceError(f"{self.name} records no graphs; check limits.graph before")
 
     def replayed(self, graph: Callable[..., None], stream: Any) -> Callable[[], None]:
-        """Return a function that replays a graph with minimal overhead.
+        """Return a function that replays a captured graph on one stream as quickly as possible.
 
         Parameters
         ----------
@@ -179,29 +177,29 @@ class Device(CoreDevice, OtherLibraries):
 
     def capture_copying(self, work: Callable[[Any], None],
                         copies: Sequence[tuple[Buffer, int]]) -> CopyingGraph:
-        """Record work and copies of its results. Requires `limits.graph`.
+        """Record some work and copies of its results, where `limits.graph` is true.
 
         Parameters
         ----------
         work : callable
-            Queues the work on the stream passed to it.
+            Queues the work on the stream that it is called with.
         copies : sequence of (Buffer, int)
-            The buffers to copy after the work, each with the number of bytes to copy (at least 1).
+            Each buffer that is copied after the work, and the number of its bytes, at least 1.
 
         Returns
         -------
         CopyingGraph
-            The graph. The targets of its copies are not set yet.
+            The graph, whose copies have no targets yet.
 
         Raises
         ------
         DeviceError
-            The device does not support graphs, or recording failed.
+            The device has no graphs, or the recording failed.
         """
         return GraphThenCopies(self, self.capture(work), copies)
 
     def is_idle(self, stream: Any) -> bool:
-        """Return whether a stream has no work left, or the device cannot tell.
+        """Return whether a stream has no work left; True where the device cannot tell.
 
         Parameters
         ----------
@@ -216,9 +214,9 @@ class Device(CoreDevice, OtherLibraries):
         return True
 
     def is_closed(self, stream: Any) -> bool:
-        """Return whether a caller's stream object reports that it was closed.
+        """Return whether a caller's stream was closed, as far as its object says so.
 
-        A bare handle always counts as open, because no driver call can safely test it.
+        A bare handle always counts as open: no call of the driver can safely test it.
 
         Parameters
         ----------
@@ -228,12 +226,12 @@ class Device(CoreDevice, OtherLibraries):
         Returns
         -------
         bool
-            True if the stream was closed.
+            True where the stream was closed.
         """
         return False
 
     def check_stream(self, stream: Any) -> None:
-        """Raise an error if a caller's stream was closed.
+        """Raise where a caller's stream was closed.
 
         Parameters
         ----------
@@ -246,42 +244,41 @@ class Device(CoreDevice, OtherLibraries):
             The stream was closed.
         """
         if self.is_closed(stream):
-            raise InputError(f"the stream {stream!r} was closed; pass an open stream, or omit the "
-                             "argument `stream`")
+            raise InputError(f"the stream {stream!r} was closed; give an open stream, or leave the "
+                             "argument `stream` out")
 
     def timed_graph(self, work: Callable[[Any], None], repeats: int, *,
                     as_in_plan: bool = False) -> Callable[[], float]:
-        """Record repeated executions to time them. Requires `limits.graph`.
+        """Record repeated executions of some work, where `limits.graph` is true, to time them.
 
         Parameters
         ----------
         work : callable
-            Queues the work on the stream passed to it.
+            Queues the work on the stream that it is called with.
         repeats : int
-            Number of consecutive executions of the work in one replay.
+            How often one replay executes the work, one execution after another.
         as_in_plan : bool, default False
-            Whether consecutive executions may overlap. Kernels with `KernelSource.begins_early`
-            then begin before the previous execution has ended, just as they begin before the
-            previous step of a plan has ended. By default each execution waits for the previous one.
+            Whether a kernel that may begin early (`KernelSource.begins_early`) begins before the
+            previous execution has ended, as in a plan it begins before the previous step has
+            ended. By default each execution waits for the end of the previous one.
 
         Returns
         -------
         callable
-            A function that replays all executions and returns their total microseconds. If the
-            device measures the time itself, it excludes delays of the calling thread.
+            A function that replays all executions and returns their time in microseconds. Where
+            the device measures the time itself, delays of the calling thread are no part of this
+            time.
 
         Raises
         ------
         DeviceError
-            The device does not support graphs, or recording failed.
+            The device has no graphs, or the recording failed.
         """
         graph = self.capture(work, repeats=repeats)
         return lambda: self.time(graph)
 
     def side_streams(self, stream: Any, count: int) -> list[Any]:
-        """Return streams for work that runs in parallel with a stream.
-
-        The work forks from the stream and joins it again by `wait`.
+        """Return streams for work that forks from a stream and joins it again by `wait`.
 
         Parameters
         ----------
@@ -293,8 +290,8 @@ class Device(CoreDevice, OtherLibraries):
         Returns
         -------
         list
-            The streams. Later calls for the same stream return the same streams. By default each
-            of them is `stream` itself, which serialises the work.
+            The streams; a further call for the same stream returns the same ones. By default each
+            of them is `stream` itself, so that the work runs one part after another.
         """
         return [stream] * count
 
@@ -305,16 +302,16 @@ class Device(CoreDevice, OtherLibraries):
 
     def assemble(self, key: Sequence[str],
                  generate: Callable[[], Sequence[Any]]) -> Sequence[Kernel]:
-        """Build PTX programs, or load them from the cache. Requires `assembles_ptx`.
+        """Build PTX programs, or load them from the disk cache, where `assembles_ptx` is true.
 
         Parameters
         ----------
         key : sequence of str
-            Texts that identify everything that the code of the programs depends on.
+            Texts that name everything on which the programs' code depends.
         generate : callable
             Returns the programs, each a gossamer.device.cuda.ptx.PtxProgram. It is called only
-            if the disk cache does not contain the kernels; if it can be pickled, one of the
-            `compilers` calls it.
+            where the disk cache does not hold the programs' kernels, and in one of `compilers`
+            where it can be pickled.
 
         Returns
         -------
@@ -324,15 +321,15 @@ class Device(CoreDevice, OtherLibraries):
         Raises
         ------
         DeviceError
-            The device does not run PTX.
+            The device runs no PTX.
         CompileError
-            The assembler rejected a program; the message contains its log.
+            The assembler refused a program; the message has the assembler's log.
         """
-        raise DeviceError(f"{self.name} does not run PTX; use a CUDA device")
+        raise DeviceError(f"{self.name} runs no PTX; use a CUDA device")
 
     @property
     def locks_pages(self) -> bool:
-        """True if copies from and to page-locked memory overlap host work."""
+        """True if copies from and to page-locked memory overlap the host's own work."""
         return False
 
     def page_locked(self, nbytes: int) -> np.ndarray:
@@ -346,7 +343,7 @@ class Device(CoreDevice, OtherLibraries):
         Returns
         -------
         numpy.ndarray
-            Uninitialised memory of dtype uint8, freed when the last array that uses it is deleted.
+            Uninitialised memory of dtype uint8, which is freed with the last array over it.
 
         Raises
         ------
@@ -356,7 +353,7 @@ class Device(CoreDevice, OtherLibraries):
         return np.empty(nbytes, np.uint8)
 
     def is_page_locked(self, array: np.ndarray) -> bool:
-        """Return whether an array is in page-locked memory of any library.
+        """Return whether an array lies in page-locked memory, whichever library allocated it.
 
         Parameters
         ----------
@@ -366,14 +363,14 @@ class Device(CoreDevice, OtherLibraries):
         Returns
         -------
         bool
-            Always False if `locks_pages` is false.
+            False where `locks_pages` is false.
         """
         return False
 
     def queue_write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         """Copy a page-locked array to the start of a buffer, in the stream's order.
 
-        The array must not be modified or freed before the stream has executed the copy.
+        The array must not be changed, nor freed, before the stream has made the copy.
 
         Parameters
         ----------
@@ -396,7 +393,7 @@ class Device(CoreDevice, OtherLibraries):
     def queue_read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         """Fill a page-locked array from the start of a buffer, in the stream's order.
 
-        The array must not be read or freed before the stream has executed the copy.
+        The array must not be read, nor freed, before the stream has made the copy.
 
         Parameters
         ----------

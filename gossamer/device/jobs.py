@@ -1,4 +1,4 @@
-"""Calls of code generated for host processors."""
+"""Calls of code that is generated for processors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ _TASK = ctypes.CFUNCTYPE(
 
 
 class Function:
-    """A generated function in memory.
+    """A function in memory, called with the address of its arguments, the first task, the end,
+    and the address of scratch memory.
 
-    It is called with the address of its arguments, the first task, the end of the tasks, and the
-    address of scratch memory.
-
-    address: address of the code.
+    address: where its code begins.
     """
 
     def __init__(self, address: int) -> None:
@@ -26,12 +24,12 @@ class Function:
 
 @dataclass(frozen=True)
 class Job:
-    """A call of a generated function.
+    """A call of a function of generated code.
 
-    arguments: the arguments as 64-bit integers, such as addresses.
-    count: number of tasks.
-    grain: number of tasks that a thread claims at a time.
-    scratch: bytes of scratch memory per thread.
+    arguments: its arguments as 64-bit integers, such as addresses.
+    count: the number of its tasks.
+    grain: how many tasks a thread takes at once.
+    scratch: bytes of memory that each thread needs meanwhile.
     """
 
     function: Function

@@ -1,4 +1,4 @@
-"""Interoperation with other libraries: arrays, memory and streams."""
+"""How other libraries use a device's memory and streams, and which library defines an array."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gossamer.tensor import TensorSpec
 
 
 class DeviceArray(Protocol):
-    """A C-contiguous array in device memory that supports DLPack."""
+    """A C-contiguous array in a device's memory, which other libraries can read by DLPack."""
 
     @property
     def buffer(self) -> Buffer:
@@ -22,40 +22,40 @@ class DeviceArray(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the array."""
+        """The array's shape."""
 
     @property
     def dtype(self) -> np.dtype:
-        """The dtype of the array."""
+        """The array's dtype."""
 
 
 class OtherLibraries(abc.ABC):
-    """Capabilities of devices that share memory with other libraries.
+    """The capabilities of devices in whose memory other libraries work.
 
-    The inherited methods raise a DeviceError, for devices without these capabilities.
+    A device without these capabilities inherits methods that raise a DeviceError.
     """
 
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """The name that users specify; error messages begin with it."""
+        """The name that a user types; error messages begin with it."""
 
     @property
     def runs_cuda_libraries(self) -> bool:
-        """True if CUDA libraries can use the device's memory and streams.
+        """True if libraries for CUDA can work in the device's memory and on its streams.
 
-        Such libraries are cuBLAS, cuSPARSE, cuDNN, PyTorch and JAX. They need `Buffer.address`,
-        `stream_handle`, `current`, `keep` and `wrap`.
+        Such libraries are cuBLAS, cuSPARSE, cuDNN, PyTorch and JAX. These libraries need
+        `Buffer.address`, `stream_handle`, `current`, `keep` and `wrap`.
         """
         return False
 
     def stream_handle(self, stream: Any) -> int:
-        """Return CUDA's handle of a stream. Requires `runs_cuda_libraries`.
+        """Return CUDA's handle of a stream, where `runs_cuda_libraries` is true.
 
         Parameters
         ----------
         stream : Any
-            A stream of the device, or of a library that uses the device.
+            A stream of the device, or of a library that works on the device.
 
         Returns
         -------
@@ -65,42 +65,42 @@ class OtherLibraries(abc.ABC):
         Raises
         ------
         DeviceError
-            The device has no CUDA streams.
+            The device has no streams of CUDA.
         InputError
-            The object is not a stream.
+            The object is no stream.
         """
         raise self._without_cuda("its streams have no handles")
 
     def current(self) -> AbstractContextManager[None]:
-        """Return a context manager that makes the device's CUDA context current.
+        """Return a context manager inside which the device's CUDA context is current.
 
         Returns
         -------
         context manager
-            It affects only the calling thread.
+            The context is current in the calling thread only.
 
         Raises
         ------
         DeviceError
             The device has no CUDA context.
         """
-        raise self._without_cuda("it has no CUDA context")
+        raise self._without_cuda("it has no context of CUDA")
 
     def keep(self, *objects: Any) -> None:
-        """Keep objects alive as long as the graph being recorded.
+        """Keep objects alive as long as the graph that the calling thread records.
 
-        Launches and copies already do this for their arguments. The call does nothing if the
-        calling thread is not recording a graph.
+        Launches and copies do this for their own arguments. The call does nothing where the thread
+        records no graph.
 
         Parameters
         ----------
         *objects : Any
-            Objects used by a library call: buffers, descriptors, plans.
+            Objects that a library's call uses: buffers, descriptors, plans.
         """
         return None
 
     def wrap(self, address: int, nbytes: int, owner: object) -> Buffer:
-        """Wrap another library's memory as a buffer. Requires `runs_cuda_libraries`.
+        """Return memory of another library as a buffer, where `runs_cuda_libraries` is true.
 
         Parameters
         ----------
@@ -109,7 +109,7 @@ class OtherLibraries(abc.ABC):
         nbytes : int
             Size in bytes.
         owner : object
-            The owner of the memory; the buffer keeps it alive.
+            Object that the buffer keeps alive, since the memory is freed with this object.
 
         Returns
         -------
@@ -119,12 +119,12 @@ class OtherLibraries(abc.ABC):
         Raises
         ------
         DeviceError
-            Memory of the device has no addresses.
+            The device's memory has no addresses.
         """
         raise self._without_cuda("its memory has no addresses")
 
     def holds(self, array: Any) -> bool:
-        """Return whether another library's array is on such a device.
+        """Return whether an array of another library lies on a device of this kind.
 
         Parameters
         ----------
@@ -134,26 +134,26 @@ class OtherLibraries(abc.ABC):
         Returns
         -------
         bool
-            True if `incoming` accepts the array without a copy, or raises an error that says why
-            the array must be moved first.
+            True where `incoming` accepts the array without a copy, or says in its error why the
+            array must be moved first.
         """
         return False
 
     def incoming(self, array: Any, stream: Any = None, *, name: str = "the input",
                  dtype: np.typing.DTypeLike | None = None) -> DeviceArray:
-        """Convert another library's array without a copy. Requires `holds`.
+        """Return another library's array as an array of this device, where `holds` is true.
 
-        The returned array shares the memory and keeps it alive. Later work of the stream waits for
-        pending work on the array.
+        The returned array shares the memory and keeps it alive. Work that is pending on the array
+        ends before later work of the stream begins.
 
         Parameters
         ----------
         array : Any
             The array.
         stream : Any
-            The stream that will read the array.
+            The stream whose work will read the array.
         name : str
-            Name of the array, for the error message.
+            Name of the array, for the error's message.
         dtype : dtype, optional
             The dtype that the array must have.
 
@@ -165,9 +165,9 @@ class OtherLibraries(abc.ABC):
         Raises
         ------
         DeviceError
-            The device does not accept arrays of other libraries.
+            The device accepts no arrays of other libraries.
         InputError
-            The array is on another device, is not contiguous, or has another dtype; the message
+            The array lies on another device, is not contiguous, or has another dtype; the message
             says what to do.
         """
         raise self._without_arrays()
@@ -180,9 +180,9 @@ class OtherLibraries(abc.ABC):
         spec : TensorSpec
             Shape and dtype of the array.
         purpose : str
-            Use of the memory, for the error message.
+            Use of the memory, for the error's message.
         stream : Any
-            The stream that fills the array.
+            The stream whose work fills the array.
 
         Returns
         -------
@@ -192,23 +192,23 @@ class OtherLibraries(abc.ABC):
         Raises
         ------
         DeviceError
-            The device does not exchange arrays with other libraries.
+            The device exchanges no arrays with other libraries.
         OutOfMemoryError
             The device has too little memory.
         """
         raise self._without_arrays()
 
     def array_in(self, buffer: Buffer, spec: TensorSpec, stream: Any = None) -> DeviceArray:
-        """Return device memory as an array that other libraries can read.
+        """Return memory of the device as an array that other libraries can read.
 
         Parameters
         ----------
         buffer : Buffer
-            The memory; the array keeps it alive.
+            The memory, which lives as long as the array.
         spec : TensorSpec
             Shape and dtype of the array.
         stream : Any
-            The stream that fills the array.
+            The stream whose work fills the array.
 
         Returns
         -------
@@ -218,12 +218,12 @@ class OtherLibraries(abc.ABC):
         Raises
         ------
         DeviceError
-            The device does not exchange arrays with other libraries.
+            The device exchanges no arrays with other libraries.
         """
         raise self._without_arrays()
 
     def like(self, array: Any, result: DeviceArray) -> Any:
-        """Convert a result to the library of an array, without a copy.
+        """Return a result as an array of the library that defines `array`, over the same memory.
 
         Parameters
         ----------
@@ -235,25 +235,24 @@ class OtherLibraries(abc.ABC):
         Returns
         -------
         Any
-            The library's array; the result itself if gossamer does not know the library.
+            The library's array; the result itself where gossamer does not know the library.
 
         Raises
         ------
         DeviceError
-            The device does not exchange arrays with other libraries.
+            The device exchanges no arrays with other libraries.
         """
         raise self._without_arrays()
 
     def _without_cuda(self, reason: str) -> DeviceError:
-        return DeviceError(f"{self.name} does not support CUDA libraries, since {reason}; use a "
-                           "CUDA device")
+        return DeviceError(f"{self.name} runs no libraries for CUDA, as {reason}; use a CUDA "
+                           "device")
 
     def _without_arrays(self) -> DeviceError:
-        return DeviceError(f"{self.name} does not accept arrays of other libraries; "
-                           "pass NumPy arrays")
+        return DeviceError(f"{self.name} takes no arrays of other libraries; give NumPy arrays")
 
 
 def library(array: Any) -> str:
-    """Return the package that defines an array: numpy, torch, cupy, jax or another."""
+    """Return the name of the package that defines an array, such as numpy, torch, cupy or jax."""
     package = type(array).__module__.split(".")[0]
     return "jax" if package == "jaxlib" else package

@@ -1,1 +1,1 @@
-"""User files (images, arrays, class names, results), terminal output and processes."""
+"""Files of users (images, arrays, class names, results), text in the terminal, and processes."""

@@ -22,7 +22,8 @@ class NodeNames(TypedDict, total=False):
     Attributes
     ----------
     name : str
-        Name of the node; by default its op and a number. A name that another node has is extended.
+        Name of the node; by default its op and a number. The name is lengthened where another node
+        has it.
     output : str
         Name of the node's result; by default the node's name.
     source : str
@@ -38,7 +39,7 @@ class NodeNames(TypedDict, total=False):
 class GraphBuilder:
     """Make a graph layer by layer.
 
-    Each method that adds a layer returns the name of its result, an input for further layers. The
+    Each method that adds a layer returns the name of its result, which further layers take. The
     method's arguments are the attributes of the op, which `gossamer.model.opset` describes. Ops
     without a method here are added by `add`.
 
@@ -99,7 +100,7 @@ class GraphBuilder:
         Parameters
         ----------
         name : str
-            Name of the constant. It is extended if the graph already uses the name.
+            Name of the constant. It is lengthened where the graph uses the name already.
         array : array
             The constant's value; floats of any width become float32.
 
@@ -124,7 +125,7 @@ class GraphBuilder:
         op : str
             The op.
         inputs : sequence of str
-            Names of the node's inputs, in the op's order; "" for an absent input.
+            Names of the node's inputs, in the op's order; "" stands for an absent input.
         outputs : sequence of str, optional
             Names of the node's results where it has several.
         name, output, source : str
@@ -169,12 +170,12 @@ class GraphBuilder:
         strides, dilations : pair of int
             Steps of the window and of its elements, vertical and horizontal.
         pads : tuple of 4 int
-            Zero padding: top, left, bottom, right.
+            Zeros round the input: top, left, bottom, right.
         groups : int
             Number of groups of channels.
         epilogue : Expression, optional
-            Arithmetic on the result (the expression's input 0) and the bias (input 1); by default,
-            the bias is added.
+            Arithmetic on the result, which is the expression's input 0, and on the bias, which is
+            input 1; by default the bias is added.
         **names
             As in `NodeNames`.
 
@@ -194,10 +195,10 @@ class GraphBuilder:
         Parameters
         ----------
         a, b, bias : str
-            The matrices, and an optional bias with one value per column.
+            The matrices, and an optional bias with a number for each column.
         trans_a, trans_b : bool
-            Whether a or b is transposed before the product; a weight of shape (outputs, inputs)
-            needs this.
+            Whether a or b is transposed before the product, as a weight of shape (outputs, inputs)
+            has to be.
         epilogue : Expression, optional
             Arithmetic on the result, as for `conv2d`.
         **names
@@ -218,9 +219,9 @@ class GraphBuilder:
         Parameters
         ----------
         x, gamma, beta, mean, variance : str
-            The input, and constants with one value per channel.
+            The input, and constants with a number for each channel.
         epsilon : float
-            Number added to the variance.
+            Number that is added to the variance.
         **names
             As in `NodeNames`.
 
@@ -283,13 +284,13 @@ class GraphBuilder:
         x : str
             Input (N, C, H, W).
         kind : {"max", "average"}
-            How the values of a window are combined.
+            The function of the numbers in each window.
         kernel : pair of int
             Height and width of the window.
         strides, dilations, pads
             As for `conv2d`.
         ceil_mode : bool
-            Whether a last window that extends beyond the input is computed.
+            Whether a last window that reaches beyond the end of the input is computed.
         count_include_pad : bool
             Whether averages count elements of the padding.
         **names
@@ -313,11 +314,11 @@ class GraphBuilder:
         x : str
             The input.
         kind : {"mean", "max", "sum"}
-            How values are combined.
+            The function of the numbers.
         axes : sequence of int, or "spatial"
-            The reduced dimensions; "spatial" means all but the first two.
+            The dimensions; "spatial" stands for all but the first two.
         keepdims : bool
-            Whether reduced dimensions are kept with size 1.
+            Whether the dimensions stay, with size 1.
         **names
             As in `NodeNames`.
 
@@ -349,15 +350,15 @@ class GraphBuilder:
         return self.add("concat", xs, axis=axis, **names)
 
     def reshape(self, x: str, shape: Sequence[int], **names: Unpack[NodeNames]) -> str:
-        """Add a reshape.
+        """Add a change of shape.
 
         Parameters
         ----------
         x : str
             The input.
         shape : sequence of int
-            The new sizes. 0 keeps the input's size. One size may be -1: it is inferred from the
-            number of elements.
+            The new sizes. 0 keeps the input's size. One size may be -1: it becomes the size that
+            keeps the number of elements.
         **names
             As in `NodeNames`.
 
@@ -369,14 +370,14 @@ class GraphBuilder:
         return self.add("reshape", [x], shape=tuple(shape), **names)
 
     def flatten(self, x: str, axis: int = 1, **names: Unpack[NodeNames]) -> str:
-        """Add a reshape to a matrix.
+        """Add a change of shape that makes a matrix.
 
         Parameters
         ----------
         x : str
             The input.
         axis : int
-            First dimension that is flattened into the columns.
+            The first of the dimensions that become the columns.
         **names
             As in `NodeNames`.
 
@@ -391,20 +392,21 @@ class GraphBuilder:
                sizes: Sequence[int] | None = None, mode: str = "nearest",
                coordinates: str = "asymmetric", nearest_mode: str = "floor",
                **names: Unpack[NodeNames]) -> str:
-        """Add a resize of images; the defaults repeat pixels.
+        """Add an enlargement or reduction of pictures; the defaults repeat pixels.
 
         Parameters
         ----------
         x : str
             Input (N, C, H, W).
         scales : sequence of float, optional
-            Factor per dimension, such as (1, 1, 2, 2).
+            Factor of each dimension, such as (1, 1, 2, 2).
         sizes : sequence of int, optional
-            New size of each dimension; replaces `scales`.
+            New size of each dimension, in place of scales.
         mode : {"nearest", "linear"}
-            How values between pixels are interpolated.
+            How pixels between the pixels of the input are computed.
         coordinates, nearest_mode : str
-            ONNX's values of `coordinate_transformation_mode` and `nearest_mode`.
+            ONNX's names of two rules: where a pixel of the result lies in the input, and which
+            pixel of the input is nearest to this place.
         **names
             As in `NodeNames`.
 
@@ -450,8 +452,9 @@ class GraphBuilder:
         Raises
         ------
         ModelError
-            If the graph has no output, if two inputs, constants or nodes make the same value, or
-            if a node or an output reads a value that no input, constant or earlier node makes.
+            If the graph has no output, if a value is made more than once (by an input, a constant
+            or a node), or if a node or an output reads a value that no input, constant or earlier
+            node makes.
         """
         graph = self.graph
         makers: dict[str, str] = {}
@@ -476,7 +479,7 @@ class GraphBuilder:
         return graph
 
     def _note(self, makers: dict[str, str], name: str, maker: str) -> None:
-        """Record what makes a value. Raises ModelError if something else already makes it."""
+        """Note the maker of a value. Raise ModelError where the value has another maker already."""
         if name in makers:
             raise self._error(f"{name!r} is made twice, by {makers[name]} and by {maker}")
         makers[name] = maker

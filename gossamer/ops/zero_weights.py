@@ -1,6 +1,6 @@
-"""Layers with only zero weights.
+"""Layers whose weights are all zero.
 
-Only their epilogues are computed, on zeros.
+Their epilogues are applied to zeros, and nothing else is computed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gossamer.ops.weights import Weights
 class ZeroWeights(Algorithm):
     """The epilogue applied to zeros, on every device.
 
-    The results do not depend on the input, even if it holds NaN or infinity.
+    NaN and infinity in the input do not reach the results.
     """
 
     name = "zero_weights"
@@ -57,12 +57,12 @@ class ZeroWeights(Algorithm):
 
 
 class ZeroConvolution(ZeroWeights):
-    """A convolution with only zero weights."""
+    """A convolution whose weights are all zero."""
 
     op = "conv2d"
 
 
 class ZeroProduct(ZeroWeights):
-    """A matrix product with only zero weights."""
+    """A product with a matrix of zeros."""
 
     op = "gemm"

@@ -1,4 +1,4 @@
-"""Connection to a Ray cluster, and distribution of work to its workers."""
+"""Connects to a Ray cluster, chooses the number of workers, and distributes work over them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from gossamer.errors import InputError, installing, quoted
 
 _CONNECT_S = 5.0
-"""Timeout in seconds for the connection to a cluster."""
+"""Seconds in which a cluster's address must answer."""
 
 
 def connect(address: str | None = None) -> Any:
@@ -30,7 +30,7 @@ def connect(address: str | None = None) -> Any:
     Raises
     ------
     InputError
-        Ray is not installed, or there is no cluster at the address.
+        If Ray is not installed, or there is no cluster at the address.
     """
     try:
         import ray
@@ -40,7 +40,7 @@ def connect(address: str | None = None) -> Any:
         return ray
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon:
-        # check the address first: Ray waits a minute for a cluster that does not answer
+        # Ray itself waits a minute for a cluster that does not answer
         try:
             socket.create_connection((host, int(port)), _CONNECT_S).close()
         except (OSError, ValueError) as error:
@@ -54,11 +54,11 @@ def connect(address: str | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Workers:
-    """The number of workers, and the resources per worker.
+    """The number of workers, and the resources that each of them uses.
 
     count: number of workers.
-    processors: Ray CPUs per worker; may be a fraction.
-    gpus: Ray GPUs per worker.
+    processors: processors that each worker uses, as Ray counts them; may be a fraction.
+    gpus: GPUs that each worker uses, as Ray counts them.
     """
 
     count: int
@@ -67,18 +67,16 @@ class Workers:
 
     @staticmethod
     def of(resources: Mapping[str, float], device: str, count: int | None) -> Workers:
-        """Choose the workers of a cluster.
-
-        There is one worker per GPU, or per processor except one.
+        """Return the workers of a cluster: one for each GPU, or for each processor except one.
 
         Parameters
         ----------
         resources : mapping of str to float
-            The resources of the cluster by name, including "CPU" and "GPU".
+            The resources of the cluster by their names, "CPU" and "GPU" among them.
         device : str
             The name of the device of each worker.
         count : int, optional
-            Maximum number of workers; by default as many as the cluster supports.
+            The most workers; by default as many as the cluster has room for.
 
         Returns
         -------
@@ -88,15 +86,15 @@ class Workers:
         Raises
         ------
         InputError
-            `device` is a GPU and the cluster has none, or `count` is less than 1.
+            If `device` is a GPU and the cluster has none, or if `count` is less than 1.
         """
         if count is not None and count < 1:
             raise InputError(f"workers is {count}, expected 1 or more")
         processors, gpus = (int(resources.get(name, 0)) for name in ("CPU", "GPU"))
         on_gpu = device.startswith("cuda")
         if on_gpu and not gpus:
-            raise InputError(f"device {device}: the cluster has no GPU; add one, or pass "
-                             "device='host'")
+            raise InputError(f"device {device}: no worker of the cluster has a GPU; add one, or "
+                             "give device='host'")
         room = gpus if on_gpu else max(1, processors - 1)
         most = min(count or room, room)
         share = min(1.0, max(processors - 1, 0.5) / most)
@@ -105,7 +103,7 @@ class Workers:
 
 def shared_out(work: Callable[..., Any], pieces: Sequence[Any], shared: Any,
                address: str | None) -> list[Any]:
-    """Compute a function for several pieces of work on a cluster.
+    """Return a function's results for pieces of work, which the workers of a cluster compute.
 
     Parameters
     ----------
@@ -114,14 +112,14 @@ def shared_out(work: Callable[..., Any], pieces: Sequence[Any], shared: Any,
     pieces : sequence
         The pieces of work.
     shared : object
-        Data for all pieces, sent to the cluster once.
+        The data that all pieces need; it is sent to the cluster once.
     address : str, optional
         The cluster's address, as for `connect`.
 
     Returns
     -------
     list
-        The results in the order of the pieces. If a worker is lost, its pieces are computed again.
+        The results in the order of the pieces. A piece whose worker is lost is computed again.
 
     Raises
     ------

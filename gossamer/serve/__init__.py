@@ -1,1 +1,1 @@
-"""HTTP server: Open Inference Protocol, pictures, and dynamic batching."""
+"""The HTTP server of networks: the Open Inference Protocol, pictures, and dynamic batching."""

@@ -1,8 +1,5 @@
-"""HTTP/1 connections, and the exchange of requests with batchers.
-
-Connections have limits of time and bytes that uvicorn lacks. The exchange passes requests from the
-event loop to batchers, and results back.
-"""
+"""The server's end of a connection of HTTP/1, with limits in time and bytes that uvicorn lacks, and
+the exchange of requests and results between the event loop and batchers."""
 
 from __future__ import annotations
 
@@ -21,29 +18,26 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from gossamer.plan.batcher import Batcher
 
 IDLE_S = 30.0
-"""Time limit in seconds for the head of a client's next request."""
+"""Seconds that a client may take for the head of its next request."""
 UNREAD_S = 30.0
-"""Largest number of seconds without a read by the client while a response fills the connection's
-buffers."""
+"""Seconds for which a client may read nothing while an answer fills the buffers of its connection.
+"""
 MOST_HEAD_BYTES = 2**16
-"""Largest number of bytes in a request's head, and in its trailers."""
+"""The most bytes of a request's head, and of its trailers."""
 MOST_FIELDS = 100
-"""Largest number of fields in a request's head and trailers together."""
+"""The most fields of a request's head and trailers together."""
 _MOST_PIPELINED = 16
-"""Largest number of a connection's requests that wait for the response to an earlier one."""
+"""The most requests of a connection that may wait for the answer to an earlier one."""
 _LINGER_S = 2.0
-"""Seconds for which a connection is still read after an error response. If it were closed while
-bytes arrive, the client's system would discard the response."""
+"""Seconds for which a connection is still read after a refusal. If it were closed while bytes come,
+the client's system would throw the refusal away."""
 _OFFERS = (b"upgrade", b"http2-settings")
-"""Fields of a head by which a client offers another protocol."""
+"""The fields of a head in which a client offers another protocol."""
 
 
 class _RefusedError(Exception):
-    """A request is rejected before it reaches the application.
-
-    message: the reason.
-    status: the HTTP status of the response.
-    """
+    """A request is refused before the application gets it. The message says why, `status` is the
+    HTTP status of the answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -51,26 +45,26 @@ class _RefusedError(Exception):
 
 
 class Connection(HttpToolsProtocol):
-    """A connection with limits of time and bytes.
+    """A connection that is closed where a client is too slow or sends too much.
 
-    It is closed if the head of a request is not complete in time (even if bytes still arrive), if
-    the head or the trailers are too long, or if the client does not read its response. Offers of
-    another protocol (Upgrade) are ignored.
+    It is closed where the head of a request is not complete in time, even while bytes of it come;
+    where the head or the trailers are too long; and where the client does not read its answer.
+    Offers of another protocol (Upgrade) are ignored.
     """
 
     _idle_timer: asyncio.TimerHandle | None = None
-    """Timer that closes the connection while it waits for the head of a request."""
+    """Runs while the head of a request is awaited; at its end the connection is closed."""
     _unread_timer: asyncio.TimerHandle | None = None
-    """Timer that closes the connection while the client does not read."""
+    """Runs while the client does not read; at its end the connection is closed."""
     _refused: _RefusedError | None = None
     _is_head = True
-    """Whether the head of the current request is incomplete."""
+    """Whether the end of the present request's head has not been parsed yet."""
     _fields = 0
     _head_bytes = 0
     """Bytes of the complete fields of the head and the trailers."""
     _pending_bytes = 0
-    """Bytes since the parser last completed a request or found a part of a body. Their limit bounds
-    the length of incomplete fields, for which the parser needs quadratic time."""
+    """Bytes that came since the parser last ended a request or found a part of a body. Limiting
+    them limits the length of an incomplete field, on which the parser spends quadratic time."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -89,7 +83,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(refused)
             return
         except httptools.HttpParserError:
-            self._refuse(self._refused or _RefusedError(400, "this is not a valid HTTP/1 request"))
+            self._refuse(self._refused or _RefusedError(400, "this is no valid request of HTTP/1"))
             return
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_idle_timer()
@@ -97,17 +91,17 @@ class Connection(HttpToolsProtocol):
             self._start_idle_timer()
 
     def _feed(self, data: bytes) -> None:
-        """Pass bytes to the parser, without offers of another protocol."""
+        """Give bytes to the parser, without offers of another protocol."""
         while data:
             try:
                 self.parser.feed_data(data)
                 return
             except httptools.HttpParserUpgrade as upgrade:
-                # the parser has stopped at the end of this head: a new parser reads the head
-                # without the offer, and the bytes after it
+                # the parser has stopped at the end of this head: a new parser reads the head again
+                # without the offer, and what follows
                 method = self.parser.get_method()
                 if method == b"CONNECT":
-                    raise _RefusedError(400, "CONNECT is not supported") from None
+                    raise _RefusedError(400, "CONNECT is not offered") from None
                 head = [b"%b %b HTTP/%b" % (method, self.url,
                                             self.parser.get_http_version().encode())]
                 head += [b"%b: %b" % field for field in self.headers if field[0] not in _OFFERS]
@@ -116,10 +110,8 @@ class Connection(HttpToolsProtocol):
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def _raise(self, refused: _RefusedError) -> None:
-        """Reject the request from within a callback of the parser.
-
-        The error is also stored, because the parser replaces errors of its callbacks.
-        """
+        """Refuse the request from within a callback of the parser, which replaces errors of its
+        callbacks by one of its own."""
         self._refused = refused
         raise refused
 
@@ -137,7 +129,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes += len(name) + len(value) + len(b": \r\n")
         if self._fields > MOST_FIELDS or self._head_bytes > MOST_HEAD_BYTES:
             self._raise(_too_long())
-        # fields of trailers are ignored
+        # the fields of trailers are dropped
         if self._is_head:
             super().on_header(name, value)
 
@@ -146,8 +138,8 @@ class Connection(HttpToolsProtocol):
         if self._head_bytes > MOST_HEAD_BYTES:
             self._raise(_too_long())
         if len(self.pipeline) >= _MOST_PIPELINED:
-            self._raise(_RefusedError(400, f"more than {_MOST_PIPELINED} pipelined requests; wait "
-                                           "for the responses to earlier ones"))
+            self._raise(_RefusedError(400, f"more than {_MOST_PIPELINED} requests wait for the "
+                                           "answers to earlier ones"))
         if not self.parser.should_upgrade():
             super().on_headers_complete()
 
@@ -155,10 +147,10 @@ class Connection(HttpToolsProtocol):
         self._pending_bytes = 0
         cycle: Any = self.cycle
         if not cycle.body:
-            # b"" + part does not copy the part
+            # b"" + part is the part itself, so that a body of one part is not copied
             cycle.body = b""
         elif isinstance(cycle.body, bytes):
-            # appending to bytes would copy the body each time
+            # each further part would copy bytes, but is appended to a bytearray
             cycle.body = bytearray(cycle.body)
         super().on_body(body)
 
@@ -168,16 +160,16 @@ class Connection(HttpToolsProtocol):
             super().on_message_complete()
 
     def _refuse(self, refused: _RefusedError) -> None:
-        """Respond to a rejected request, and ignore further bytes."""
+        """Answer a refused request, and take no further bytes of the connection."""
         self._refused = refused
         cycle = self.cycle
         is_answering = cycle is not None and not cycle.response_complete
         if is_answering and (self._is_head or cycle.response_started or self.pipeline):
-            # an earlier request is still in progress: close the connection after its response
+            # an earlier request is still being answered: the connection ends after its answer
             cycle.keep_alive = False
             return
         if is_answering:
-            # tells the application that no further part of the body will arrive
+            # tells the application that no further part of the body comes
             cycle.disconnected = True
             cycle.message_event.set()
         self._stop_idle_timer()
@@ -226,18 +218,18 @@ def _too_long() -> _RefusedError:
 
 
 _GATHER_S = 2e-3
-"""Largest number of seconds for which requests are collected before they go to batchers. They go
-earlier if an iteration of the event loop brings no further request."""
+"""The most seconds for which requests are gathered before batchers get them. They get them earlier
+where a round of the event loop has brought no further request."""
 
 _Entry = tuple[Mapping[str, np.ndarray], float | None, asyncio.Future[Any]]
 """A request: its inputs by name, the seconds until its deadline, and its future."""
 
 
 class Exchange:
-    """Passes requests and results between an event loop and batchers.
+    """The requests and results that pass between one event loop and the threads of batchers.
 
-    Batchers receive several requests at once, and wake the loop once for several results, because
-    each call across threads costs time on both sides.
+    Batchers get several requests at once, and wake the loop once for several results: each single
+    call across threads would take time from both sides.
     """
 
     def __init__(self) -> None:
@@ -248,11 +240,11 @@ class Exchange:
 
     def submit(self, batcher: Batcher, arrays: Mapping[str, np.ndarray],
                deadline: float | None) -> asyncio.Future[Any]:
-        """Submit a request and return the future of its outputs.
+        """Return the future of a request's outputs, which a batcher computes.
 
-        Cancelling the future withdraws the request, unless its computation has begun.
+        Cancelling the future withdraws the request, unless it is being computed already.
 
-        deadline: seconds from now after which the outputs are no longer needed; None without a
+        deadline: seconds from now after which the outputs are not wanted any more; None without a
         deadline.
         """
         loop = asyncio.get_running_loop()
@@ -264,10 +256,11 @@ class Exchange:
         return own
 
     def _gather(self, loop: asyncio.AbstractEventLoop, before: int, until: float) -> None:
-        """Hand requests over once the loop brings no further ones.
+        """Hand all requests over, unless some have come in the loop's last round: then look again
+        after the next round.
 
-        before: number of requests before the last iteration.
-        until: the loop's time at which requests are handed over in any case.
+        before: number of requests that had come before the last round.
+        until: the loop's time from which on requests are handed over in any case.
         """
         if self._count > before and loop.time() < until:
             loop.call_soon(self._gather, loop, self._count, until)
@@ -275,7 +268,7 @@ class Exchange:
             self.hand_over()
 
     def hand_over(self) -> None:
-        """Hand all requests to their batchers immediately."""
+        """Hand all requests to their batchers now, for example before a batcher is closed."""
         loop = asyncio.get_running_loop()
         gathered, self._gathered = self._gathered, {}
         for batcher, entries in gathered.items():
@@ -286,14 +279,14 @@ class Exchange:
 
     def _note_done(self, loop: asyncio.AbstractEventLoop, own: asyncio.Future[Any],
                    future: Future[Any]) -> None:
-        """Queue a result from a batcher's thread, and wake the loop."""
+        """Note a result, in the thread of a batcher, and wake the loop to deliver it."""
         self._done.append((own, future))
         if not self._is_waking and not loop.is_closed():
             self._is_waking = True
             loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        # set first, so that a result that arrives during the loop below wakes the event loop again
+        # set first, so that a result which comes during the loop below wakes the event loop again
         self._is_waking = False
         while self._done:
             own, future = self._done.popleft()

@@ -1,4 +1,4 @@
-"""Optimisation of PyTorch modules: `optimize`, `explain`, and a backend of torch.compile.
+"""Modules of PyTorch made fast: `optimize`, `explain`, and a backend of torch.compile.
 
-PyTorch is imported only when one of them is used.
+PyTorch is imported when one of them is first used.
 """

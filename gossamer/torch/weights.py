@@ -1,7 +1,7 @@
-"""Detection of changed weights, and folding of computed weights.
+"""The weights of a module: which of them have changed, and which the module computes from others.
 
-Each call compares the identity, version counter and address of each tensor; every hundredth call
-also compares some of its elements. Weights that the module computes from other weights, such as
+Changes are found by the identity, the version counter and the address of each tensor in every call,
+and by some of its elements in every hundredth call. Weights that the module computes, such as
 pruned, normalised and parametrised ones, become constants.
 """
 
@@ -23,24 +23,22 @@ from torch.nn.utils.weight_norm import WeightNorm
 from gossamer.errors import quoted
 
 CALLS = 100
-"""Number of calls between comparisons of some elements of each weight."""
+"""Number of calls after which some elements of each weight are compared."""
 ELEMENTS = 16
-"""Approximate number of elements of each weight that are compared."""
+"""About how many elements of each weight are compared."""
 _UNUSED_BUFFER = "num_batches_tracked"
-"""Name of buffers that no output depends on."""
+"""The name of buffers that no output depends on."""
 _HOOKS = (prune.BasePruningMethod, WeightNorm, SpectralNorm)
-"""Hooks of torch.nn.utils that compute a weight before each call of forward."""
+"""The hooks by which torch.nn.utils computes a weight before each call of forward."""
 _address = torch.Tensor.data_ptr
 
 
 class Weights:
-    """The parameters and buffers of a module.
+    """The parameters and buffers of a module, apart from those that no output depends on, and those
+    without memory of their own, which `optimize` refuses.
 
-    Buffers that no output depends on are excluded, as are lazy and sparse tensors, for which
-    `optimize` raises errors.
-
-    paths: the names of the parameters and buffers.
-    without: names of further parameters and buffers to exclude.
+    paths: their names.
+    without: names of further parameters and buffers that are left out.
     """
 
     def __init__(self, module: nn.Module, without: Collection[str] = ()) -> None:
@@ -58,7 +56,7 @@ class Weights:
                         self._names.append(name)
 
     def now(self) -> list[Any]:
-        """Return the current tensors in the order of `paths`; None for a deleted one."""
+        """Return the tensors, in the order of `paths`; None in the place of one that is gone."""
         return list(map(dict.get, self._tables, self._names))
 
     def watched(self) -> Watch:
@@ -66,11 +64,11 @@ class Weights:
 
 
 class Watch:
-    """Detects changes of weights since a plan read them.
+    """Weights as they were when a plan took them.
 
-    A tensor's version counter counts writes in place, but misses writes through `.data` and by the
-    replay of a CUDA graph that trains. Tensors of torch.inference_mode() have no version counter.
-    Such writes are detected only if they change one of the compared elements. A watch keeps the
+    A tensor's version counter counts its changes in place. It misses writes through `.data` and by
+    the replay of a CUDA graph that trains, and tensors of torch.inference_mode() have none. Such
+    changes are found only if they change one of the elements that are compared. A watch keeps the
     tensors alive, but no module.
 
     paths, tensors: the names of the weights, and the weights.
@@ -87,14 +85,15 @@ class Watch:
         self._calls = 0
 
     def change(self, now: Sequence[Any]) -> str:
-        """Return text about the first change of the weights; "" without a change.
+        """Return the first change of the weights, in words for a message; "" where no change is
+        found.
 
         now: the weights of a call.
         """
         if not all(map(is_, now, self.tensors)):
             path = next(path for path, new, old in zip(self._paths, now, self.tensors, strict=True)
                         if new is not old)
-            return f"{quoted(path)} was replaced by another tensor"
+            return f"another tensor has taken the place of {quoted(path)}"
         versions = [tensor._version for tensor in self._counted]
         if versions != self._versions:
             return self._changed(self._counted, versions, self._versions)
@@ -116,10 +115,8 @@ class Watch:
 
 
 def _elements(tensors: Sequence[Any]) -> list[list[Any]]:
-    """Return strided views of some elements of each tensor.
-
-    There is one list of views for each device and dtype.
-    """
+    """Return views of elements of each tensor, at equal distances in memory, as one list for each
+    device and dtype."""
     found: dict[Any, list[Any]] = defaultdict(list)
     for tensor in tensors:
         if tensor.layout == torch.strided and tensor.numel():
@@ -132,22 +129,20 @@ def _elements(tensors: Sequence[Any]) -> list[list[Any]]:
 
 
 def _sample(elements: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the bytes of the elements for each device and dtype."""
+    """Return the bytes of elements of tensors, for each device and dtype."""
     with torch.no_grad():
         return [torch.cat(list(each)).view(torch.uint8) for each in elements]
 
 
 def _captures(tensors: Sequence[Any]) -> bool:
-    """Return whether a CUDA graph capture forbids reading values."""
+    """Whether the current stream records a CUDA graph, during which no number can be read."""
     return any(tensor.is_cuda for tensor in tensors) and torch.cuda.is_current_stream_capturing()
 
 
 def folded(module: nn.Module) -> nn.Module:
-    """Return a copy with computed weights as plain parameters.
-
-    These are weights that torch.nn.utils.prune, weight_norm, spectral_norm and parametrisations
-    compute. The module itself is returned if it has none.
-    """
+    """Return a copy of a module in which weights that torch.nn.utils.prune, weight_norm,
+    spectral_norm and parametrisations compute are plain weights; the module itself where it has no
+    such weights."""
     if not any(_computes_weights(part) for part in module.modules()):
         return module
     with torch.no_grad():
@@ -164,10 +159,8 @@ def folded(module: nn.Module) -> nn.Module:
 
 
 def _remove_parametrizations(part: nn.Module) -> None:
-    """Replace the parametrisations of a copied module by their computed weights.
-
-    torch's own function would also change the class, which the copy shares with the original.
-    """
+    """Replace the parametrisations of a copied module by the weights that they compute. torch's
+    own function would also change the class, which the copy shares with the original module."""
     weights = {name: getattr(part, name).detach().clone() for name in part.parametrizations}
     del part._modules["parametrizations"]
     part.__class__ = type(part).__bases__[0]
@@ -176,10 +169,8 @@ def _remove_parametrizations(part: nn.Module) -> None:
 
 
 def without_bfloat16(module: nn.Module) -> nn.Module:
-    """Return the module, or a float32 copy if it has bfloat16.
-
-    Networks are computed only in float32 and float16.
-    """
+    """Return the module, or a copy in float32 where the module has parameters in bfloat16, since
+    networks are computed in float32 and float16 only."""
     if all(tensor.dtype != torch.bfloat16 for tensor in module.parameters()):
         return module
     return copy.deepcopy(module).float()
@@ -191,10 +182,8 @@ def _computes_weights(part: nn.Module) -> bool:
 
 
 def _recompute(module: nn.Module) -> None:
-    """Recompute the weights of hooks without gradients.
-
-    deepcopy does not support tensors that were computed with gradients.
-    """
+    """Make the hooks compute their weights while torch records no gradients, because deepcopy
+    refuses tensors that were computed with gradients."""
     inputs: Any = ()
     for part in module.modules():
         for hook in part._forward_pre_hooks.values():

@@ -1,4 +1,4 @@
-"""The names of a network's classes, from text files with one name per line."""
+"""The names of a network's classes, from text files with one name a line."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ COCO = Path(__file__).with_name("coco.txt")
 
 def class_names(path: Path | None, classes: int,
                 network_names: Sequence[str] = ()) -> Sequence[str] | None:
-    """Return the name of each class; None if unknown.
+    """Return the name of each class, from a file or else from the network; None if not known.
 
-    The names come from the file or else from the network. If both lack names, 1000 classes are
-    named as in ImageNet.
+    Without a file and without a name of the network for each class, 1000 classes get the names of
+    ImageNet.
 
     path: the file of --labels, or None.
     classes: number of classes.
-
-    Raises InputError if the file cannot be read or does not contain one name per class.
+    Raises InputError where the file cannot be read or does not have one name for each class.
     """
     if path is None and len(network_names) == classes:
         return network_names
@@ -30,20 +29,20 @@ def class_names(path: Path | None, classes: int,
     names = without_blanks(read_names(path or IMAGENET), classes)
     if len(names) != classes:
         raise InputError(f"--labels {path}: has {len(names)} names, but the network has {classes} "
-                         "classes; expected one name per line")
+                         "classes; expected one name in each line")
     return names
 
 
 def read_names(path: Path, option: str = "--labels") -> list[str]:
-    """Return the stripped lines of a file, without trailing empty lines.
+    """Return the lines of a file, without blanks round them, and without empty lines at the end.
 
     option: the option that names the file, for messages.
-    Raises InputError if the file cannot be read.
+    Raises InputError where the file cannot be read.
     """
     try:
         names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError:
-        raise InputError(f"{option} {path}: is not UTF-8 text, expected one name per line"
+        raise InputError(f"{option} {path}: is no text in UTF-8, expected one name a line"
                          ) from None
     except OSError as error:
         raise InputError(f"{option} {path}: {error.strerror}") from None
@@ -53,6 +52,6 @@ def read_names(path: Path, option: str = "--labels") -> list[str]:
 
 
 def without_blanks(names: Sequence[str], classes: int) -> list[str]:
-    """Return the non-empty names if there is one per class, otherwise all names."""
+    """Return the names that are not empty, if there is one for each class; else all names."""
     filled = [name for name in names if name]
     return filled if len(filled) == classes else list(names)

@@ -1,4 +1,4 @@
-"""Fusions: several layers that one algorithm computes in one step."""
+"""Several layers that one algorithm computes in one step."""
 
 from typing import Any
 

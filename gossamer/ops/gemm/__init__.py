@@ -1,4 +1,4 @@
-"""Matrix products with constant weights."""
+"""Matrix product with constant weights."""
 
 from typing import Any
 

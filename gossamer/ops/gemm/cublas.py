@@ -1,4 +1,5 @@
-"""Matrix products with constant weights by cuBLAS."""
+"""Matrix products with constant weights by cuBLAS, which also applies the epilogues that it can
+fuse."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from gossamer.ops.weights import Weights
 class CublasGemm(Algorithm):
     """A product by cuBLAS.
 
-    cuBLAS fuses the epilogues that it supports; a separate kernel applies all others.
+    A separate kernel applies an epilogue that cuBLAS cannot apply.
     """
 
     op = "gemm"
@@ -39,7 +40,7 @@ class CublasGemm(Algorithm):
         if (reason := unavailable(CUBLAS, device)) is not None:
             return reason
         if problem.outputs[0].size >= 2**31:
-            return "supports fewer than 2^31 results"
+            return "2^31 results or more"
         return None
 
     def version(self, device: Device) -> str:
@@ -93,10 +94,10 @@ class CublasGemm(Algorithm):
 
 def _product(problem: GemmProblem, precision: str,
              device: Device) -> tuple[Product, Fused | None]:
-    """Return the product and the epilogue that cuBLAS fuses.
+    """Return the product, and the epilogue that cuBLAS applies.
 
-    The product is transposed because cuBLAS is column-major. The epilogue is None if cuBLAS does
-    not support it or has no algorithm for it.
+    The product is transposed because cuBLAS is column-major. The epilogue is None where cuBLAS
+    cannot apply it or offers no algorithm for it.
     """
     def product(fusion: Fused) -> Product:
         return Product(precision, problem.columns, problem.rows, problem.depth, True,

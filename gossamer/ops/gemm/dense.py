@@ -1,7 +1,8 @@
-"""Matrix products with dense weights.
+"""Products with dense weights.
 
-The algorithms are kernels of 1x1 convolutions, kernels for few rows and for large matrices, the
-product of a published convolution in OpenCL (docs/algorithms.md), and BLAS on the host.
+They are computed by the kernels of 1x1 convolutions, by kernels for few rows and for large
+matrices, by the product of a published convolution in OpenCL (docs/algorithms.md), and by BLAS on
+the host.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ from gossamer.tensor import ROW_MAJOR, TensorSpec
 
 _FEW_ROWS = Path(__file__).with_name("few_rows.cl")
 _USUAL_ROWS = 16
-"""Number of rows that is assumed to list the configs of host products, which are numbers of
-threads. The actual number depends on the batch size, on which configs must not depend."""
+"""The number of rows that is assumed when the configs of a product on the host (numbers of threads)
+are listed. The actual number of rows depends on the batch size, and configs must not depend on the
+batch size."""
 
 
 class ConvolutionGemm(Algorithm):
@@ -54,13 +56,13 @@ class ConvolutionGemm(Algorithm):
     op = "gemm"
     _convolution: ClassVar[Algorithm]
     _layout: ClassVar[str] = "NHWC"
-    """Layout of float matrices as inputs of the convolution."""
+    """Layout in which the convolution gets matrices of floats."""
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:
         return self._convolution.supports(pointwise(problem), device)
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        # for a matrix NHWC and NCHW are the same layout
+        # NHWC and NCHW are the same layout of a matrix
         return iter(dict.fromkeys(map(_of_matrices, self._convolution.variants(
             pointwise(problem), device))))
 
@@ -99,7 +101,7 @@ def _with_specs(variant: Variant, changed: Callable[[TensorSpec], TensorSpec]) -
 
 
 class WideProduct(ConvolutionGemm):
-    """The product of wide_gemm, in vector registers of processors."""
+    """The product of wide_gemm, which processors compute in vector registers."""
 
     name = "wide_gemm"
     _convolution = WideGemm()
@@ -122,8 +124,8 @@ class MmaGemm(ConvolutionGemm):
 class FewRows(Algorithm):
     """A product of at most four rows.
 
-    Each work-group computes one column of the result. The kernel is memory-bound: it takes as long
-    as reading the weights.
+    Each column of the result has a work-group of its own. The kernel is memory-bound: its time is
+    the time of reading the weights.
     """
 
     op = "gemm"
@@ -136,11 +138,11 @@ class FewRows(Algorithm):
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
         if problem.rows > self.most_rows:
-            return f"needs at most {self.most_rows} rows, not {problem.rows}"
+            return f"{problem.rows} rows, takes at most {self.most_rows}"
         if device.limits.work_group_size < min(self._groups):
             return f"needs work-groups of {min(self._groups)}"
         if problem.columns * problem.depth >= 2**31:
-            return "supports fewer than 2^31 weights"
+            return "2^31 weights or more"
         return None
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
@@ -150,7 +152,7 @@ class FewRows(Algorithm):
             variant = Variant((("work_group", work_group),), problem.inputs, problem.outputs)
             yield from (variant, variant.as_fp16)
             if not problem.epilogue.tensor_count:
-                # a network's output is float32
+                # the product may be a network's output, which is float32
                 yield replace(variant.as_fp16, outputs=problem.outputs)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
@@ -215,14 +217,16 @@ _LARGE_CONFIGS = tuple(tuple(zip(_LARGE_KEYS, sizes, strict=True)) for sizes in 
     (128, 128, 8, 16, 8, 8, 2, 2, 0, 0, 1, 0),
     (128, 128, 8, 8, 16, 4, 2, 2, 0, 1, 1, 0),
 ))
-"""The configs; large.cl documents the keys. On an H200 the first config is the fastest with CUDA,
-and one of the last two with OpenCL."""
+"""The configs, whose keys large.cl describes. On an H200 the first config is the fastest through
+CUDA, and one of the last two is the fastest through OpenCL; on every device each config may be
+measured."""
 _LEAST = 128
-"""The minimum number of rows and of columns: with fewer, much of a tile would be empty."""
+"""The least number of rows, and of columns: with fewer rows or columns, much of a tile would be
+empty."""
 
 
 class LargeGemm(Algorithm):
-    """Tiles of 128 x 128 or more, with 128 results per work-item.
+    """Tiles of 128 x 128 or more, with 128 results for each work-item.
 
     The tiles are swizzled in shared memory.
     """
@@ -234,13 +238,13 @@ class LargeGemm(Algorithm):
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
         if device.on_processors:
-            return "needs a GPU, because 256 work-items share a tile"
+            return "made for GPUs, of which 256 work-items share a tile"
         if min(problem.rows, problem.columns) < _LEAST:
-            return f"needs at least {_LEAST} rows and columns"
+            return f"made for {_LEAST} rows and columns or more"
         if problem.columns % 4 or problem.depth % 4 or not problem.depth:
-            return "needs a depth and a number of columns divisible by 4"
+            return "needs a depth and a number of columns that are multiples of 4"
         if problem.columns * problem.depth >= 2**31:
-            return "supports fewer than 2^31 weights"
+            return "2^31 weights or more"
         limits = device.limits
         if min(limits.work_group_size, limits.sure_work_group_size) < 256:
             return "needs work-groups of 256"
@@ -262,8 +266,7 @@ class LargeGemm(Algorithm):
             "architectures": ("sm_80", "sm_100")}
         kernel = device.compile(KernelSource.of(_LARGE, "large_gemm", {
             **{key.upper(): value for key, value in variant.config},
-            # with bounds checks the registers of a multiprocessor do not suffice for two
-            # work-groups
+            # where bounds are checked, a multiprocessor has too few registers for two work-groups
             "BLOCKS_PER_UNIT": variant["blocks_per_unit"] if exact else 1,
             "CHECKED": int(variant["checked"] or not exact),
             **epilogue_macros(problem.epilogue),
@@ -279,7 +282,7 @@ class LargeGemm(Algorithm):
 def _large_configs(device: Device) -> list[tuple[tuple[str, int], ...]]:
     """Return the configs that the device can run.
 
-    Configs with more than two tiles in shared memory need asynchronous copies.
+    Configs with more than two tiles in shared memory at once need asynchronous copies.
     """
     return [config for config in _LARGE_CONFIGS
             if device.limits.mma or dict(config)["tiles"] == 2]
@@ -292,7 +295,7 @@ def _large_bytes(config: tuple[tuple[str, int], ...]) -> int:
 
 
 class PublishedGemm(Algorithm):
-    """Tiles of 64 x 64 in shared memory, with 8 x 4 results per work-item.
+    """Tiles of 64 x 64 in shared memory, with 8 x 4 results for each work-item.
 
     A separate kernel applies the epilogue.
     """
@@ -305,7 +308,7 @@ class PublishedGemm(Algorithm):
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
         if problem.columns * problem.depth >= 2**31:
-            return "supports fewer than 2^31 weights"
+            return "2^31 weights or more"
         return cannot_multiply(problem.rows, 1, device.limits)
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:

@@ -1,4 +1,4 @@
-"""The op of matrix products with constant weights, and its algorithms."""
+"""Matrix product with constant weights."""
 
 from gossamer.ops.gemm.binary import (
     BitTensorCoreGemm,

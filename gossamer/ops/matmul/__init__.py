@@ -1,4 +1,4 @@
-"""The op of batched matrix products, and its algorithms."""
+"""Batched matrix products of two tensors."""
 
 from gossamer.ops.matmul.mma import MmaMatmul
 from gossamer.ops.matmul.problem import MatmulProblem, reference

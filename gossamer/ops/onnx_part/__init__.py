@@ -1,4 +1,4 @@
-"""The op of ONNX nodes that only ONNX Runtime computes."""
+"""Nodes of an ONNX file that gossamer does not compute: ONNX Runtime computes them on the host."""
 
 from gossamer.ops.onnx_part.host import OnnxRuntimePart, reference
 from gossamer.ops.onnx_part.problem import OnnxPartProblem

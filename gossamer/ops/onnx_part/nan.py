@@ -1,10 +1,9 @@
-"""Makes models of ONNX Runtime propagate NaN.
+"""NaN in models of ONNX Runtime, whose maxima, minima and indices of these leave out NaN.
 
-ONNX Runtime ignores NaN in maxima, minima, and the indices of these. A model with such operators is
-therefore rewritten to two forms. The first form has an additional output, which is NaN if one of
-these operators has read NaN. It costs little, and keeps the layouts that ONNX Runtime chooses. The
-second form propagates NaN, and runs only if the first one has found NaN. Within subgraphs, whose
-values cannot become outputs, both forms propagate NaN.
+A model with such operators has two forms. The first form has one more output, which is NaN where
+an operator has read NaN. It costs little, and keeps the layouts that ONNX Runtime chooses. The
+second form lets NaN through, and runs only where the first one has found NaN. Both forms let NaN
+through within subgraphs, whose values cannot become outputs.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ _REDUCTIONS = frozenset(("ReduceMax", "ReduceMin"))
 _POSITIONS = frozenset(("ArgMax", "ArgMin"))
 _WATCHED = _POOLS | _REDUCTIONS | _POSITIONS
 _REWRITTEN = frozenset((("Sign", TensorProto.FLOAT16), ("LogSoftmax", TensorProto.DOUBLE)))
-"""Operators that lose NaN in one type only. Both forms of a model propagate NaN through them."""
+"""Operators that lose NaN in one type only. Both forms of a model let NaN through them."""
 _LOSING = _WATCHED | {operator for operator, _ in _REWRITTEN}
 _FLOATS = frozenset((TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16))
 _FIRST_OPSET = 9
-"""The first opset of ONNX with both IsNaN and Where."""
+"""The opset since which ONNX has IsNaN and Where."""
 _MOST_PIXELS = 2.0**30
-"""An upper bound of the pixels of an image."""
+"""A bound of the pixels of an image."""
 _PREFIX = "gossamer/nan"
 
 
@@ -39,9 +38,9 @@ def losing_nan(model: onnx.ModelProto) -> bool:
 
 
 def watch(model: onnx.ModelProto) -> bool:
-    """Rewrite a model to its first form.
+    """Give a model its first form.
 
-    Returns whether the model has an additional output; without one it already propagates NaN.
+    Returns whether the model has one more output then; otherwise it lets NaN through already.
     """
     rewriter = _Rewriter(model)
     watched = rewriter.rewrite(model.graph, keeps_watched=True)
@@ -51,7 +50,7 @@ def watch(model: onnx.ModelProto) -> bool:
 
 
 def let_through(model: onnx.ModelProto) -> None:
-    """Rewrite a model to its second form."""
+    """Give a model its second form."""
     _Rewriter(model).rewrite(model.graph, keeps_watched=False)
 
 
@@ -65,7 +64,7 @@ def _loses(nodes: Iterable[onnx.NodeProto]) -> bool:
 
 
 class _Rewriter:
-    """Rewrites the graphs of a model.
+    """Rewriting of a model's graphs.
 
     The functions of the model are inlined first.
     """
@@ -76,7 +75,7 @@ class _Rewriter:
         self._graph = model.graph
         self._opset = _opset(model)
         self._writer = ModelWriter(_PREFIX)
-        # only types are used: ONNX's inference finds wrong shapes for some pools
+        # ONNX's inference is asked for types alone: of some pools it finds wrong shapes
         self._inferred = shape_inference.infer_shapes(model).graph
         self._shapes = {
             **{info.name: [dim.dim_value for dim in info.type.tensor_type.shape.dim]
@@ -86,13 +85,12 @@ class _Rewriter:
     def rewrite(self, graph: onnx.GraphProto, inferred: onnx.GraphProto | None = None,
                 outer: Mapping[str, int] | None = None, *,
                 keeps_watched: bool) -> dict[str, onnx.NodeProto]:
-        """Make the nodes of a graph and of its subgraphs propagate NaN.
+        """Let NaN through the nodes of a graph and of its subgraphs.
 
-        inferred: this graph with the types that ONNX's inference found.
+        inferred: this graph with the types that ONNX's inference has found.
         outer: types of the values around the graph.
-        keeps_watched: whether to keep the nodes of the graph itself that must be watched.
-
-        Returns the values that must be watched, each with a node that reads it.
+        keeps_watched: whether nodes of the graph itself that have to be watched stay as they are.
+        Returns for each value that has to be watched a node that reads it.
         """
         inferred = inferred or self._inferred
         types = _types(inferred, outer or {})
@@ -109,7 +107,7 @@ class _Rewriter:
                 nodes.append(node)
             elif is_watched and keeps_watched:
                 nodes.append(node)
-                # a NaN that another such node has lost is already found at that node's input
+                # NaN that such a node has lost was found where the node read it
                 if node.input[0] not in lost:
                     watched.setdefault(node.input[0], node)
                 lost.update(node.output[:1])
@@ -122,10 +120,10 @@ class _Rewriter:
         return watched
 
     def watch(self, watched: Mapping[str, onnx.NodeProto]) -> None:
-        """Add an output that is NaN if a watched value has NaN.
+        """Add an output that is NaN where a value is.
 
-        It may also be NaN if a value has, or may have, infinities. For images a mean over the
-        pixels keeps the layout that ONNX Runtime has chosen.
+        It may also be NaN where a value has infinities, or may have some. For images a mean over
+        the pixels keeps the layout that ONNX Runtime has chosen.
         """
         write, types = self._writer.node, _types(self._inferred, {})
         producers = {output: node for node in self._graph.node for output in node.output}
@@ -152,7 +150,7 @@ class _Rewriter:
             bounds.append(write("Mul", [self._size(value), weights]))
             bounds += [self._size(name) for node in convolutions for name in node.input[2:]]
         if bounds:
-            # if an upper bound of the sums is infinite, its product with zero is NaN
+            # where what no sum of products exceeds is infinite, its product with zero is NaN
             sums.append(self._product(write("Sum", bounds), 0.0))
         total = sums[0] if len(sums) == 1 else write("Sum", sums)
         self._graph.node.extend(self._writer.nodes)
@@ -160,10 +158,10 @@ class _Rewriter:
 
     def _sources(self, value: str, producers: Mapping[str, onnx.NodeProto]
                  ) -> Iterator[tuple[str, onnx.NodeProto | None]]:
-        """Find the values from which NaN in images can originate.
+        """Find what NaN in images comes from.
 
-        Yields (value, None), or (input of a convolution, convolution) if the smaller input of the
-        convolution is watched instead of its output.
+        Yields each value, and the convolution that reads it where its input is smaller than its
+        output and is watched in its place.
         """
         node = producers.get(value)
         if node is not None and node.op_type in ("Relu", "Concat"):
@@ -175,7 +173,7 @@ class _Rewriter:
             yield value, None
 
     def _enlarges(self, convolution: onnx.NodeProto) -> bool:
-        """Return whether a convolution's output is known to exceed its input in size."""
+        """Return whether the output of a convolution is known to be larger than its input."""
         shape = self._shapes.get(convolution.input[1], ())
         given = {attribute.name: helper.get_attribute_value(attribute)
                  for attribute in convolution.attribute}
@@ -183,15 +181,15 @@ class _Rewriter:
             given.get("strides", ()))
 
     def _size(self, value: str) -> str:
-        """Add nodes for the sum of the magnitudes of a value."""
+        """Write the sum of the magnitudes of a value."""
         return self._writer.node("ReduceL1", [value], keepdims=0)
 
     def _product(self, value: str, number: float) -> str:
-        """Add nodes for the product of a value and a number."""
+        """Write the product of a value and a number."""
         return self._writer.node("Mul", [value, self._constant(np.array(number, np.float32))])
 
     def _let_through(self, node: onnx.NodeProto, kind: int) -> None:
-        """Add nodes that replace a node and propagate NaN."""
+        """Write nodes that replace a node and let NaN through."""
         write, positions = self._writer.node, ""
         is_nan = write("IsNaN", node.input[:1])
         mask = write("Cast", [is_nan], to=TensorProto.FLOAT)
@@ -220,7 +218,7 @@ class _Rewriter:
                     "Where", [found, chosen, inner], [output], self._writer.new_name()))
 
     def _any(self, node: onnx.NodeProto, mask: str) -> str:
-        """Add the maximum of a mask along the axis of an ArgMax or ArgMin."""
+        """Write the maximum of a mask along the axis of an ArgMax or ArgMin."""
         given = {attribute.name: helper.get_attribute_value(attribute)
                  for attribute in node.attribute}
         axes, keepdims = [given.get("axis", 0)], given.get("keepdims", 1)
@@ -230,13 +228,13 @@ class _Rewriter:
                                  keepdims=keepdims)
 
     def _constant(self, array: np.ndarray) -> str:
-        """Add a constant as a node, which stays within its subgraph."""
+        """Write a constant as a node, which stays within its subgraph."""
         return self._writer.node("Constant", [], value=numpy_helper.from_array(array))
 
     def _copied(self, node: onnx.NodeProto, operator: str, value: str) -> str:
-        """Add a copy of a node with another operator and first input.
+        """Write a copy of a node with another operator and first input.
 
-        Returns its first output.
+        Return its first output.
         """
         other = onnx.NodeProto()
         other.CopyFrom(node)
@@ -250,7 +248,7 @@ class _Rewriter:
 def _types(graph: onnx.GraphProto, outer: Mapping[str, int]) -> dict[str, int]:
     """Return the types of the values of a graph, by name.
 
-    outer: types of the values around the graph.
+    outer: types of values around it.
     """
     return {**outer, **{info.name: info.type.tensor_type.elem_type
                         for info in (*graph.input, *graph.output, *graph.value_info)},

@@ -1,4 +1,4 @@
-"""The op of parts of a network that a library for networks computes."""
+"""Parts of a network, or a whole network, that a library for whole networks computes."""
 
 from gossamer.ops.fused.problem import PartProblem, reference
 from gossamer.ops.op import Op

@@ -1,1 +1,1 @@
-"""Reading and preparation of labelled samples."""
+"""Labelled samples: reading them from files, and preparing them for a network."""
