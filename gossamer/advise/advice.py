@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 import onnx
 
@@ -82,10 +82,10 @@ class Choice:
     sparsities: the share of zeros by the name of a layer; all other layers stay as they are.
     speed_up: how many times as fast the network is.
     reached: whether speed_up is at least the speed-up that was asked for; if not, no choice of
-    layers is expected to be faster.
+    layers is expected to be faster, or the last choice that was measured was still too slow.
     """
 
-    sparsities: Mapping[str, float]
+    sparsities: dict[str, float]
     speed_up: float
     reached: bool
 
@@ -154,9 +154,9 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None,
     check_open_dimensions(graph)
     if batch is None:
         batch = default_batch(graph)
-    options: dict[str, Any] = {"effort": effort, "precision": precision, "threads": threads}
+    planned = partial(api.compile, effort=effort, precision=precision, threads=threads)
     with ExitStack() as stack:
-        dense = stack.enter_context(closing(api.compile(graph, device, **options)))
+        dense = stack.enter_context(closing(planned(graph, device)))
         sizes = {layer.name: layer.size for layer in prune(model(), 0.5) if not layer.kept}
         if not sizes:
             raise InputError("the network has no weights that can become zero: no convolution and "
@@ -172,8 +172,7 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None,
                 continue
             note(f"measuring with {way.name} of zeros" if way.pattern == "unstructured" else
                  f"measuring with {way.name}")
-            plans[way.name] = stack.enter_context(closing(
-                api.compile(load(network), dense.device, **options)))
+            plans[way.name] = stack.enter_context(closing(planned(load(network), dense.device)))
             reports[way.name] = plans[way.name].profile(batch)
         times = {name: _step_times(report) for name, report in reports.items()}
         groups = tuple(_groups(times, sizes))
@@ -190,7 +189,7 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None,
             network = model()
             prune(network, None, choice.sparsities)
             note(f"measuring with zeros in {len(choice.sparsities)} layers")
-            with closing(api.compile(load(network), dense.device, **options)) as plan:
+            with closing(planned(load(network), dense.device)) as plan:
                 before, after = _network_us([dense, plan], batch)
             return before / after
 
@@ -210,11 +209,11 @@ def _choice(advice: Advice, speed_up: float, keep: Collection[str],
     """Return the layers to prune for a speed-up, with the speed-up that was measured."""
     wanted = speed_up
     for _ in range(_ROUNDS):
-        expected = choice = cheapest(advice, wanted, keep)
-        if not choice.sparsities:
-            break
-        found = measured(choice)
-        choice = replace(choice, speed_up=found, reached=found >= (1 - SLACK) * speed_up)
+        expected = cheapest(advice, wanted, keep)
+        if not expected.sparsities:
+            return expected
+        found = measured(expected)
+        choice = replace(expected, speed_up=found, reached=found >= (1 - SLACK) * speed_up)
         if choice.reached or not expected.reached:
             break
         wanted *= speed_up / found

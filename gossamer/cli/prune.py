@@ -180,7 +180,7 @@ def _measured_sparsities(model: str, read: Callable[[], onnx.ModelProto], speed_
         terminal.notice(f"--speed-up {speed_up:g}: unstructured pruning makes the network at most "
                         f"about {choice.speed_up:.2f} times as fast; it is pruned for this",
                         "warning")
-    return dict(choice.sparsities)
+    return choice.sparsities
 
 
 def read_sparsities(path: Path) -> dict[str, float]:
