@@ -72,7 +72,7 @@ CONTRACTS := $(addprefix gossamer/, __init__.py errors.py plan/api.py plan/plan.
 	device/base.py device/core.py device/other_libraries.py device/limits.py device/source.py device/registry.py \
 	ops/algorithm.py ops/op.py ops/weights.py ops/launch.py \
 	detect/detector.py detect/drawing.py \
-	train/__init__.py train/mlp.py train/predictor.py train/many.py train/data/dataset.py train/loop/train_state.py)
+	train/__init__.py train/mlp.py train/predictor.py train/sweep.py train/sweep_cv.py train/data/dataset.py train/loop/train_state.py)
 
 # What `make quick` runs: tests/quick.txt names the files. They run on the host alone.
 QUICK := $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && \

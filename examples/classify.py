@@ -1,4 +1,4 @@
-"""Names what a photo shows: python examples/classify.py cat.png [device]"""
+"""Classifies a photo: python examples/classify.py cat.png [device]"""
 
 import sys
 from typing import NoReturn

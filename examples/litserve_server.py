@@ -1,4 +1,4 @@
-"""A plan behind LitServe: python examples/litserve_server.py [device] [port]
+"""Serves a plan by LitServe: python examples/litserve_server.py [device] [port]
 
     curl -H 'Content-Type: application/json' -d '{"photo": "BASE64"}' localhost:8000/predict
 """

@@ -1,8 +1,8 @@
-"""MobileNetV2 with 90% zeros on this processor, by ONNX Runtime and by gossamer: two lines.
+"""Compares ONNX Runtime and gossamer for a MobileNetV2 with zeros.
 
-python examples/pruned_on_a_processor.py PRUNED.onnx PHOTO
+    python examples/pruned_on_a_processor.py PRUNED.onnx PHOTO
 
-The file is made by `gossamer prune mobilenet_v2 --scope layer --sparsity 0.9 -o PRUNED.onnx`.
+Create the file by `gossamer prune mobilenet_v2 --scope layer --sparsity 0.9 -o PRUNED.onnx`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROUNDS = 25
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Returns the microseconds of a call."""
+    """Return the microseconds of a call."""
     start = time.perf_counter()
     call()
     return 1e6 * (time.perf_counter() - start)
@@ -33,10 +33,10 @@ def main(pruned: str, photo: str) -> None:
     try:
         import onnxruntime
     except ImportError:
-        print("ONNX Runtime is not installed, so that nothing is compared: pip install '.[host]'")
+        print("ONNX Runtime, which is compared with, is not installed: pip install '.[host]'")
         return
     options = onnxruntime.SessionOptions()
-    # its threads would spin on while gossamer is timed
+    # otherwise, its threads would spin while gossamer is timed
     options.add_session_config_entry("session.force_spinning_stop", "1")
     session = onnxruntime.InferenceSession(pruned, options, providers=["CPUExecutionProvider"])
     plan = gossamer.compile(pruned, "host", effort="quick")
@@ -50,7 +50,7 @@ def main(pruned: str, photo: str) -> None:
                      for model in ("mobilenet_v2", pruned))
     theirs_us, ours_us = map(statistics.median, zip(*rounds, strict=True))
     print(f"MobileNetV2 with 90% zeros, on this processor: ONNX Runtime {duration_text(theirs_us)}")
-    seen = f"still sees {after}" if after == before else f"sees {after} in place of {before}"
+    seen = f"still sees {after}" if after == before else f"sees {after} instead of {before}"
     print(f"gossamer {duration_text(ours_us)}, {theirs_us / ours_us:.2f} times as fast; pruned "
           f"without training it {seen}")
 

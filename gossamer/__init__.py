@@ -23,24 +23,27 @@ if TYPE_CHECKING:
     from gossamer.plan.plan import Plan
     from gossamer.plan.plan_group import PlanGroup
     from gossamer.torch.api import explain, optimize
-    from gossamer.train import MLP, train_many
+    from gossamer.train import MLP
+    from gossamer.train.sweep import sweep
+    from gossamer.train.sweep_cv import SweepCV
 
 __version__ = PACKAGE_VERSION
 
 __all__ = ["MLP", "Batcher", "Detector", "GossamerError", "GossamerWarning", "InputFormat", "Plan",
-           "PlanGroup", "compile", "devices", "explain", "load", "optimize", "train_many"]
+           "PlanGroup", "SweepCV", "compile", "devices", "explain", "load", "optimize", "sweep"]
 
 _HOMES = {"Batcher": "gossamer.plan.batcher", "Detector": "gossamer.detect.detector",
           "InputFormat": "gossamer.model.input_format", "MLP": "gossamer.train",
           "Plan": "gossamer.plan.plan", "PlanGroup": "gossamer.plan.plan_group",
-          "compile": "gossamer.plan.api", "devices": "gossamer.device.registry",
+          "SweepCV": "gossamer.train.sweep_cv", "compile": "gossamer.plan.api",
+          "devices": "gossamer.device.registry",
           "explain": "gossamer.torch.api", "load": "gossamer.model.load",
-          "optimize": "gossamer.torch.api", "train_many": "gossamer.train"}
+          "optimize": "gossamer.torch.api", "sweep": "gossamer.train.sweep"}
 
 
 def __getattr__(name: str) -> Any:
-    # names are imported when they are first used: the command line imports this package before it
-    # handles Ctrl-C, so this import must be short
+    # Import names on first use: the command line imports this package before it handles Ctrl-C, so
+    # this import must be short.
     if name not in _HOMES:
         raise AttributeError(f"module 'gossamer' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOMES[name]), name)

@@ -1,4 +1,4 @@
-"""The command line as `python -m gossamer`."""
+"""Entry point of `python -m gossamer`."""
 
 from gossamer.cli.console import main
 

@@ -1,4 +1,4 @@
-"""The error of a result compared with its float64 reference, and the largest accepted errors."""
+"""Errors of results relative to float64 references, and their limits."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ import math
 import numpy as np
 
 LARGEST_ERROR = {"fp32": 1e-5, "tf32": 2e-3, "fp16": 2e-3}
-"""The largest accepted normalised error of each precision. Significands have 11 bits in the
-products of tf32, and in the stored results of fp16. Integers and bits must equal the reference."""
+"""The largest accepted normalised error of each precision.
+
+TF32 products and stored fp16 results have 11-bit significands. Integers and bits must equal the
+reference.
+"""
 
 
 def normalised_error(y: np.ndarray, expected: np.ndarray, images: int | None = None) -> float:
-    """Return the largest relative error of an image: |y - expected| / |expected| in 2-norms.
+    """Return the largest relative error over all images.
 
-    The error of an image is |y| where the expected image is zero. The result is infinite where
-    either has a NaN or infinity that the other does not have at the same place.
+    The error of an image is |y - expected| / |expected| in 2-norms, or |y| if the expected image
+    is zero. The result is infinite if a NaN or infinity occurs in only one of the arrays, or at
+    different positions.
 
-    images: number of images, which lie one after another. By default each row is an image, and an
-    array of one dimension is one image.
+    images: number of images, stored one after another. By default each row is an image, and a
+    one-dimensional array is one image.
     Raises ValueError where the shapes differ.
     """
     if y.shape != expected.shape:

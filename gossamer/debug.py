@@ -1,15 +1,16 @@
-"""The report of what gossamer does, by the logger `gossamer` and on standard error.
+"""Debug output, to the logger `gossamer` and to standard error.
 
 The environment variable GOSSAMER_DEBUG sets the level; each level includes the lower ones.
 
 1: Errors come with their traceback.
 2: Every layer that runs is listed with its time, GFLOP/s and GB/s. Layers are launched one after
    another, without a captured graph.
-3: Each layer's config is listed, and the reasons why other algorithms were rejected.
-4: Registers and spilled bytes of each layer's kernels are listed, where the compiler reports them.
+3: Each layer is listed with its config and the reasons why other algorithms were rejected.
+4: Each layer is listed with the registers and spilled bytes of its kernels, if the compiler
+   reports them.
 
-The lines of levels 2 to 4 are messages of the logger's level DEBUG. A program that sets the logger
-to DEBUG gets these lines in its own handlers; where GOSSAMER_DEBUG is not set, the level is 2.
+The lines of levels 2 to 4 are logged at level DEBUG. A program that sets the logger to DEBUG
+receives them in its own handlers, and the level is then at least 2, even without GOSSAMER_DEBUG.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ logger.addHandler(logging.NullHandler())
 
 
 def level() -> int:
-    """Return the level that the environment sets; a value that is not a number means 1. Where the
-    logger accepts messages of level DEBUG, the level is at least 2."""
+    """Return the debug level, from 0 to 4.
+
+    A value of GOSSAMER_DEBUG that is not a number means 1. The level is at least 2 if the logger
+    accepts DEBUG messages.
+    """
     text = os.environ.get("GOSSAMER_DEBUG", "").strip()
     try:
         level = max(0, min(int(text), LEVELS[-1])) if text else 0
@@ -36,7 +40,7 @@ def level() -> int:
 
 
 def show(line: str) -> None:
-    """Log a line, and print it to standard error where GOSSAMER_DEBUG asks for it."""
+    """Log a line, and print it to standard error if GOSSAMER_DEBUG is set."""
     logger.debug("%s", line)
     if os.environ.get("GOSSAMER_DEBUG", "").strip():
         print(line, file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
-"""The errors and warnings that gossamer raises, and functions that make their messages.
+"""The errors and warnings that gossamer raises, and helpers for their messages.
 
-A message is one line that says what is wrong, where, and what to do. Its length is bounded, since
-names and values in it come from files that anybody may have written. Only a CompileError has the
-whole log of a build.
+A message is one line that says what is wrong, where, and what to do. Its length is limited,
+because it quotes names and values from untrusted files. Only a CompileError contains a complete
+build log.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_CHARACTERS = 500
-"""The most characters of an error's message; a longer message loses its middle."""
+"""Maximum characters of an error message; a longer message loses its middle."""
 MOST_QUOTED = 80
-"""The most characters of a name or value that a message quotes."""
+"""Maximum characters of a name or value quoted in a message."""
 _MOST_FILES = 10_000
-"""The most files of a folder whose names are compared with that of a missing file."""
+"""Maximum number of files in a folder that are compared with the name of a missing file."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _PARTS = reprlib.Repr()
-"""Writes values as text, and shortens long or deeply nested ones."""
+"""Formats values as text, and shortens long or deeply nested ones."""
 _PARTS.maxlist = _PARTS.maxtuple = _PARTS.maxdict = _PARTS.maxset = MOST_QUOTED // 2
 _PARTS.maxstring = _PARTS.maxlong = _PARTS.maxother = MOST_QUOTED
 _PARTS.maxlevel = 4
@@ -54,19 +54,19 @@ def one_line(text: str) -> str:
 
 
 def cut(text: str, most: int = MOST_QUOTED) -> str:
-    """Return the text, without its middle where it is too long.
+    """Return the text, with its middle removed if it is too long.
 
     Parameters
     ----------
     text : str
         Any text.
     most : int, default 80
-        The most characters of the result.
+        Maximum characters of the result.
 
     Returns
     -------
     str
-        The text, or its beginning and its end with "..." between.
+        The text, or its beginning and end joined by "...".
     """
     if len(text) <= most:
         return text
@@ -75,19 +75,19 @@ def cut(text: str, most: int = MOST_QUOTED) -> str:
 
 
 def quoted(value: Any) -> str:
-    """Return a name or value, from a file or from the user, as messages quote it.
+    """Return a name or value as messages quote it.
 
     Parameters
     ----------
     value : object
-        A text, number, or list of these.
+        A text, number or list, from a file or from the user.
 
     Returns
     -------
     str
-        The value as Python writes it, in one line of at most 80 characters.
+        The Python literal of the value, in one line of at most 80 characters.
     """
-    # the value may be huge or deeply nested: only a part of it is written
+    # the value may be huge or deeply nested: format only a part of it
     if isinstance(value, str) and len(value) > 2 * MOST_QUOTED:
         value = value[:MOST_QUOTED] + value[-MOST_QUOTED:]
     elif isinstance(value, bytes):
@@ -98,18 +98,18 @@ def quoted(value: Any) -> str:
 
 
 def closest(name: str, names: Iterable[str], most: int = 5, cutoff: float = 0.4) -> list[str]:
-    """Return the names that are similar to a name, the most similar one first.
+    """Return the names similar to a given name, most similar first.
 
     Parameters
     ----------
     name : str
         A name, perhaps mistyped.
     names : iterable of str
-        The names that there are.
+        The existing names.
     most : int, default 5
-        The most names that are returned.
+        Maximum number of returned names.
     cutoff : float, default 0.4
-        How similar they must be, from 0 to 1.
+        Minimum similarity, from 0 to 1.
 
     Returns
     -------
@@ -123,37 +123,37 @@ def closest(name: str, names: Iterable[str], most: int = 5, cutoff: float = 0.4)
 
 
 def did_you_mean(name: object, names: Iterable[str]) -> str:
-    """Return the end of a message that asks whether a similar name is meant.
+    """Return a suggestion of a similar name, to end a message with.
 
     Parameters
     ----------
     name : object
-        What was given in place of a name.
+        The unknown name. Values other than texts are similar to nothing.
     names : iterable of str
-        The names that there are.
+        The existing names.
 
     Returns
     -------
     str
-        Such as "; did you mean 'host'?"; "" where no name is similar.
+        For example "; did you mean 'host'?", or "" if no name is similar.
     """
     close = closest(name, names, 1, 0.6) if isinstance(name, str) else []
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def similar_file(path: str | Path) -> str:
-    """Return the end of a message that asks whether a file with a similar name is meant.
+    """Return a suggestion of a similar file, to end a message with.
 
     Parameters
     ----------
     path : str or Path
-        The file that was asked for.
+        The requested file.
 
     Returns
     -------
     str
-        Such as "; did you mean 'nets/tiny.onnx'?"; "" where the file is there, or no file of its
-        folder has a similar name.
+        For example "; did you mean 'nets/tiny.onnx'?", or "" if the file exists or its folder
+        contains no file with a similar name.
     """
     from pathlib import Path
 
@@ -166,17 +166,17 @@ def similar_file(path: str | Path) -> str:
 
 
 def with_known_names(function: _Function) -> _Function:
-    """Return a function whose error for an unknown argument names a similar one.
+    """Decorate a function to suggest a similar name for unknown arguments.
 
     Parameters
     ----------
     function : callable
-        A function of named arguments.
+        A function with keyword arguments.
 
     Returns
     -------
     callable
-        The function with this TypeError.
+        The function, with the suggestion in its TypeError.
     """
     import inspect
 
@@ -204,33 +204,33 @@ def kind_of(value: object) -> str:
     Returns
     -------
     str
-        Such as "an int" or "a list".
+        For example "an int" or "a list".
     """
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeioAEIO' or name == 'ndarray' else 'a'} {name}"
 
 
 def one_of(value: object, names: Iterable[str]) -> str:
-    """Return the end of a message about an option's wrong value.
+    """Return the expected values of an option, to end a message with.
 
     Parameters
     ----------
     value : object
         The wrong value.
     names : iterable of str
-        The values that there are.
+        The valid values.
 
     Returns
     -------
     str
-        The values that are expected, and the one that may be meant.
+        The valid values, and a suggestion if one of them is similar to the wrong value.
     """
     listed = list(names)
     return f"expected one of {', '.join(listed)}{did_you_mean(value, listed)}"
 
 
 def installing(extra: str) -> str:
-    """Return the words that tell a user how to install an extra of gossamer.
+    """Return the command that installs an extra of gossamer.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ def installing(extra: str) -> str:
     Returns
     -------
     str
-        The command, and the folder to call it in, since no package index has gossamer.
+        The command and the folder to run it in, since gossamer is on no package index.
     """
     return f"pip install '.[{extra}]' in gossamer's checkout"
 
@@ -248,8 +248,8 @@ def installing(extra: str) -> str:
 class GossamerError(Exception):
     """The base class of all errors that gossamer raises on purpose.
 
-    The command line exits with code 2 on such an error. The message becomes one line of at most
-    `most_characters`, except in a CompileError.
+    The command line exits with code 2 on such an error. Except in a CompileError, the message is
+    reduced to one line of at most `most_characters`.
     """
 
     most_characters = MOST_CHARACTERS
@@ -263,11 +263,11 @@ class GossamerError(Exception):
 
 
 class ModelError(GossamerError):
-    """A model file that cannot be read, or a node in it that is malformed."""
+    """A model file that cannot be read, or has a malformed node."""
 
 
 class UnsupportedError(ModelError):
-    """A valid model that uses an op, attribute or shape that gossamer does not compute."""
+    """A valid model with an unsupported op, attribute or shape."""
 
 
 class InputError(GossamerError):
@@ -275,16 +275,16 @@ class InputError(GossamerError):
 
 
 class ArrayError(InputError, ValueError):
-    """A wrong array of samples, labels or weights that an MLP is given.
+    """Invalid samples, labels or weights passed to an MLP.
 
-    An ArrayError is a ValueError as well, which scikit-learn expects of wrong data.
+    An ArrayError is also a ValueError, which scikit-learn expects for invalid data.
     """
 
 
 class NotFittedError(InputError):
     """An MLP that is used before it is trained.
 
-    The error is scikit-learn's NotFittedError as well where a program has imported scikit-learn.
+    If the program has imported scikit-learn, the error is also a scikit-learn NotFittedError.
     """
 
 
@@ -293,26 +293,26 @@ class DeviceError(GossamerError):
 
 
 class OutOfMemoryError(DeviceError):
-    """A device allocation that failed; the message names the number of bytes and their use."""
+    """A failed device allocation; the message names its size and purpose."""
 
 
 class DeviceLostError(DeviceError):
-    """A device that failed, and on which this process can compute nothing any more."""
+    """A failed device that this process can no longer use."""
 
 
 class CompileError(DeviceError):
-    """A kernel that the device's compiler refused; the message has the whole build log."""
+    """A kernel that failed to compile; the message contains the log."""
 
     def __init__(self, message: object = "") -> None:
         Exception.__init__(self, str(message))
 
 
 class CompilerEndedError(CompileError):
-    """A process that ended before it had compiled its kernel; another try may succeed."""
+    """A compiler process that ended before it compiled its kernel; retrying may succeed."""
 
 
 class QueueFullError(GossamerError):
-    """A request that comes while the queue of waiting requests is full; try again later."""
+    """A request rejected because the queue is full; try again later."""
 
 
 class DeadlineError(GossamerError):
@@ -322,29 +322,29 @@ class DeadlineError(GossamerError):
 class TrainingError(GossamerError):
     """Training that diverged.
 
-    The message says in which epoch and at which sample training diverged, and what to do. The
-    network keeps the parameters that it had before that epoch.
+    The message names the epoch and the sample, and says what to do. The network keeps its
+    parameters from before that epoch.
     """
 
 
 class GossamerWarning(UserWarning):
     """A condition that does not stop the work.
 
-    Such as NaN weights, a cache that cannot be written, or layers that run on another device than
-    requested.
+    Examples are NaN weights, a cache that cannot be written, and layers that run on another device
+    than requested.
     """
 
 
 class ConvergenceWarning(GossamerWarning):
-    """Training used up its epochs while it still improved.
+    """Training that reached its last epoch while it was still improving.
 
-    The warning is scikit-learn's ConvergenceWarning as well where a program has imported
-    scikit-learn.
+    If the program has imported scikit-learn, the warning is also a scikit-learn
+    ConvergenceWarning.
     """
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or the name of its class.
+    """Return the first line of an error message, or the class name.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""ValueFacts: facts that hold for all values of a tensor, such as that each is -1 or 1.
+"""ValueFacts: facts about all values of a tensor, such as bounds.
 
-The facts of a result hold in float32 arithmetic, for every order in which the terms of a sum are
-added, and with fused multiply-adds. They do not hold for algorithms that compute sums by a
-transform, such as Winograd's, whose results may differ by as much as their tolerance.
+The facts of a result hold in float32 arithmetic, for any summation order, with and without fused
+multiply-adds. They do not hold for algorithms that transform their inputs, such as Winograd
+convolution: their results may differ by up to the algorithm's tolerance.
 """
 
 from __future__ import annotations
@@ -15,30 +15,33 @@ from fractions import Fraction
 import numpy as np
 
 Exact = Fraction | float
-"""A number without rounding: a Fraction, or a float that is plus or minus infinity."""
+"""An exact number: a Fraction, or a float infinity."""
 
 _LARGEST = Fraction(float(np.finfo(np.float32).max))
 _SMALLEST = Fraction(1, 2**126)
-"""The largest number of float32, and the smallest positive one that no device rounds to 0."""
+"""The largest float32 number, and the smallest positive one that no device flushes to 0."""
 
 _SAMPLES = (64, 4096)
-"""Numbers of values at the start of an array that are tested for a grid before the whole array is.
-In most arrays the first 64 values already lie on no grid, and no others are tested."""
+"""Numbers of leading values that are tested for a common grid before the whole array is tested.
+
+In most arrays the first 64 values already lie on no grid, which ends the test.
+"""
 
 
 @dataclass(frozen=True)
 class ValueFacts:
-    """A statement about all values of a tensor that are not NaN, and that are not computed from
-    NaN. -0.0 counts as 0.
+    """Bounds and grid of the values of a tensor.
 
-    low, high: the bounds, which are included; each may be infinite.
-    step: 0.0 where any real number from low to high may occur. Otherwise every value, and `high` if
-    it is finite, is exactly low + k * step for some k = 0, 1, 2, ...: the values lie on a grid.
+    The facts say nothing about NaN and values computed from NaN. -0.0 counts as 0.
+
+    low, high: the bounds (inclusive); each may be infinite.
+    step: 0.0 if any real number from low to high may occur. Otherwise the values lie on a grid:
+    every value, and `high` if it is finite, is exactly low + k * step for some k = 0, 1, 2, ...
     A single value has low = high and step 0.0.
-    nan: whether NaN is known to be possible, by gossamer.model.facts.stating_nan(). The methods
-    below do not set it in their results.
+    nan: whether NaN may occur, as gossamer.model.facts.stating_nan() determines. The methods below
+    do not set it in their results.
 
-    Raises ValueError where the values on the grid are not all exact in float32.
+    Raises ValueError if a value on the grid is not exact in float32.
     """
 
     low: float = -math.inf
@@ -59,8 +62,10 @@ class ValueFacts:
 
     @property
     def count(self) -> int | None:
-        """Number of values that may occur; None where any real number between the bounds may occur,
-        or where a bound is infinite."""
+        """Number of possible values.
+
+        None if any real number between the bounds is possible, or a bound is infinite.
+        """
         if self.low == self.high and math.isfinite(self.low):
             return 1
         if not self.step or math.isinf(self.high):
@@ -69,7 +74,7 @@ class ValueFacts:
 
     @property
     def largest(self) -> float:
-        """The largest magnitude of the values; infinite where they have no bounds."""
+        """The largest possible magnitude, which may be infinite."""
         return max(abs(self.low), abs(self.high))
 
     @property
@@ -94,7 +99,7 @@ class ValueFacts:
         return self.step > 0 and self.count is not None and self.count <= 1 << 16
 
     def holds(self, array: np.ndarray) -> bool:
-        """Return whether the facts hold for all values of an array that are not NaN."""
+        """Return whether the facts hold for an array, ignoring NaN."""
         values = np.asarray(array, np.float64)
         values = values[~np.isnan(values)]
         if not ((values >= self.low) & (values <= self.high)).all():
@@ -104,14 +109,16 @@ class ValueFacts:
                                     == 0 for value in np.unique(finite).tolist())
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Return random float32 values, each possible value with the same probability. Raises
-        ValueError where infinitely many values are possible."""
+        """Return random float32 values, drawn uniformly from the possible values.
+
+        Raises ValueError if infinitely many values are possible.
+        """
         if self.count is None:
             raise ValueError(f"cannot draw from {self}: expected finitely many values")
         return (self.low + self.step * rng.integers(0, self.count, shape)).astype(np.float32)
 
     def join(self, other: ValueFacts) -> ValueFacts:
-        """Return facts that hold for all values of this tensor and all values of the other."""
+        """Return facts that hold for the values of both tensors."""
         if self == other:
             return self
         low, high = min(self.low, other.low), max(self.high, other.high)
@@ -122,12 +129,12 @@ class ValueFacts:
         return grid(Fraction(low), _exact(high), step)
 
     def parted(self, limits: Sequence[float]) -> list[ValueFacts]:
-        """Return the facts of the values in each part of the range that limits make.
+        """Return the facts of the values in each interval between limits.
 
-        The parts are the values below the first limit, the first limit itself, the values between
-        the first and the second limit, and so on. Parts without values are left out.
+        The intervals are: below the first limit, the first limit itself, between the first and the
+        second limit, and so on. Intervals without values are omitted.
 
-        limits: finite numbers in rising order.
+        limits: finite numbers in ascending order.
         """
         parts: list[ValueFacts | None] = []
         lower = -math.inf
@@ -140,7 +147,9 @@ class ValueFacts:
         return [part for part in parts if part is not None]
 
     def _inside(self, lower: float, upper: float) -> ValueFacts | None:
-        """Return the facts of the values above `lower` and below `upper`; None without values.
+        """Return the facts of the values above `lower` and below `upper`.
+
+        None if there are no such values.
 
         An infinite limit excludes nothing, not even infinite values.
         """
@@ -237,13 +246,17 @@ class ValueFacts:
                                for x in (self.low, self.high)])
 
     def same_sign(self) -> ValueFacts:
-        """Return the facts of f(x) for these values x and a function f, of which only this is
-        known: f(x) never has the opposite sign of x."""
+        """Return the facts of f(x) for any sign-preserving function f.
+
+        Such a function never maps a value to the opposite sign, but may map it to 0.
+        """
         return ValueFacts(0.0 if self.low >= 0 else -math.inf, 0.0 if self.high <= 0 else math.inf)
 
     def sum_of(self, count: int) -> ValueFacts:
-        """Return the facts of sums of `count` values, added in any order; REAL where partial sums
-        may be rounded."""
+        """Return the facts of sums of `count` values in any order.
+
+        The result is REAL if partial sums may be rounded.
+        """
         if count == 1:
             return self
         if count == 0 or self.low == self.high == 0:
@@ -260,7 +273,7 @@ class ValueFacts:
         return self.step > 0 or self.count == 1
 
     def _between(self, low: Exact, high: float) -> ValueFacts:
-        """Return these facts with other bounds, which lie on the grid if the values have one."""
+        """Return these facts with other bounds, which must lie on the grid."""
         if self.step and isinstance(low, Fraction):
             return grid(low, _exact(high), Fraction(self.step))
         return _range(low, _exact(high))
@@ -282,22 +295,24 @@ class ValueFacts:
 
 
 def point(value: float) -> ValueFacts:
-    """Return the facts of a number, rounded to float32; for NaN, facts without bounds."""
+    """Return the facts of one number rounded to float32; for NaN, unbounded facts."""
     with np.errstate(over="ignore"):
         rounded = float(np.float32(value))
     return ValueFacts() if math.isnan(rounded) else ValueFacts(rounded, rounded)
 
 
 def integers(low: int, high: int) -> ValueFacts:
-    """Return the facts of all integers from low to high, or of all real numbers between where
-    float32 cannot represent all these integers."""
+    """Return the facts of all integers from low to high.
+
+    If float32 cannot represent all of them, the facts are of all real numbers from low to high.
+    """
     return grid(Fraction(low), Fraction(high), Fraction(1))
 
 
 def of_array(array: np.ndarray) -> ValueFacts:
-    """Return the facts of a constant, with the coarsest grid on which all its values lie.
+    """Return the facts of a constant, with the coarsest possible grid.
 
-    Floats are rounded to float32. An array that is empty, or has only NaN, has the facts of 0.
+    Floats are rounded to float32. An array that is empty or contains only NaN has the facts of 0.
     """
     array = np.asarray(array)
     values = np.asarray(array, np.float32 if array.dtype.kind == "f" else None).ravel("K")
@@ -324,8 +339,11 @@ def of_array(array: np.ndarray) -> ValueFacts:
 
 
 def _step(values: np.ndarray, low: Fraction, high: Fraction) -> Fraction | None:
-    """Return the largest step of a grid from `low` on that contains `high` and all values; None
-    where float32 cannot represent every number of the grid."""
+    """Return the step of the coarsest grid that contains all values.
+
+    The grid starts at `low` and contains `high`. None if float32 cannot represent every number of
+    the grid.
+    """
     wide = values.astype(np.float64)
     mantissas, exponents = np.frexp(wide[wide != 0])
     digits = np.abs(mantissas * 2.0**24).astype(np.int64)
@@ -342,33 +360,40 @@ def _step(values: np.ndarray, low: Fraction, high: Fraction) -> Fraction | None:
 def unit(*numbers: Fraction) -> Fraction:
     """Return the largest power of 2 that divides all numbers.
 
-    numbers: at least one that is not 0; their denominators are powers of 2.
+    numbers: at least one must be nonzero; the denominators must be powers of 2.
     """
     return min(Fraction(number.numerator & -number.numerator, number.denominator)
                for number in numbers if number)
 
 
 def common(*numbers: Fraction) -> Fraction:
-    """Return the largest number that divides all numbers; 0 where all numbers are 0."""
+    """Return the greatest common divisor of the numbers; 0 if all are 0."""
     scale = math.lcm(*[number.denominator for number in numbers])
     return Fraction(math.gcd(*[int(number * scale) for number in numbers]), scale)
 
 
 def fits_multiples(power: Fraction, largest: Fraction) -> bool:
-    """Return whether float32 represents all multiples of `power`, a power of 2, up to the
-    magnitude `largest`, and no device rounds one of them to 0."""
+    """Return whether all multiples of `power` up to `largest` are exact in float32.
+
+    A multiple that a device may flush to 0 does not count as exact.
+
+    power: a power of 2.
+    largest: the largest magnitude of the multiples.
+    """
     return power >= _SMALLEST and largest <= min(power * (1 << 24), _LARGEST)
 
 
 def _fits(value: Fraction) -> bool:
-    """Return whether float32 represents a number exactly, and no device rounds it to 0."""
+    """Return whether a number is exact in float32 on every device."""
     return not value or (_SMALLEST <= abs(value) <= _LARGEST and (
         Fraction(float(np.float32(float(value)))) == value))
 
 
 def _below(value: Exact) -> float:
-    """Return the largest float32 number that is not above a value; 0 in place of a positive
-    subnormal number."""
+    """Return the largest float32 number that is not above a value.
+
+    0 is returned in place of a positive subnormal number.
+    """
     if not isinstance(value, Fraction):
         return value
     if abs(value) > _LARGEST:
@@ -384,22 +409,21 @@ def _exact(value: float) -> Exact:
 
 
 def _sum(x: float, y: float, otherwise: float) -> Exact:
-    """Return x + y without rounding; `otherwise` for the sum of opposite infinities."""
+    """Return the exact x + y; `otherwise` for the sum of opposite infinities."""
     if math.isinf(x) or math.isinf(y):
         return otherwise if math.isnan(x + y) else x + y
     return Fraction(x) + Fraction(y)
 
 
 def _product(x: float, y: float) -> Exact:
-    """Return x * y without rounding; 0 for 0 times infinity, whose NaN facts say nothing of."""
+    """Return the exact x * y; 0 for 0 times infinity (a NaN)."""
     if 0 in (x, y):
         return Fraction(0)
     return x * y if math.isinf(x) or math.isinf(y) else Fraction(x) * Fraction(y)
 
 
 def _is_grid(low: Exact, high: Exact, step: Exact) -> bool:
-    """Return whether float32 represents all values from low to high in these steps, and float64
-    represents the step."""
+    """Return whether all grid values are exact in float32, and the step in float64."""
     assert isinstance(low, Fraction) and isinstance(step, Fraction)
     if Fraction(float(step)) != step or not _fits(low):
         return False
@@ -413,16 +437,21 @@ def _is_grid(low: Exact, high: Exact, step: Exact) -> bool:
 
 
 def grid(low: Exact, high: Exact, step: Fraction) -> ValueFacts:
-    """Return the facts of values on a grid, or of all real numbers between the bounds where float32
-    cannot represent all values of the grid, so that results are rounded."""
+    """Return the facts of values on a grid.
+
+    If float32 cannot represent all of them, results are rounded, and the facts are of all real
+    numbers between the bounds.
+    """
     if low != high and step and isinstance(low, Fraction) and _is_grid(low, high, step):
         return ValueFacts(float(low), float(high), float(step))
     return _range(low, high)
 
 
 def _range(low: Exact, high: Exact) -> ValueFacts:
-    """Return the facts of real numbers from low to high that are rounded to float32, where
-    subnormal numbers may become 0."""
+    """Return the facts of real numbers from low to high, rounded to float32.
+
+    Subnormal numbers may be flushed to 0.
+    """
     return ValueFacts(_below(low), -_below(-high))
 
 
@@ -430,14 +459,16 @@ REAL = ValueFacts()
 NONNEGATIVE = ValueFacts(0.0)
 PLUS_MINUS_ONE = ValueFacts(-1.0, 1.0, 2.0)
 TERNARY = integers(-1, 1)
-"""The facts of all numbers; of numbers from 0 on; of -1 and 1; and of -1, 0 and 1."""
+"""Facts of all numbers, of numbers >= 0, of {-1, 1} and of {-1, 0, 1}."""
 
 
 def are_scaled_signs(weight: np.ndarray) -> bool:
-    """Return whether the weights (M, ...) of each output channel all have the same magnitude,
-    which is finite and not 0."""
+    """Return whether each output channel has weights of one magnitude.
+
+    The magnitude must be finite and nonzero. The weights have shape (M, ...).
+    """
     channels = weight.reshape(len(weight), -1)
-    # most weights that are no scaled signs differ in the first channel, which is tested first
+    # the generator stops early: other weights mostly differ in the first channel already
     return all(bool((np.abs(rows) == np.abs(rows[:, :1])).all() and np.isfinite(rows[:, 0]).all()
                     and rows[:, 0].all())
                for rows in (channels[:1], channels))

@@ -1,4 +1,4 @@
-"""HashedOnce: a base class of frozen dataclasses that are keys of many look-ups."""
+"""HashedOnce: a base class that caches the hashes of frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 
 class HashedOnce:
-    """A base class of frozen dataclasses whose hash is computed once and kept.
+    """A base class for frozen dataclasses that are often used as keys.
 
-    A pickle has neither the hash nor cached properties: strings have other hashes in another
-    process.
+    The hash is computed once. Pickles omit the hash and cached properties, because the hashes of
+    strings differ between processes.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # the decorator dataclass replaces an inherited __hash__, but not one of the class itself
+        # @dataclass replaces an inherited __hash__, but keeps one defined by the class itself
         cls.__hash__ = HashedOnce.__hash__  # type: ignore[method-assign]
 
     def __hash__(self) -> int:

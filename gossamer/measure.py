@@ -1,4 +1,4 @@
-"""The times of device work and of calls, as medians and quartiles of samples."""
+"""Timing of device work and of calls, by medians and quartiles of samples."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from gossamer.device.base import Device
 from gossamer.errors import DeviceError, DeviceLostError
 
 Work = Callable[[Any], None]
-"""A function that queues device work on the stream that it is called with."""
+"""A function that queues device work on the stream passed to it."""
 
 SCATTERED = 1.25
-"""The ratio of the upper to the lower quartile above which a notice says that times scatter. On an
-idle GPU it is below 1.05."""
+"""The ratio of upper to lower quartile above which a notice says that times scatter.
+
+On an idle GPU the ratio is below 1.05.
+"""
 SLACK = 0.02
-"""The relative difference up to which two times count as equal."""
+"""The largest relative difference of two times that count as equal."""
 _PAUSE_S = 2e-3
 _MOST_PAUSES = 100
-"""The seconds of a pause in `wait_for_rest`, and the most pauses. Threads of OpenBLAS and ONNX
-Runtime spin for up to 50 ms after their last work."""
+"""The length of a pause in `wait_for_rest` in seconds, and the maximum number of pauses.
+
+Threads of OpenBLAS and ONNX Runtime spin for up to 50 ms after their last work.
+"""
 _AT_REST = 0.1
-"""The share of a pause below which the processor time of this process means that its threads are at
-rest."""
+"""The share of a pause below which the CPU time used by this process counts as idle."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +52,18 @@ class Timing:
 
 
 def scatter_notice(timings: Iterable[Timing], device: Device) -> str:
-    """Return a notice if the samples of most timings scatter, as they do where another program
-    uses the device; otherwise ""."""
+    """Return a notice if most timings scatter, otherwise "".
+
+    Samples scatter when another program uses the device.
+    """
     spreads = [timing.p75_us / max(timing.p25_us, 1e-3) for timing in timings]
     if not spreads or statistics.median(spreads) <= SCATTERED:
         return ""
-    # the text is the same for all plans on a device, so that it is printed only once
-    return (f"the times on {device.name} scatter by more than {SCATTERED - 1:.0%} from quartile to "
-            "quartile, and may be too long: another program, or other threads of this one, may use "
-            "the device; measure again when it is idle, after `gossamer cache clear` where times "
-            "are kept")
+    # the text is the same for all plans on a device, so that the notice is printed only once
+    return (f"the quartiles of the times on {device.name} differ by more than "
+            f"{SCATTERED - 1:.0%}, so the times may be too long: another program, or another "
+            "thread of this one, may be using the device; measure again when the device is idle, "
+            "and run `gossamer cache clear` first if times are cached")
 
 
 @dataclass(frozen=True)
@@ -67,12 +72,12 @@ class Task:
 
     device: the device whose events time the work.
     work: the function that queues the work.
-    captured: whether executions are captured as a graph. Otherwise Python launches each of them,
-    which is the way for work that is a graph already, or cannot become one.
+    captured: whether executions are captured as a graph. Otherwise Python launches each execution;
+    use this for work that already is a graph or cannot be captured.
     as_in_plan: whether kernels of captured executions may begin before the previous execution has
     ended; see Device.timed_graph.
-    around: makes a context manager within which each sample is taken on processors, where
-    `interleave` has its option `apart`.
+    around: makes a context manager in which each sample on processors is taken. Used only with the
+    option `apart` of `interleave`.
     """
 
     device: Device
@@ -83,11 +88,11 @@ class Task:
 
 
 def called(call: Callable[[], object], *, repeats: int = 50, budget_us: float = 1e5) -> Timing:
-    """Return the wall-clock time of a call that returns when its result is complete.
+    """Return the wall-clock time of a synchronous call.
 
     The call is made at least twice, and at most `repeats` times.
 
-    budget_us: microseconds after which no further call is made.
+    budget_us: total microseconds after which no further call is made.
     """
     samples: list[float] = []
     begin = before = time.perf_counter()
@@ -101,24 +106,24 @@ def called(call: Callable[[], object], *, repeats: int = 50, budget_us: float = 
 
 def measure(device: Device, works: Sequence[Work], *, repeats: int = 20,
             sample_us: float = 200.0, budget_us: float = 2e6) -> list[Timing]:
-    """Return the times of each work on one device, in the order of `works`; see `interleave`."""
+    """Return the times of works on one device; see `interleave`."""
     return interleave([Task(device, work) for work in works], repeats=repeats,
                       sample_us=sample_us, budget_us=budget_us)
 
 
 def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 200.0,
                budget_us: float = 2e6, apart: bool = False) -> list[Timing]:
-    """Return the times of each task. Their samples are taken in turn, after a warm-up.
+    """Return the times of each task, after a warm-up.
 
-    A sample executes short work so often that it lasts about `sample_us` microseconds, within one
-    captured graph where the device has graphs. Neither the resolution of events nor the launch
-    from Python then matters, and caches are warm. Sampling stops after `repeats` rounds, or when at
-    least three rounds are done and `budget_us` microseconds are spent. Exceptions of the work pass
-    through.
+    The tasks are sampled in turn. A sample repeats short work until it lasts about `sample_us`
+    microseconds, in one captured graph if the device supports graphs. This makes the resolution of
+    events and the cost of launches from Python negligible, and keeps caches warm. Sampling stops
+    after `repeats` rounds, or after at least three rounds once `budget_us` microseconds are spent.
+    Exceptions raised by the work propagate.
 
-    apart: whether to keep tasks on processors from disturbing each other. Before a sample of such a
-    task, the threads of this process come to rest, and an execution that is not timed wakes the
-    task's own threads.
+    apart: whether to keep tasks on processors from disturbing each other. Each sample of such a
+    task then waits until the threads of this process are idle, and starts with an untimed execution
+    that wakes the task's own threads.
     """
     prepare = _prepared_apart if apart else prepared
     results = sampled([prepare(task, sample_us) for task in tasks], repeats, budget_us)
@@ -132,8 +137,7 @@ def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 2
 class PreparedTask:
     """A task after its warm-up.
 
-    sample: function that executes the work `count` times and returns the microseconds of all
-    executions together.
+    sample: function that executes the work `count` times and returns the total microseconds.
     count: number of executions in a sample.
     """
 
@@ -142,8 +146,10 @@ class PreparedTask:
 
 
 def prepared(task: Task, sample_us: float) -> PreparedTask:
-    """Return the task after its warm-up, captured as a graph where possible. Exceptions of its
-    work pass through."""
+    """Return the task after its warm-up, captured as a graph where possible.
+
+    Exceptions raised by the work propagate.
+    """
     device, work = task.device, task.work
     in_graph = device.limits.graph and task.captured
     once = device.timed_graph(work, 1) if in_graph else partial(device.time, work)
@@ -152,8 +158,7 @@ def prepared(task: Task, sample_us: float) -> PreparedTask:
 
 
 def _prepared_apart(task: Task, sample_us: float) -> PreparedTask:
-    """Return the task after its warm-up. On processors its samples begin as `interleave` says of
-    `apart`."""
+    """Return the task after its warm-up, for the option `apart` of `interleave`."""
     if not task.device.on_processors:
         return prepared(task, sample_us)
     with task.around():
@@ -169,7 +174,7 @@ def _prepared_apart(task: Task, sample_us: float) -> PreparedTask:
 
 
 def wait_for_rest() -> None:
-    """Wait until the threads of this process are at rest, at most 0.2 s."""
+    """Wait at most 0.2 s until the threads of this process are idle."""
     for _ in range(_MOST_PAUSES):
         computed, started = time.process_time(), time.perf_counter()
         time.sleep(_PAUSE_S)
@@ -198,10 +203,11 @@ def repeated(task: Task, sample_us: float, once_us: float) -> PreparedTask:
 
 def sampled(tasks: Sequence[PreparedTask], repeats: int,
             budget_us: float) -> list[Timing | Exception]:
-    """Return the times of each task, or the exception that it raised. Samples are taken in turn.
+    """Return the times of each task, or the exception that it raised.
 
-    An exception ends only the sampling of its task; but DeviceLostError is raised. Negative times
-    are dropped, and a task that has no others gets a DeviceError.
+    The tasks are sampled in turn. An exception ends only the sampling of its task, except that
+    DeviceLostError is raised. Negative times are dropped; a task with only negative times yields a
+    DeviceError.
     """
     samples: list[list[float]] = [[] for _ in tasks]
     failures: dict[int, Exception] = {}

@@ -16,14 +16,14 @@ from onnx import TensorProto, helper, numpy_helper
 from gossamer.errors import UnsupportedError, installing
 
 MOST_PARAMETERS = 1024
-"""The most elements of a known value that ONNX's shape inference gets. Values that decide shapes,
-such as axes and repeats, have fewer."""
+"""The most elements of a known value that is passed to ONNX's shape inference. Values that decide
+shapes, such as axes and repeats, have fewer."""
 EXTRA = f"{installing('onnxruntime')}, so that ONNX Runtime computes it on the host"
-"""The advice for a node that gossamer does not compute, where ONNX Runtime is not installed."""
+"""The advice for a node that gossamer does not compute, if ONNX Runtime is not installed."""
 
 
 def parsed(model: bytes) -> onnx.ModelProto:
-    """Return the model in some bytes of a saved plan.
+    """Parse the model of a part in a saved plan.
 
     Raises UnsupportedError for a damaged model, and for one that names another file: the plan may
     come from anybody, and must not make ONNX Runtime read files.
@@ -42,7 +42,7 @@ def with_shapes(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None]
                 ) -> onnx.ModelProto:
     """Set the shapes of a model's first inputs, and return the model.
 
-    shapes: the shapes; an input whose shape is None stays as it is.
+    shapes: the shapes of the inputs; None keeps the shape of an input.
     """
     for info, shape in zip(proto.graph.input, shapes, strict=False):
         if shape is None:
@@ -55,7 +55,7 @@ def with_shapes(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None]
 
 
 def nodes_of(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a model, its functions and subgraphs."""
+    """Yield the nodes of a model, including those of its functions and subgraphs."""
     return nodes_within([*proto.graph.node,
                          *(node for function in proto.functions for node in function.node)])
 
@@ -72,14 +72,14 @@ def nodes_within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield the subgraphs of a node, such as the branches of an If."""
     for attribute in node.attribute:
-        # reading an absent graph gives an empty one, which would become present if it were changed
+        # reading an absent graph returns an empty one, which would become present if it was changed
         if attribute.HasField("g"):
             yield attribute.g
         yield from attribute.graphs
 
 
 def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yield the tensors of a model, its functions and subgraphs."""
+    """Yield the tensors of a model, including those of its functions and subgraphs."""
     graphs = [proto.graph]
     sparse: list[onnx.SparseTensorProto] = []
     for node in nodes_of(proto):
@@ -133,7 +133,7 @@ class ModelWriter:
         return self.node("Cast", [value], to=type_of(dtype))
 
     def reshaped(self, value: str, shape: Sequence[int]) -> str:
-        """Add a reshape of a value; return the result's name."""
+        """Add a reshape, and return the result's name."""
         return self.node("Reshape", [value, self.integers(shape)])
 
     def new_name(self) -> str:
@@ -148,13 +148,15 @@ def type_of(dtype: np.typing.DTypeLike) -> int:
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
-    """Return the array, cast to float32 where it has any floating type, such as bfloat16."""
+    """Return the array, with floats of any type, such as bfloat16, cast to float32."""
     return array if array.dtype.kind in "biuUSO" else np.asarray(array, np.float32)
 
 
 def with_advice(text: str) -> str:
-    """Return an error's message, with the advice to install ONNX Runtime if it is not installed and
-    the message does not have the advice already."""
+    """Append the advice to install ONNX Runtime to an error's message.
+
+    The message is unchanged if it has the advice already, or if ONNX Runtime is installed.
+    """
     return text if EXTRA in text or has_runtime() else f"{text}; {EXTRA}"
 
 

@@ -1,4 +1,4 @@
-"""Which elements along an axis come first in order: the one rule for NaN and for equal elements."""
+"""The sort order of elements along an axis, including NaN and equal elements."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import numpy as np
 
 def first_places(x: np.ndarray, axis: int, count: int, *, largest: bool, nan_first: bool,
                  last: bool = False) -> np.ndarray:
-    """Return the indices along an axis, as int64, of the first `count` elements in an order.
+    """Return the int64 indices of the first `count` elements in sort order.
 
     largest: whether the order is descending; otherwise it is ascending.
     nan_first: whether NaN comes before all numbers; otherwise it comes after them.
-    last: whether the last one of equal elements, and of NaNs, comes first; otherwise the first.
+    last: whether equal elements, and NaNs, are sorted by descending index; otherwise ascending.
     """
     length = x.shape[axis]
     if last:
         x = np.flip(x, axis)
-    # the bitwise complement reverses the order of integers; negation would overflow at the smallest
-    # integer
+    # the bitwise complement reverses the order of integers, whereas negating the smallest integer
+    # overflows
     key = (np.negative(x) if x.dtype.kind == "f" else np.invert(x)) if largest else x
     is_nan = np.isnan(x) if x.dtype.kind == "f" else np.zeros((), bool)
     if count == 1 and (nan_first or not is_nan.any()):

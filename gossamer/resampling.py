@@ -1,5 +1,7 @@
-"""The elements of an axis from which those of the resized axis are made, by the rules of ONNX's
-Resize and of PyTorch. NumPy, tables of kernels and matrices of weights all use this module."""
+"""Source indices of resized axes, by the rules of ONNX's Resize and of PyTorch.
+
+The NumPy reference, the tables of kernels and the weight matrices all use this module.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +9,21 @@ import numpy as np
 
 COORDINATES = ("asymmetric", "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel",
                "align_corners", "pytorch_nearest")
-"""The rules that map positions on the resized axis to positions on the original axis. Their names
-are ONNX's, except the last, which is the rule of PyTorch's mode "nearest": to multiply by the
-inverse of the scale, rounded to float32."""
+"""The rules that map positions on the resized axis to positions on the original axis.
+
+The names are ONNX's, except the last one: the rule of PyTorch's mode "nearest", which multiplies by
+the inverse of the scale, rounded to float32.
+"""
 NEAREST_MODES = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
 
 
 def nearest(size: int, length: int, scale: float, coordinates: str,
             nearest_mode: str) -> np.ndarray:
-    """Return, for each element of the resized axis, the index of the original element to copy.
+    """Return the index of the original element for each resized element.
 
     size, length: numbers of elements of the original and of the resized axis.
-    scale: the file's factor, or length / size where the file states a size. Positions are exact in
-    the latter case, and otherwise float32, as the file's factor is.
+    scale: the scale in the file, or length / size if the file states a size. Positions are float32
+    like the scale in the first case, and exact in the second.
     """
     position, unit = _positions(size, length, scale, coordinates)
     if nearest_mode == "floor":
@@ -35,10 +39,11 @@ def nearest(size: int, length: int, scale: float, coordinates: str,
 
 def between(size: int, length: int, scale: float,
             coordinates: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each element of the resized axis, the index of the original element at or below
-    its position, and the distance of the position from this element.
+    """Return the index at or below each resized element, and the distance.
 
-    The index may be outside of the axis. For the arguments see `nearest`.
+    Each element of the resized axis has a position on the original axis. The index is that of the
+    original element at or below the position, and may be out of range. The distance is from that
+    element to the position. For the arguments see `nearest`.
     """
     position, unit = _positions(size, length, scale, coordinates)
     low = position // unit
@@ -47,8 +52,7 @@ def between(size: int, length: int, scale: float,
 
 def _positions(size: int, length: int, scale: float,
                coordinates: str) -> tuple[np.ndarray, int]:
-    """Return the position of each element of the resized axis on the original axis, times a number,
-    and this number."""
+    """Return the positions on the original axis as numerators and one denominator."""
     if coordinates == "pytorch_nearest":
         inverse = np.float32(1 / scale)
         return (np.arange(length, dtype=np.float32) * inverse).astype(np.float64), 1

@@ -1,5 +1,4 @@
-"""How tensors lie in memory: Format, TensorSpec (a shape with a format), and the conversion between
-memory and logical arrays (pack, unpack)."""
+"""Memory formats of tensors, and conversions to and from logical arrays."""
 
 from __future__ import annotations
 
@@ -21,11 +20,10 @@ AXES = {
     "NHWC": (0, 2, 3, 1),
     "CHWN": (1, 2, 3, 0),
 }
-"""The layouts of rank-4 tensors with the logical axes in the order of memory, outermost first."""
+"""The layouts of rank-4 tensors: logical axes in memory order, outermost first."""
 
 BFLOAT16 = "bfloat16"
-"""The dtype bfloat16, the upper 16 bits of a float32. NumPy lacks it: arrays hold them as uint16.
-"""
+"""The dtype bfloat16, the upper 16 bits of a float32. NumPy lacks it: arrays store uint16."""
 
 _WORD_BITS = {"packed32": 32, "packed64": 64}
 """Number of bits of a word in each packed layout."""
@@ -33,11 +31,11 @@ _WORD_BITS = {"packed32": 32, "packed64": 64}
 
 @dataclass(frozen=True)
 class PackedDtype:
-    """A dtype whose values take a few bits each, which are packed along the channels.
+    """A dtype of a few bits per value, packed along the channels.
 
     The bits of padding channels are 0.
 
-    values: all values that the dtype can hold.
+    values: all values that the dtype can represent.
     planes: number of bits of a value.
     bits: function that returns the bits of logical values along a new last axis of length `planes`.
     numbers: function that returns the float32 values of such bits.
@@ -58,23 +56,27 @@ PACKED_DTYPES = {
         lambda bits: np.where(bits[..., 0], np.where(bits[..., 1], np.float32(1), np.float32(-1)),
                               np.float32(0))),
 }
-"""The packed dtypes by name. A value of "bits" is one bit: 1 for 1, 0 for -1. A value of "trits" is
-two bits: the first says whether the value differs from 0, the second whether it is 1."""
+"""The packed dtypes by name.
+
+A value of "bits" is one bit: 1 for 1, 0 for -1. A value of "trits" is two bits: the first is set
+for nonzero values, the second for 1.
+"""
 
 
 @dataclass(frozen=True)
 class Format(HashedOnce):
-    """How a tensor lies in memory, whatever its shape.
+    """The memory format of a tensor, independent of its shape.
 
     layout: "row"; for rank 4 also "NCHW", "NHWC" or "CHWN"; for packed dtypes "packed32" or
-    "packed64": N(C/b)HWb, where a word has one bit of b channels. The words of several planes of
-    the same channels lie side by side. A matrix (N, C) is packed as N images of one pixel.
+    "packed64". Packed tensors are stored as N(C/b)HWb: each b-bit word contains one bit of each of
+    b channels, and the words of several bit planes are adjacent. A matrix (N, C) is packed as N
+    images of one pixel.
     dtype: a NumPy dtype name, BFLOAT16, or one of PACKED_DTYPES.
     channel_multiple: C is rounded up in memory to a multiple of this number; added channels are 0.
-    border: (top, left, bottom, right) rows and columns of zeros that memory holds round each image;
-    for a packed dtype these are words of zeros.
-    other_channels: how many channels of other tensors each pixel has before and after this
-    tensor's channels, where it is a part of a larger tensor in NHWC; otherwise (0, 0).
+    border: (top, left, bottom, right) rows and columns of zeros stored around each image, in words
+    for a packed dtype.
+    other_channels: for a slice of a larger NHWC tensor, the numbers of channels of other tensors
+    before and after this tensor's channels in each pixel; otherwise (0, 0).
     """
 
     layout: str = ROW_MAJOR
@@ -105,17 +107,17 @@ class Format(HashedOnce):
 
     @property
     def is_packed(self) -> bool:
-        """Whether the dtype is packed, so that memory holds words and not elements."""
+        """Whether the dtype is packed: memory then stores words instead of elements."""
         return self.dtype in PACKED_DTYPES
 
     @property
     def images_are_apart(self) -> bool:
-        """Whether images lie one after another in memory."""
+        """Whether each image is contiguous in memory."""
         return self.layout not in AXES or AXES[self.layout][0] == 0
 
     @functools.cached_property
     def stored_dtype(self) -> np.dtype:
-        """The dtype in memory; packed values are in unsigned words."""
+        """The dtype in memory; packed values are stored in unsigned words."""
         if self.dtype == BFLOAT16:
             return np.dtype("uint16")
         return np.dtype(f"uint{_WORD_BITS[self.layout]}" if self.is_packed else self.dtype)
@@ -126,8 +128,10 @@ class Format(HashedOnce):
         return np.dtype("float32" if self.is_packed or self.dtype == BFLOAT16 else self.dtype)
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape in memory order with paddings and the channels of other tensors, in
-        words for a packed layout."""
+        """Return the shape in memory order, in words for a packed layout.
+
+        The shape includes padding, borders and the channels of other tensors.
+        """
         if self.layout == ROW_MAJOR:
             return shape
         n, c, h, w = image_shape(shape)
@@ -142,12 +146,11 @@ class Format(HashedOnce):
         return tuple(padded[axis] for axis in AXES[self.layout])
 
     def holds(self, values: np.ndarray) -> bool:
-        """Return whether the dtype can hold these values, apart from the rounding of floats."""
+        """Return whether the dtype can represent these values, ignoring float rounding."""
         return not self.is_packed or bool(np.isin(values, PACKED_DTYPES[self.dtype].values).all())
 
     def differences(self, other: Format) -> list[str]:
-        """Return the properties in which this format differs from another, as messages name
-        them."""
+        """Return the properties that differ from another format, for messages."""
         return [text for text, mine, theirs in (
             (self.layout, self.layout, other.layout),
             (self.dtype, self.dtype, other.dtype),
@@ -161,8 +164,11 @@ class Format(HashedOnce):
 
     @functools.cached_property
     def _text(self) -> str:
-        """The text that identifies the format: 'NCHW', or 'NHWC float16 c8 b1,1,1,1' for
-        channels that are rounded up to a multiple of 8 and a border of 1."""
+        """The text that identifies the format.
+
+        Examples are 'NCHW', and 'NHWC float16 c8 b1,1,1,1' for channels rounded up to a multiple
+        of 8 and a border of 1.
+        """
         return " ".join([self.layout, *self.differences(Format(self.layout, "float32"))]
                         if not self.is_packed else
                         [self.layout, self.dtype,
@@ -178,7 +184,7 @@ def _changed(format: Format, changes: tuple[tuple[str, Any], ...]) -> Format:
 
 @dataclass(frozen=True)
 class TensorSpec(HashedOnce):
-    """The shape of a tensor, and the format in which it lies in memory.
+    """The shape and the memory format of a tensor.
 
     shape: the logical shape. A rank-4 activation is always (N, C, H, W), whatever the layout.
     """
@@ -210,35 +216,38 @@ class TensorSpec(HashedOnce):
         return math.prod(self.shape)
 
     def first(self, count: int) -> TensorSpec:
-        """Return the spec of the first `count` images; images are along the first dimension."""
+        """Return the spec of the first `count` images (first dimension)."""
         return replace(self, shape=(min(count, self.shape[0]), *self.shape[1:]))
 
     @functools.cached_property
     def stored_shape(self) -> tuple[int, ...]:
-        """The shape in memory order with paddings and the channels of other tensors, in words for a
-        packed layout."""
+        """The shape in memory; see `Format.stored_shape`."""
         return self.format.stored_shape(self.shape)
 
     @property
     def stored_dtype(self) -> np.dtype:
-        """The dtype in memory; packed values are in unsigned words."""
+        """The dtype in memory; packed values are stored in unsigned words."""
         return self.format.stored_dtype
 
     @property
     def logical_dtype(self) -> np.dtype:
-        """The dtype of logical arrays; packed values are float32."""
+        """The dtype of logical arrays; packed and bfloat16 values are float32."""
         return self.format.logical_dtype
 
     @functools.cached_property
     def nbytes(self) -> int:
-        """Bytes of memory that the tensor takes, paddings included; for a part of a larger tensor
-        the bytes of the larger tensor."""
+        """Size in bytes, including padding.
+
+        For a slice of a larger tensor, this is the size of the larger tensor.
+        """
         return math.prod(self.stored_shape) * self.stored_dtype.itemsize
 
     @functools.cached_property
     def strides(self) -> tuple[int, ...]:
-        """Distance in elements between neighbours along each logical dimension.
-        Raises ValueError for a packed layout."""
+        """Strides in elements along each logical dimension.
+
+        Raises ValueError for a packed layout.
+        """
         if self.format.is_packed:
             raise ValueError("a packed tensor has no element strides")
         stored = self.stored_shape
@@ -250,8 +259,10 @@ class TensorSpec(HashedOnce):
 
     @property
     def offset(self) -> int:
-        """Number of elements in memory before logical index (0, 0, 0, 0): elements of the border
-        and of other tensors."""
+        """Number of elements before logical index (0, 0, 0, 0).
+
+        They belong to the border and to other tensors.
+        """
         top, left = self.format.border[:2]
         before = self.format.other_channels[0]
         if (top, left, before) == (0, 0, 0):
@@ -260,11 +271,11 @@ class TensorSpec(HashedOnce):
         return before + top * strides[2] + left * strides[3]
 
     def with_format(self, **changes: object) -> TensorSpec:
-        """Return the spec of the same tensor with some fields of its format changed."""
+        """Return the same spec with some fields of the format replaced."""
         return TensorSpec(self.shape, _changed(self.format, tuple(changes.items())))
 
     def same_memory(self, other: TensorSpec) -> bool:
-        """Return whether memory of this spec holds the same tensor when it is read as the other."""
+        """Return whether both specs describe the same memory layout of the tensor."""
         if self == other:
             return True
         if self.format.is_packed or other.format.is_packed or self.shape != other.shape:
@@ -281,7 +292,7 @@ class TensorSpec(HashedOnce):
 
     @property
     def is_default(self) -> bool:
-        """Whether memory of this spec can be read in the default format of its dtype."""
+        """Whether the memory layout equals that of the default format."""
         return not self.format.is_packed and self.same_memory(default_spec(self.shape, self.dtype))
 
     def __str__(self) -> str:
@@ -290,15 +301,15 @@ class TensorSpec(HashedOnce):
 
 
 def pack(array: np.ndarray, spec: TensorSpec, *, check: bool = True) -> np.ndarray:
-    """Return the contiguous array that stores a logical array in the spec's format.
+    """Return a logical array as a contiguous array in the spec's format.
 
-    check: whether to raise ValueError for a value that a packed dtype cannot hold. Otherwise
-    another value is stored in its place.
+    check: whether to raise ValueError for a value that a packed dtype cannot represent. Otherwise
+    some other value is stored instead.
     """
     if spec.format.is_packed:
         if check and not spec.format.holds(array):
             values = ", ".join(f"{value:g}" for value in PACKED_DTYPES[spec.dtype].values)
-            raise ValueError(f"{spec.dtype} hold only the values {values}")
+            raise ValueError(f"dtype {spec.dtype} holds only the values {values}")
         return _pack_words(array, spec)
     array = (bfloat16_bits(array) if spec.dtype == BFLOAT16
              else np.asarray(array, dtype=spec.stored_dtype))
@@ -310,8 +321,10 @@ def pack(array: np.ndarray, spec: TensorSpec, *, check: bool = True) -> np.ndarr
 
 
 def unpack(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Return the logical array that memory of this spec holds, as a view where possible; packed
-    values and bfloat16 values become float32."""
+    """Return the logical array of a stored array, as a view where possible.
+
+    Packed and bfloat16 values become float32.
+    """
     stored = stored.reshape(spec.stored_shape)
     if spec.dtype == BFLOAT16:
         return of_bfloat16_bits(logical_view(stored, spec))
@@ -319,31 +332,33 @@ def unpack(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
 
 
 def bfloat16_bits(array: np.ndarray) -> np.ndarray:
-    """Return the nearest bfloat16 of each number, as bits in uint16; NaN stays NaN."""
+    """Return each number rounded to bfloat16, as uint16 bits; NaN stays NaN."""
     numbers = np.ascontiguousarray(array, np.float32).reshape(np.shape(array))
     bits = numbers.view(np.uint32)
-    # round to nearest, ties to even: add just under half of the last kept bit's value, and 1 more
-    # where the last kept bit is set
+    # round to nearest, ties to even: add just under half a unit of the last kept bit, plus 1 if
+    # that bit is set
     nearest = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
     return np.where(np.isnan(numbers), 0x7FC0, nearest).astype(np.uint16)
 
 
 def of_bfloat16_bits(bits: np.ndarray) -> np.ndarray:
-    """Return the float32 numbers that bits of bfloat16 stand for."""
+    """Convert bfloat16 bits to float32 numbers."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def held(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Return a logical array of floats, rounded to the spec's dtype as memory holds it."""
+    """Return a logical float array, rounded to the spec's dtype."""
     if spec.dtype == BFLOAT16:
         return of_bfloat16_bits(bfloat16_bits(array))
     return array.astype(spec.logical_dtype, copy=False)
 
 
 def logical_view(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Return a writable view of memory of this spec as the logical array, without paddings;
-    numbers of bfloat16 are bits.
-    Raises ValueError for a packed layout, whose words are not elements."""
+    """View a stored array as the logical array, without padding.
+
+    The view is writable. bfloat16 numbers are uint16 bits. Raises ValueError for a packed layout,
+    because its words are not elements.
+    """
     if spec.format.is_packed:
         raise ValueError(f"{spec} is packed: its words are not elements")
     stored = stored.reshape(spec.stored_shape)
@@ -391,19 +406,18 @@ def _word_shape(spec: TensorSpec) -> tuple[int, int, int, int, int]:
 
 
 def rounded_up(number: int, multiple: int) -> int:
-    """Return the least multiple that is not below the number."""
+    """Round a number up to a multiple."""
     return -(-number // multiple) * multiple
 
 
 def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """Return the shape (N, C, H, W) that a packed tensor has in memory: a matrix is N images of
-    one pixel."""
+    """Return the shape (N, C, H, W); a matrix has images of one pixel."""
     n, c, h, w = shape if len(shape) == 4 else (*shape, 1, 1)
     return n, c, h, w
 
 
 def default_format(shape: tuple[int, ...], dtype: str = "float32") -> Format:
-    """Return the format in which problems are stated: NCHW at rank 4, row-major otherwise."""
+    """Return the default format: NCHW for rank 4, otherwise row-major."""
     return _of_layout("NCHW" if len(shape) == 4 else ROW_MAJOR, dtype)
 
 
@@ -424,10 +438,10 @@ def _default_spec(shape: tuple[int, ...], dtype: str) -> TensorSpec:
 
 @functools.lru_cache(maxsize=4096)
 def memory_format(spec: TensorSpec) -> Format:
-    """Return the format that stands for all formats with the elements at the same places in memory.
+    """Return the canonical format among those with the same memory layout.
 
-    For one image, for example, CHWN and NCHW are the same in memory. The default format stands for
-    others where it is among them. A packed format is returned as it is.
+    For one image, for example, CHWN and NCHW are identical in memory. The default format is
+    canonical where it is equivalent. A packed format is returned unchanged.
     """
     own = spec.format
     if own.is_packed:
@@ -442,8 +456,10 @@ def memory_format(spec: TensorSpec) -> Format:
 
 
 def _format_or_none(own: Format, layout: str, multiple: int) -> Format | None:
-    """Return a format in another layout, with channels rounded up to another multiple; None where
-    the format has channels of other tensors, and so cannot take another layout or multiple."""
+    """Return the format with another layout and channel multiple.
+
+    None if the format contains channels of other tensors, which fix both.
+    """
     if any(own.other_channels) and (layout, multiple) != (own.layout, own.channel_multiple):
         return None
     return replace(own, layout=layout, channel_multiple=multiple)

@@ -1,3 +1,3 @@
-"""The version of this package, which files record and `gossamer.__version__` returns."""
+"""The version of gossamer, as files record it and `gossamer.__version__` returns it."""
 
 PACKAGE_VERSION = "0.1.0"

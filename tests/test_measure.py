@@ -29,7 +29,7 @@ def test_times_that_scatter_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert scatter_notice([], host) == ""
     assert scatter_notice([even, even, scattered], host) == ""
     assert scatter_notice([even, scattered, scattered], host).startswith(
-        "the times on host scatter by more than 25% from quartile to quartile, ")
+        "the quartiles of the times on host differ by more than 25%, ")
 
 
 def test_samples_apart_begin_at_rest_with_an_execution_that_is_not_timed(

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 import gossamer
-from gossamer import MLP, train_many
+from gossamer import MLP, sweep
 from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer.io.images import Preprocessing
@@ -67,7 +67,7 @@ def test_rows_come_in_order(kind: str, cluster: Any, tmp_path: Path) -> None:
     rows = map_batches(data, model, batch=8, device="host", workers=2).take_all()
     assert [row["id"] for row in rows] == list(range(50)) and set(rows[0]) == {"id", "y"}
     assert_close(np.stack([row["y"] for row in rows]), expected(x))
-    with pytest.raises(Exception, match="the data set has no column 'x', which is an input of"):
+    with pytest.raises(Exception, match="the data set has no column 'x' for this input of"):
         map_batches(cluster.data.from_items([{"z": 1}]), model, device="host").take_all()
 
 
@@ -112,21 +112,20 @@ def test_training_is_shared_out(cluster: Any, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((60, 4)).astype(np.float32)
     y = (x[:, 0] > 0).astype(int)
-    configs = [MLP(hidden=(3,), epochs=3, seed=seed, device="host") for seed in range(12)]
-    here = train_many(configs, x, y)
-    there = train_many(configs, x, y, ray="auto", checkpoint=tmp_path / "kept")
+    base, grid = MLP(hidden=(3,), epochs=3, device="host"), {"seed": range(12)}
+    here = sweep(base, grid, x, y)
+    there = sweep(base, grid, x, y, ray="auto", checkpoint=tmp_path / "kept")
     assert [row["config"] for row in there.rows] == list(range(12))
     for one, other in zip(here.networks, there.networks, strict=True):
         np.testing.assert_array_equal(one.coefs_[0], other.coefs_[0])
-    assert len(list((tmp_path / "kept").glob("share-*"))) == 2
+    files = sorted((tmp_path / "kept").glob("*.checkpoint"))
+    assert len(files) == 12
     with pytest.raises(InputError, match="has checkpoints already; give resume=True"):
-        train_many(configs, x, y, ray="auto", checkpoint=tmp_path / "kept")
-    # a share that is gone is trained again, and the other one is taken as it is
-    kept = tmp_path / "kept" / "share-00001"
-    for file in kept.iterdir():
+        sweep(base, grid, x, y, ray="auto", checkpoint=tmp_path / "kept")
+    # networks whose files are gone are trained again, and the others are taken as they are
+    for file in files[3:8]:
         file.unlink()
-    kept.rmdir()
-    again = train_many(configs, x, y, ray="auto", checkpoint=tmp_path / "kept", resume=True)
+    again = sweep(base, grid, x, y, ray="auto", checkpoint=tmp_path / "kept", resume=True)
     for one, other in zip(here.networks, again.networks, strict=True):
         np.testing.assert_array_equal(one.coefs_[0], other.coefs_[0])
 
@@ -141,7 +140,7 @@ def test_workers_have_room_in_any_cluster(processors: int, gpus: int, count: int
                  if number}
     room = max(processors - 1, 1) if name == "host" else gpus
     if not room:
-        with pytest.raises(InputError, match="no worker of the cluster has a GPU"):
+        with pytest.raises(InputError, match="the cluster has no GPU"):
             Workers.of(resources, name, count)
         return
     workers = Workers.of(resources, name, count)

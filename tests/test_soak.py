@@ -26,7 +26,7 @@ def test_the_cache_survives_kills_pairs_and_moves() -> None:
     kills, at_once, export = done.stdout.splitlines()
     assert kills.startswith("kills: 6 on host; ")
     assert at_once.startswith("at once: 1 pair, ")
-    assert export.endswith(" of host are the same after an import")
+    assert export.endswith(" of host are equal after an import")
 
 
 @posix

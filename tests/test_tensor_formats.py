@@ -95,7 +95,7 @@ def test_words_of_trits():
 @pytest.mark.parametrize("format_", PACKED, ids=str)
 def test_other_values_are_refused(format_):
     values = np.full((1, 2, 1, 1), 0.5, np.float32)
-    with pytest.raises(ValueError, match=f"{format_.dtype} hold only the values"):
+    with pytest.raises(ValueError, match=f"{format_.dtype} holds only the values"):
         pack(values, TensorSpec(values.shape, format_))
 
 

@@ -1,5 +1,10 @@
-"""`python tools/files_entered.py`: the files of gossamer whose functions are called until a network
-of three layers gives its first result on the host, and during the fifth call of its plan."""
+"""Lists the files of gossamer that a small network uses.
+
+    python tools/files_entered.py --list
+
+It counts the files with functions that are called until a network of three layers returns its first
+result on the host, and during the fifth call of its plan.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +49,7 @@ def main() -> None:
 
 
 def three_layers() -> onnx.ModelProto:
-    """A convolution, a ReLU and a fully connected layer."""
+    """Return a convolution, a ReLU and a fully connected layer."""
     rng = np.random.default_rng(0)
     weights = {"w": rng.standard_normal((8, 3, 3, 3)), "m": rng.standard_normal((8 * 196, 10))}
     nodes = [helper.make_node("Conv", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["b"]),
@@ -60,8 +65,10 @@ def three_layers() -> onnx.ModelProto:
 
 
 def entered(function: Callable[[], Any]) -> tuple[Any, list[str]]:
-    """Return a function's result, and the files of gossamer whose functions were called meanwhile.
-    What runs once while a module is imported, such as the body of a class, is no call."""
+    """Return a function's result, and gossamer's files that it called.
+
+    Code that runs during an import, such as the body of a class, does not count as a call.
+    """
     files = set()
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
@@ -78,7 +85,7 @@ def entered(function: Callable[[], Any]) -> tuple[Any, list[str]]:
 
 
 def in_import(frame: FrameType | None) -> bool:
-    """Whether a function is called while a module is imported."""
+    """Return whether a function is called during an import."""
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(PACKAGE):
             return True

@@ -1,9 +1,10 @@
-"""Measures what a kernel of a plan of 54 costs the host on an OpenCL device, beside a C program.
+"""Measures the host's time per OpenCL kernel launch.
 
     python tools/launch_cost.py opencl:0
 
-For each way of queueing it prints microseconds a kernel until all are queued and until all have
-run, the least of 2000 rounds. The C program, tools/launch_cost.c, is compiled with gcc.
+54 kernels are queued in several ways, and by a C program for comparison. For each way, the output
+is the microseconds per kernel until all are queued, and until all have run, as the minimum of 2000
+rounds. The C program, tools/launch_cost.c, is compiled with gcc.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _KERNEL = KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_
 
 
 def measured(device: OpenCLDevice, queue_all: Callable[[], None]) -> tuple[float, float]:
-    """Returns microseconds a kernel until all are queued, and until all have run."""
+    """Return microseconds per kernel: until queued, and until run."""
     queued = run = float("inf")
     for _ in range(_ROUNDS):
         start = time.perf_counter()
@@ -40,7 +41,7 @@ def measured(device: OpenCLDevice, queue_all: Callable[[], None]) -> tuple[float
 
 
 def c_program(platform: str) -> tuple[float, float]:
-    """Returns the same of the C program on the platform with this name."""
+    """Return the results of the C program on a platform."""
     source = Path(__file__).with_suffix(".c")
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "launch_cost"
@@ -52,7 +53,7 @@ def c_program(platform: str) -> tuple[float, float]:
 
 def main(name: str) -> None:
     device = find(name)
-    assert isinstance(device, OpenCLDevice), f"{name} is no OpenCL device"
+    assert isinstance(device, OpenCLDevice), f"{name} is not an OpenCL device"
     kernel, buffer = device.compile(_KERNEL), device.upload(np.zeros(64, np.float32), "a test")
 
     def launches(stream: object = None) -> None:
@@ -62,7 +63,7 @@ def main(name: str) -> None:
     for way, times in (("launched one by one", measured(device, launches)),
                        ("replayed as a graph", measured(device, device.capture(launches))),
                        ("C program", c_program(device.handle.platform.name))):
-        print(f"{way:20} {times[0]:6.2f} us a kernel queued, {times[1]:6.2f} us run")
+        print(f"{way:20} {times[0]:6.2f} us per kernel until queued, {times[1]:6.2f} us until run")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
-"""Plants faults into gossamer's Python, one at a time, and says which of them a command finds.
+"""Mutation tests: plants faults, and reports which a command finds.
 
     python tools/plant_faults.py --count 30 --seed 0 -- make quick
 
-A fault is a comparison that is flipped, a term that is dropped, or a bound that is off by one. They
-are drawn from all files of the package in equal numbers of each kind, with a seed, so that nobody
-chooses them, and planted so that they break no rule of style. Left out are files that import a
-library which is not installed, such as PyTorch, as their tests do not run here, and the models by
-which algorithms expect times, where a fault changes no result but the order in which candidates are
-measured.
+A fault is a flipped comparison, a dropped term, or a bound that is off by one. Faults are drawn at
+random from all files of the package, in equal numbers of each kind. They are written in a form that
+breaks no rule of style. Two groups are excluded: files that import a library that is not installed,
+such as PyTorch, because their tests do not run here; and cost models of algorithms, because their
+faults change only the order in which candidates are measured.
 
-Each fault is planted in a temporary copy of the checkout, in which the command runs; it has found
-the fault where it fails. It must pass on the copy without a fault, and is ended after several times
-as long as it took there, which counts as found. The last line says how many were found, and the
-exit status is 1 where fewer than --least were.
+The command runs in a temporary copy of the checkout, with one fault at a time. It has found the
+fault if it fails, or if it needs several times as long as without a fault. Without a fault, it must
+pass. The last line is the number of faults that were found. The exit status is 1 if there are fewer
+than --least.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SLOWER = 4.0
-"""How many times as long as without a fault the command may take."""
+"""Time limit of the command, relative to its time without a fault."""
 LONGEST = 100
-"""Characters that a line may have."""
+"""Largest number of characters in a line."""
 TIME_MODELS = re.compile("cost|cycles|expected")
-"""Matches the names of the functions in gossamer/ops that say what time an algorithm expects."""
+"""Matches the names of cost models in gossamer/ops."""
 OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}
@@ -48,25 +47,27 @@ OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
 
 @dataclass(frozen=True)
 class Fault:
-    """A change of one expression of a file."""
+    """A change of one expression in a file."""
 
     kind: str
     path: Path
     """The file, within the checkout."""
     line: int
-    """The line at which the expression begins, from 1 on."""
+    """The first line of the expression, from 1 on."""
     start: int
-    """The place in the file's bytes at which the expression begins."""
+    """The offset in bytes of the expression's start."""
     end: int
-    """The place in the file's bytes at which it ends."""
+    """The offset in bytes of the expression's end."""
     new: str
-    """The Python that replaces it."""
+    """The expression that replaces it."""
     function: str
-    """The name of the function in which it is; empty outside of functions."""
+    """The name of the enclosing function; empty outside functions."""
 
     def planted(self, content: bytes) -> bytes:
-        """Returns the file's content with the fault, without parentheses that are not needed and
-        without lines that are too long, so that no rule of style finds it."""
+        """Return the file's content with the fault.
+
+        Redundant parentheses and long lines are avoided, so that linters do not find the fault.
+        """
         forms = [content[:self.start] + form.format(self.new).encode() + content[self.end:]
                  for form in ("({})", "{}", "\n{}", "(\n{})")]
         meaning = _meaning(forms[0])
@@ -76,13 +77,13 @@ class Fault:
         return forms[0]
 
     def describe(self, content: bytes) -> str:
-        """Returns the file, the line and both expressions."""
+        """Return text with the file, the line and both expressions."""
         old = re.sub(r"\s+", " ", content[self.start:self.end].decode())
         return f"{self.path}:{self.line}: {self.kind}: {old} -> {self.new}"
 
 
 def _meaning(content: bytes) -> str:
-    """Returns the syntax tree of a file as a text; "" where it is no Python."""
+    """Return the syntax tree of a file as text; "" if it is not valid Python."""
     try:
         return ast.dump(ast.parse(content))
     except SyntaxError:
@@ -90,7 +91,7 @@ def _meaning(content: bytes) -> str:
 
 
 def faults_of(path: Path, content: bytes) -> Iterator[Fault]:
-    """Yields every fault that can be planted in a file."""
+    """Yield every fault that can be planted in a file."""
     tree = ast.parse(content)
     starts = [0]
     for line in content.splitlines(keepends=True):
@@ -103,9 +104,11 @@ def faults_of(path: Path, content: bytes) -> Iterator[Fault]:
 
 
 def _expressions(node: ast.AST, function: str = "") -> Iterator[tuple[ast.expr, str]]:
-    """Yields the expressions below a node and the name of the function in which each is. Left out
-    are expressions within f-strings, whose places Python 3.11 does not know, annotations, and the
-    test whether a file is run as a program."""
+    """Yield expressions below a node, with their functions' names.
+
+    Excluded are annotations, tests of `__name__`, and expressions within f-strings, which have no
+    positions in Python 3.11.
+    """
     if isinstance(node, ast.FunctionDef):
         function = node.name
     for name, value in ast.iter_fields(node):
@@ -122,7 +125,7 @@ def _expressions(node: ast.AST, function: str = "") -> Iterator[tuple[ast.expr, 
 
 
 def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """Yields the kinds of faults that an expression can have, each with what it becomes."""
+    """Yield an expression's faults: kinds and new expressions."""
     if isinstance(node, ast.Compare):
         if len(node.ops) == 1:
             yield "comparison flipped", ast.Compare(
@@ -137,7 +140,7 @@ def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
             rest = [*node.values[:index], *node.values[index + 1:]]
             yield "term dropped", rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest)
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
-        # a text without its second half is no fault of arithmetic
+        # dropping half of a text is no fault of arithmetic
         if not any(isinstance(side, ast.JoinedStr) or (isinstance(side, ast.Constant)
                                                        and isinstance(side.value, str))
                    for side in (node.left, node.right)):
@@ -168,14 +171,17 @@ def _one_more(node: ast.expr) -> ast.expr:
 
 
 def can_be_found(fault: Fault) -> bool:
-    """Returns whether a test that runs here can find the fault."""
+    """Return whether a test that runs here can find the fault."""
     models_time = fault.path.parts[1] == "ops" and TIME_MODELS.search(fault.function)
     return not models_time and all(map(_is_installed, imported(
         (ROOT / fault.path).read_bytes())))
 
 
 def imported(content: bytes) -> set[str]:
-    """Returns the libraries that a file imports at its top, those of types only among them."""
+    """Return the libraries that a file imports at its top.
+
+    Imports for type checking are included.
+    """
     names: set[str] = set()
     statements: list[ast.stmt] = list(ast.parse(content).body)
     while statements:
@@ -195,7 +201,7 @@ def _is_installed(library: str) -> bool:
 
 
 def draw(count: int, seed: int) -> list[Fault]:
-    """Returns that many different faults that can be found, in turn of each kind."""
+    """Draw `count` different faults, of each kind in turn."""
     by_kind: dict[str, list[Fault]] = {}
     for path in sorted((ROOT / "gossamer").rglob("*.py")):
         for fault in faults_of(path.relative_to(ROOT), path.read_bytes()):
@@ -208,8 +214,10 @@ def draw(count: int, seed: int) -> list[Fault]:
 
 
 def copied(target: Path) -> None:
-    """Copies the files of the checkout that git does not ignore, and links its .venv and the folder
-    of networks beside it."""
+    """Copy the files of the checkout that git does not ignore.
+
+    Links are made to its .venv, and to the folder `shared` next to the checkout.
+    """
     names = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
                            cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, names.split("\0")):
@@ -223,8 +231,7 @@ def copied(target: Path) -> None:
 
 
 def passes(command: list[str], folder: Path, seconds: float | None) -> bool | None:
-    """Returns whether the command passes in a copy of the checkout; None where it did not end in
-    time."""
+    """Return whether a command passes in a folder; None for timeout."""
     process = subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(folder)},
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                start_new_session=True)
@@ -241,10 +248,11 @@ def passes(command: list[str], folder: Path, seconds: float | None) -> bool | No
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=30, help="faults (30)")
-    parser.add_argument("--seed", type=int, default=0, help="seed by which they are drawn (0)")
-    parser.add_argument("--least", type=int, default=0, help="fewest that must be found (0)")
-    parser.add_argument("command", nargs="+", help="what runs, after --")
+    parser.add_argument("--count", type=int, default=30, help="number of faults (default: 30)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the faults (default: 0)")
+    parser.add_argument("--least", type=int, default=0,
+                        help="number of faults that must be found (default: 0)")
+    parser.add_argument("command", nargs="+", help="command to run, after --")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gossamer-faults-") as name:
         folder = Path(name) / "checkout"
@@ -262,7 +270,7 @@ def main() -> int:
             result = passes(options.command, folder, SLOWER * alone_s + 60)
             (folder / fault.path).write_bytes(content)
             found += not result
-            text = {True: "missed", False: "found", None: "found, as it does not end"}[result]
+            text = {True: "missed", False: "found", None: "found by timeout"}[result]
             print(f"{text} ({time.monotonic() - start:.0f} s): {fault.describe(content)}",
                   flush=True)
     print(f"{found} of {options.count} found")

@@ -1,17 +1,16 @@
-"""Kills `gossamer compile` at random, runs it twice at once, and moves its measurements about, and
-says whether the cache folder survives.
+"""Tests that the cache folder survives killed and concurrent compiles.
 
     python tools/soak.py --count 200 --seed 0
 
-Three phases print one line each; the exit status is 1 where one of them finds something wrong.
+Each of three phases prints one line. The exit status is 1 if one of them finds an error.
 
-kills: compiles are killed with SIGKILL, half of them at any moment and half while a file is being
-written, and with each a process that stores kernels. After each kill every file of the cache folder
-must be valid and hold what it held before. At the end compiles read the folder without a notice of
-damage, and half-written files are gone.
-at once: two compiles with one cache folder lose nothing of what either measured.
-export: measurements that are exported, imported into an empty folder and exported again are the
-same file.
+kills: compiles are killed with SIGKILL, half of them at a random moment and half during a write. A
+process that stores kernels is killed with each of them. After each kill, every file of the cache
+folder must be valid and have all its earlier content. At the end, compiles must read the folder
+without a notice of damage, and partial files must be gone.
+at once: two compiles with one cache folder must not lose measurements of either.
+export: measurements that are exported, imported into an empty folder and exported again must be an
+identical file.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ from gossamer.plan.store import database
 from gossamer.plan.store.tuning_file import BadFile
 
 ATTEMPTS = 3
-"""Compiles that are started for each kill; some end before it."""
+"""Largest number of compiles per kill; some of them end before the kill."""
 MOST_BATCH = 64
 """Largest batch size of the compiles that run at once."""
 LEAST_PAIRS = 2
 HOURS_AGO = 2 * 3600.0
 DAMAGE = ("set aside", "corrupt", "damaged", "cannot be read", "cannot be written", "locked")
-"""Words of notices that the cache's files are bad or cannot be used."""
+"""Words in notices about files of the cache that are damaged or cannot be used."""
 STORE_KERNELS = """
 import os, sys, time
 from gossamer.device.kernel_cache import cached, forget
@@ -80,15 +79,15 @@ for batch in sys.argv[3].split(","):
     plan.context(int(batch))
 print(json.dumps(added))
 """
-"""Compiles, and prints the keys of the measurements that were added to the file of the device."""
+"""Program that compiles, and prints the keys of the measurements that it adds."""
 
 
 class Wrong(Exception):
-    """Raised where the cache folder did not survive; the message says what was found."""
+    """The cache folder did not survive; the message has the reason."""
 
 
 class Soak:
-    """The network that is compiled, the devices, and random choices that a seed fixes."""
+    """The test's phases, with their network, devices and random generator."""
 
     def __init__(self, folder: Path, devices: Sequence[str], seed: int) -> None:
         self.folder = folder
@@ -98,10 +97,10 @@ class Soak:
         write_network(self.model)
 
     def kills(self, count: int) -> str:
-        """Kills compiles, and returns what was found in words. Raises Wrong."""
+        """Kill compiles, and return a summary. Raises Wrong."""
         cache = self.folder / "killed"
         seconds = {device: self._duration(device) for device in self.devices}
-        # a batch size has problems of its own, so that there is always more to measure
+        # each batch size has different problems, so that there is always more to measure
         batches = self.chance.sample(range(1, ATTEMPTS * count + 1), ATTEMPTS * count)
         known: dict[Path, set[str]] = {}
         seen: set[Path] = set()
@@ -127,11 +126,11 @@ class Soak:
             known = now
         self._read_again(cache, ATTEMPTS * count + 1)
         kept = sum(map(len, candidates(cache).values()))
-        return (f"kills: {count} on {' and '.join(self.devices)}; {len(seen)} half-written files "
-                f"left and swept, {kept} candidates kept")
+        return (f"kills: {count} on {' and '.join(self.devices)}; {len(seen)} partial files were "
+                f"left and removed, {kept} candidates were kept")
 
     def at_once(self, count: int) -> str:
-        """Runs pairs of compiles at once, and returns what was found in words. Raises Wrong."""
+        """Run pairs of concurrent compiles, and return a summary. Raises Wrong."""
         stored = 0
         for number in range(count):
             cache = self.folder / f"pair-{number}"
@@ -145,13 +144,12 @@ class Soak:
                 raise Wrong(f"pair {number + 1} ({device}, batch {first}, {second} and {common}): "
                             f"{counted(len(lost), 'candidate')} of {len(added)} were lost")
             if not self.compile(cache, device, f"{first},{second},{common}")["reused"]:
-                raise Wrong(f"pair {number + 1} ({device}): no candidate is found again")
+                raise Wrong(f"pair {number + 1} ({device}): no stored candidate was reused")
             stored += len(added)
-        return f"at once: {counted(count, 'pair')}, {stored} candidates kept"
+        return f"at once: {counted(count, 'pair')}, {stored} candidates were kept"
 
     def moved(self) -> str:
-        """Exports, imports and exports again, and returns what was found in words. Raises
-        Wrong."""
+        """Export, import and export measurements again; return a summary. Raises Wrong."""
         cache, other = self.folder / "killed", self.folder / "imported"
         size = 0
         for device in self.devices:
@@ -160,24 +158,27 @@ class Soak:
             self._gossamer(other, "cache", "import", first, "--device", device)
             self._gossamer(other, "cache", "export", second, "--device", device)
             if first.read_bytes() != second.read_bytes():
-                raise Wrong(f"the measurements of {device} are others after an import")
+                raise Wrong(f"the measurements of {device} differ after an import")
             size += first.stat().st_size
-        return f"export: {size} bytes of {' and '.join(self.devices)} are the same after an import"
+        return f"export: {size} bytes of {' and '.join(self.devices)} are equal after an import"
 
     def compile(self, cache: Path, device: str, batch: str) -> dict[str, Any]:
-        """Compiles to the end, and returns what the command line says of it. Raises Wrong."""
+        """Compile to the end, and return the JSON report. Raises Wrong."""
         return self._finished(self._start(cache, device, batch),  # type: ignore[no-any-return]
                               device)
 
     def _duration(self, device: str) -> float:
-        """Returns the seconds that a compile takes from its start, with an empty cache."""
+        """Return the seconds of a compile with an empty cache."""
         start = time.monotonic()
         self.compile(self.folder / f"empty-{device.replace(':', '-')}", device, "1")
         return time.monotonic() - start
 
     def _killed(self, cache: Path, device: str, batch: int, seconds: float) -> float | None:
-        """Starts a compile and kills it: within these seconds, or when it has begun to write for
-        the first or second time. Returns None, or after how many seconds it had ended before."""
+        """Start a compile and kill it.
+
+        It is killed at a random moment within `seconds`, or when it begins to write for the first
+        or second time. Returns None; if the compile ended before the kill, its duration in seconds.
+        """
         is_writing = self.chance.random() < 0.5
         moment = self.chance.uniform(0.3, 1.0) * seconds
         writings, delay = self.chance.randint(1, 2), self.chance.uniform(0, 0.003)
@@ -196,9 +197,12 @@ class Soak:
         return time.monotonic() - start if ended else None
 
     def _read_again(self, cache: Path, batch: int) -> None:
-        """Compiles with the folder as the kills left it, and looks for what was abandoned."""
+        """Compile with the cache after all kills.
+
+        Raises Wrong for a notice of damage, or if partial files remain.
+        """
         for path in partial_files(cache):
-            # kernels that another process may be writing are left for an hour
+            # partial kernels are kept for an hour, because another process may be writing them
             os.utime(path, (time.time() - HOURS_AGO,) * 2)
         for device in self.devices:
             described = self.compile(cache, device, str(batch))
@@ -208,7 +212,7 @@ class Soak:
         subprocess.run([sys.executable, "-c", STORE_KERNELS, "1"], env=environment(cache),
                        check=True)
         if left := partial_files(cache):
-            raise Wrong(f"{len(left)} half-written files are not swept, such as {min(left)}")
+            raise Wrong(f"{len(left)} partial files were not removed, such as {min(left)}")
         candidates(cache)
         check_kernels(cache)
 
@@ -233,7 +237,7 @@ class Soak:
 
     @contextmanager
     def _kernels(self, cache: Path) -> Iterator[None]:
-        """Stores kernels in another process, which is killed at the end."""
+        """Store kernels in another process, which is killed at the end."""
         with subprocess.Popen([sys.executable, "-c", STORE_KERNELS, "100000"],
                               env=environment(cache), start_new_session=True) as process:
             try:
@@ -250,27 +254,31 @@ class Soak:
 
 
 def environment(cache: Path) -> dict[str, str]:
-    """Returns variables with which a process uses this cache folder, and the gossamer that this
-    process uses."""
+    """Return environment variables for a process with this cache folder.
+
+    The process uses the same gossamer as this one.
+    """
     root = Path(gossamer.__file__).parents[1]
     paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "GOSSAMER_CACHE": str(cache), "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def end_session(process: subprocess.Popen[Any]) -> None:
-    """Kills a process and those that it started."""
+    """Kill a process and its children."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def partial_files(cache: Path) -> frozenset[Path]:
-    """Returns the files that are half written, and the journals of data bases."""
+    """Return the partial files, and the journals of databases."""
     return frozenset((*cache.rglob(f"{PARTIAL}*"), *cache.rglob("*-journal")))
 
 
 def candidates(cache: Path) -> dict[Path, set[str]]:
-    """Returns what identifies each candidate in each file of measurements. Raises Wrong for a file
-    that is damaged or was set aside."""
+    """Return the keys of the candidates in each file of measurements.
+
+    Raises Wrong for a file that is damaged or was set aside.
+    """
     found: dict[Path, set[str]] = {}
     for path in (cache / "tuning").glob("[!.]*"):
         if path.name.endswith("-journal"):
@@ -288,12 +296,12 @@ def candidates(cache: Path) -> dict[Path, set[str]]:
 
 
 def keys(content: Mapping[str, Any]) -> set[str]:
-    """Returns the keys of all candidates of a file of measurements."""
+    """Return the keys of all candidates in a file of measurements."""
     return {key for section in content["sections"] for key in section["candidates"]}
 
 
 def check_kernels(cache: Path) -> None:
-    """Raises Wrong for a kernel that is not what was stored."""
+    """Raise Wrong for a damaged kernel."""
     for path in (cache / "kernels").glob("[!.]*"):
         data = path.read_bytes()
         if hashlib.sha256(data[32:]).digest() != data[:32]:
@@ -301,7 +309,7 @@ def check_kernels(cache: Path) -> None:
 
 
 def write_network(path: Path) -> None:
-    """Writes a network of two convolutions and a product as an ONNX file."""
+    """Write an ONNX file of two convolutions and a matrix product."""
     random_numbers = np.random.default_rng(0)
     build = GraphBuilder("small", file="small")
     x, channels = build.input("x", (None, 3, 4, 4)), 3
@@ -317,7 +325,7 @@ def write_network(path: Path) -> None:
 
 
 def available() -> list[str]:
-    """Returns the devices to use where none are named: the host, and OpenCL where it is."""
+    """Return the default devices: the host, and opencl:0 if it exists."""
     try:
         return ["host", find("opencl:0").name]
     except DeviceError:
@@ -329,12 +337,12 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200, help="number of kills (default: 200)")
     parser.add_argument("--pairs", type=int, help="pairs of compiles at once (default: a tenth of "
                                                   f"--count, at least {LEAST_PAIRS})")
-    parser.add_argument("--seed", type=int, default=0, help="fixes what is drawn (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of random choices (default: 0)")
     parser.add_argument("--device", action="append", metavar="NAME",
-                        help="may be repeated (default: host, and opencl:0 where it is)")
+                        help="may be repeated (default: host, and opencl:0 if it exists)")
     options = parser.parse_args()
     if os.name != "posix":
-        parser.error("needs SIGKILL and sessions of processes, which this system lacks")
+        parser.error("this system lacks SIGKILL and process sessions, which the test needs")
     if options.count < 1:
         parser.error(f"--count {options.count}: expected 1 or more")
     pairs = options.pairs or max(LEAST_PAIRS, options.count // 10)

@@ -1,13 +1,13 @@
-"""Computes networks of timm and tiny models of transformers with the backend gossamer.
+"""Tests the backend gossamer on networks of timm and transformers.
 
     python tools/torch_networks.py --seed 1 --timm 40 --transformers 20 --json rows.jsonl
 
-The seed picks the networks, their weights and their inputs: those of timm with at most
-MOST_PARAMETERS weights, at sizes 160 and 200 and batch 3; those of transformers with the
-configurations of their classes at small sizes. Each is computed by eager torch and by
-torch.compile(backend="gossamer"), on the processor, and compared. What eager torch does not
-compute does not count. The exit status is 1 where a result is wrong or takes too long, and where
-an exception comes that eager torch does not raise.
+The seed selects the networks, their weights and their inputs. Networks of timm have at most
+MOST_PARAMETERS weights, and inputs of sizes 160 and 200 at batch 3. Models of transformers have the
+default configurations of their classes with small sizes. Each network is computed on the processor
+by eager torch and by torch.compile(backend="gossamer"), and the results are compared. Networks that
+eager torch cannot compute do not count. The exit status is 1 if a result is wrong, a network needs
+too long, or an exception is raised that eager torch does not raise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BATCH = 3
 SIZES = (160, 200)
 MOST_PARAMETERS = 30_000_000
 TOLERANCE = 1e-4
-"""Of float32, relative to the largest number of a result."""
+"""Largest allowed difference in float32, relative to the largest number of a result."""
 
 TINY = {"hidden_size": 32, "d_model": 32, "n_embd": 32, "dim": 32, "embed_dim": 32,
         "embedding_size": 32, "word_embed_proj_dim": 32, "num_hidden_layers": 2, "n_layer": 2,
@@ -40,11 +40,11 @@ TINY = {"hidden_size": 32, "d_model": 32, "n_embd": 32, "dim": 32, "embed_dim": 
         "vocab_size": 99, "max_position_embeddings": 64, "n_positions": 64, "n_ctx": 64,
         "image_size": 32, "patch_size": 8, "num_experts": 4, "n_routed_experts": 4,
         "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-"""The small sizes of a configuration of transformers, by the names of its attributes."""
+"""Small sizes for configurations of transformers, by attribute name."""
 
 
 def small(made: Callable[[], Any]) -> Any:
-    """Returns a network in evaluation mode, if it has few weights, which are counted first."""
+    """Return a network in evaluation mode. Raises ValueError for too many weights."""
     import torch
 
     with torch.device("meta"):
@@ -55,7 +55,7 @@ def small(made: Callable[[], Any]) -> Any:
 
 
 def of_timm(name: str) -> tuple[Any, list[dict[str, Any]]]:
-    """Returns a network of timm, and its inputs at each size."""
+    """Return a network of timm, and its inputs at each size."""
     import timm
     import torch
 
@@ -64,7 +64,7 @@ def of_timm(name: str) -> tuple[Any, list[dict[str, Any]]]:
 
 
 def of_transformers(name: str) -> tuple[Any, list[dict[str, Any]]]:
-    """Returns a model of transformers with a tiny configuration, and its inputs."""
+    """Return a tiny model of transformers, and its inputs."""
     import torch
     from transformers import AutoModel
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -94,7 +94,7 @@ def of_transformers(name: str) -> tuple[Any, list[dict[str, Any]]]:
 
 
 def outcome(name: str, seed: int) -> dict[str, Any]:
-    """Computes a network; returns its row."""
+    """Compute a network, and return its row."""
     import torch
 
     from gossamer.torch.backend import reports
@@ -126,8 +126,10 @@ def outcome(name: str, seed: int) -> dict[str, Any]:
 
 
 def difference(actual: Any, expected: Any) -> float:
-    """Returns the largest difference of two results, as a share of the largest number; infinity
-    where they differ in kind, dtype or shape, or in where a number is none."""
+    """Return the largest difference, relative to the largest number.
+
+    Returns infinity if they differ in type, dtype, shape, or the positions of NaN and infinities.
+    """
     import torch
 
     worst = 0.0
@@ -149,7 +151,7 @@ def difference(actual: Any, expected: Any) -> float:
 
 
 def work(seed: int, names: list[str], rows: Any) -> None:
-    """Computes networks in this process; puts the name of each before, and its row after it."""
+    """Compute networks; queue each name before its row."""
     import torch
 
     warnings.simplefilter("ignore")
@@ -162,8 +164,10 @@ def work(seed: int, names: list[str], rows: Any) -> None:
 
 
 def with_operators() -> None:
-    """Declares two operators of torchvision, which timm imports and does not call: its build for
-    GPUs cannot load them beside torch's build for processors."""
+    """Declare operators of torchvision that timm only imports.
+
+    torchvision's build for GPUs cannot load them with torch's build for processors.
+    """
     import torch
 
     for name in ("nms", "qnms"):
@@ -182,7 +186,7 @@ def names_of(library: str) -> list[str]:
 
 
 def rows_of(library: str, count: int, seed: int, match: str) -> Iterator[dict[str, Any]]:
-    """Yields the rows of networks until `count` of them were computed by eager torch."""
+    """Yield rows until eager torch has computed `count` networks."""
     names = [name for name in names_of(library) if match in name]
     random.Random(seed).shuffle(names)
     rows = results(seed, names, work)
@@ -195,9 +199,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timm", type=int, default=40, help="number of networks of timm")
-    parser.add_argument("--transformers", type=int, default=20, help="number of its models")
-    parser.add_argument("--match", default="", help="only networks with this in their names")
-    parser.add_argument("--json", type=Path, help="a row a network")
+    parser.add_argument("--transformers", type=int, default=20,
+                        help="number of models of transformers")
+    parser.add_argument("--match", default="", help="only networks with this text in their names")
+    parser.add_argument("--json", type=Path, help="file to which a row per network is appended")
     options = parser.parse_args()
     with_operators()
     counts: Counter[str] = Counter()

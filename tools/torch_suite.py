@@ -1,14 +1,15 @@
-"""Runs PyTorch's own tests of inductor and of Dynamo's backends with the backend gossamer.
+"""Runs PyTorch's tests of compilers with the backend gossamer.
 
     python tools/torch_suite.py FOLDER --match conv --json rows.jsonl
 
-FOLDER is the root of PyTorch's source, at the installed version's tag or near it: the tests are
-read from test/inductor/test_torchinductor.py (class CommonTemplate) and
-test/dynamo/test_backends.py there, and nothing is copied. What a test hands to check_model or
-`common` is computed forward, on the processor, by eager torch and by
-torch.compile(backend="gossamer"), and compared: values, dtypes, shapes, and what was written into
-the inputs. Tests that hand nothing over, as they look at inductor's code, do not count. The exit
-status is 1 where a result is wrong, a process ends, or an exception comes from gossamer.
+The tests are those of inductor and of Dynamo's backends. FOLDER is the root of PyTorch's source, at
+the tag of the installed version or close to it. The tests are read from
+test/inductor/test_torchinductor.py (class CommonTemplate) and test/dynamo/test_backends.py, and
+nothing is copied. Functions that a test passes to check_model or `common` are computed (forward
+only, on the processor) by eager torch and by torch.compile(backend="gossamer"). Their values,
+dtypes, shapes and writes to the inputs are compared. Tests that pass no function, because they
+inspect inductor's code, do not count. The exit status is 1 if a result is wrong, a process ends, or
+gossamer raises an exception.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from typing import Any
 FILE = Path("test", "inductor", "test_torchinductor.py")
 BACKENDS = Path("test", "dynamo", "test_backends.py")
 SECONDS = 300.0
-"""Seconds after which a test is ended."""
+"""Time limit of a test in seconds."""
 RTOL, ATOL = 1e-4, 1e-5
-"""Tolerances of float32 where a test asks for smaller ones, as sums have other orders: the absolute
-one is multiplied by the largest number of a result."""
+"""Smallest tolerances in float32, since sums have other orders. The absolute tolerance is
+multiplied by the largest number of a result."""
 
 
 class WrongError(AssertionError):
@@ -42,9 +43,11 @@ class WrongError(AssertionError):
 
 
 def loaded(path: Path, split: str = "") -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """Executes a file statement by statement, without those that fail: they import what another
-    version of torch has. Returns the names of the file, those of the class `split`, which is
-    executed member by member, and its members that fail."""
+    """Execute a file statement by statement, and skip statements that fail.
+
+    Failing statements need another version of torch. The class `split` is executed member by
+    member. Returns the names of the file, the members of the class, and its failing members.
+    """
     module = types.ModuleType(path.stem)
     module.__file__ = str(path)
     sys.modules[path.stem] = module  # Dynamo imports the modules of functions by their names
@@ -69,8 +72,10 @@ def loaded(path: Path, split: str = "") -> tuple[dict[str, Any], dict[str, Any],
 
 
 def template(folder: Path) -> tuple[type, dict[str, Any], list[str]]:
-    """Returns the class of inductor's tests, the names of its file, and the tests that cannot be
-    executed with this version of torch."""
+    """Return inductor's test class, its file's names, and failing tests.
+
+    The failing tests cannot be executed with this version of torch.
+    """
     from torch.testing._internal.common_utils import TestCase, instantiate_parametrized_tests
 
     names, members, lacking = loaded(folder / FILE, "CommonTemplate")
@@ -81,7 +86,7 @@ def template(folder: Path) -> tuple[type, dict[str, Any], list[str]]:
 def check(test: Any, model: Any, example_inputs: Any, kwargs: Any = None, *, atol: Any = None,
           rtol: Any = None, exact_dtype: bool = True, assert_equal: bool = True,
           **options: Any) -> None:
-    """Compares a compiled function with eager torch, in place of PyTorch's check_model."""
+    """Compare a compiled function with eager torch; replaces PyTorch's check_model."""
     import torch
 
     from gossamer.torch.backend import backend
@@ -133,7 +138,7 @@ def _clone(tensor: Any) -> Any:
 
 
 def outcome(kind: type, name: str) -> dict[str, Any]:
-    """Runs a test; returns its row."""
+    """Run a test, and return its row."""
     from gossamer.torch.backend import reports
 
     reports.clear()
@@ -162,7 +167,7 @@ def outcome(kind: type, name: str) -> dict[str, Any]:
 
 
 def work(folder: Path, names: list[str], rows: Any) -> None:
-    """Runs tests in this process; puts the name of each before, and its row after it."""
+    """Run tests; queue each name before its row."""
     import torch
 
     warnings.simplefilter("ignore")
@@ -179,8 +184,10 @@ def work(folder: Path, names: list[str], rows: Any) -> None:
 
 def results(source: Any, names: list[str],
             work: Callable[[Any, list[str], Any], None] = work) -> Iterator[dict[str, Any]]:
-    """Yields the rows of tests, which another process runs. Where it ends, or takes too long for a
-    test, the row says so and another process goes on."""
+    """Yield the rows of tests, which run in another process.
+
+    If a test exceeds SECONDS, or the process ends, the row says so, and a new process continues.
+    """
     context = multiprocessing.get_context("spawn")
     while names:
         rows = context.Queue()
@@ -206,7 +213,7 @@ def results(source: Any, names: list[str],
 
 
 def of_backends(folder: Path) -> unittest.TestSuite:
-    """Returns the tests of Dynamo's backends, with gossamer among the backends."""
+    """Return the tests of Dynamo's backends, including one of gossamer."""
     import torch
     import torch._dynamo.test_case
 
@@ -224,11 +231,11 @@ def of_backends(folder: Path) -> unittest.TestSuite:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--match", default="", help="only tests with this in their names")
-    parser.add_argument("--json", type=Path, help="a row a test")
+    parser.add_argument("--match", default="", help="only tests with this text in their names")
+    parser.add_argument("--json", type=Path, help="file to which a row per test is appended")
     options = parser.parse_args()
     if not (options.folder / FILE).is_file():
-        print(f"skipped: {options.folder / FILE} is not there; give the root of PyTorch's source")
+        print(f"skipped: there is no {options.folder / FILE}; give the root of PyTorch's source")
         return 0
     kind, _, lacking = template(options.folder)
     names = [name for name in dir(kind) if name.startswith("test_") and options.match in name]
@@ -242,7 +249,7 @@ def main() -> int:
                 file.write(json.dumps(row) + "\n")
     counts = Counter(row["result"] for row in found)
     operators, taken = (sum(row.get(key, 0) for row in found) for key in ("operators", "taken"))
-    print(f"{len(names)} tests, {len(lacking)} lack something of this torch: "
+    print(f"{len(names)} tests, {len(lacking)} need another version of torch: "
           + ", ".join(f"{count} {result}" for result, count in counts.most_common()))
     print(f"plans compute {taken} of {operators} operators ({taken / max(operators, 1):.0%})")
     backends = unittest.TextTestRunner(verbosity=0).run(of_backends(options.folder))

@@ -1,7 +1,7 @@
-"""A plan behind Triton's Python backend, with gossamer's batching in place of Triton's.
+"""Serves a plan by Triton's Python backend and gossamer's batching.
 
-Put it into REPOSITORY/NAME/1/ beside model.plan, and a config.pbtxt with `backend: "python"` and
-the plan's inputs and outputs into REPOSITORY/NAME/.
+Copy this file and model.plan to REPOSITORY/NAME/1/. Write REPOSITORY/NAME/config.pbtxt, with
+`backend: "python"` and the plan's inputs and outputs.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ class TritonPythonModel:
         self.batcher = gossamer.Batcher(self.plan, latency=0.005)
 
     def execute(self, requests):
-        # all requests are submitted before any result is awaited; a wrong request fails alone
+        # submit all requests before waiting for results, so that a wrong request fails alone
         return [finish() for finish in [self._begun(request) for request in requests]]
 
     def _begun(self, request):

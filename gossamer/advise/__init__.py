@@ -1,4 +1,4 @@
-"""How much faster zero weights would make a network on a device, measured before training."""
+"""Measurement of the speed-up from zero weights, before training."""
 
 from gossamer.advise.advice import (
     WAYS,

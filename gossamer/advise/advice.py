@@ -1,4 +1,4 @@
-"""Measure how much faster pruning makes a network, and choose what to prune."""
+"""Measure the speed-up from pruning, and choose the layers to prune."""
 
 from __future__ import annotations
 
@@ -41,18 +41,19 @@ WAYS = (Way("80%", "unstructured", 0.8), Way("90%", "unstructured", 0.9),
         Way("half the channels", "channels", 0.5))
 """The ways that are measured by default."""
 AS_IT_IS = "as it is"
-"""The key of the times of the unchanged network, next to the names of the ways."""
+"""The key of the times of the unchanged network; the other keys are names of ways."""
 _ROUNDS = 3
 """The most choices of layers that are measured for a speed-up."""
 
 
 @dataclass(frozen=True, eq=False)
 class LayerGroup:
-    """Layers whose total time is known in every plan: one layer, or several layers that one step
-    computes together in at least one of the plans.
+    """Layers with a known total time in every plan.
+
+    A group is one layer, or several layers that one step computes together in at least one plan.
 
     layers: the names of the layers.
-    pruned: the names of the layers whose weights can become zero.
+    pruned: the names of the layers that can be pruned.
     weights: the number of weights of the pruned layers.
     us: microseconds of the layers, by the name of the way or AS_IT_IS; each step is timed alone.
     """
@@ -92,18 +93,18 @@ class Choice:
 
 @dataclass(frozen=True)
 class Advice:
-    """The times of the unchanged network on a device, and of the network with more zero weights.
+    """The times of a network on a device, unchanged and pruned.
 
     device: the name of the device.
     description: the description of the device.
-    batch: images of an execution.
-    groups: the layers with weights that can become zero, in the network's order.
+    batch: images per execution.
+    groups: the layers that can be pruned, in the network's order.
     others_us: microseconds of all other steps, by the name of the way or AS_IT_IS.
     network_us: microseconds of an execution, by the name of the way or AS_IT_IS.
     absent: the reasons why ways were not measured, by the name of the way.
-    warnings: sentences on what may have disturbed the measurement.
-    choice: the layers to prune for the speed-up that was asked for, measured together; None where
-    none was asked for.
+    warnings: sentences about possible disturbances of the measurement.
+    choice: the layers to prune for the requested speed-up, measured together; None if none was
+    requested.
     """
 
     device: str
@@ -117,13 +118,12 @@ class Advice:
     choice: Choice | None = None
 
     def speed(self, way: str) -> float:
-        """Return the speed of the network pruned in this way, relative to the unchanged
-        network."""
+        """Return the speed of the pruned network relative to the unchanged one."""
         return self.network_us[AS_IT_IS] / self.network_us[way]
 
 
 def check_speed_up(value: float) -> str | None:
-    """Return what is wrong with a wanted speed-up; None for a valid one."""
+    """Return why a target speed-up is invalid; None for a valid one."""
     return None if 1 < value < 1000 else "expected a number above 1, such as 2"
 
 
@@ -133,22 +133,19 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None,
            keep: Collection[str] = (), note: Callable[[str], None] = lambda text: None) -> Advice:
     """Time a network unchanged, and pruned in each of the ways.
 
-    The magnitudes of the present weights decide which weights become zero; in a network that was
-    not trained, they are random. The networks are timed in turn.
+    The weights of smallest magnitude become zero; in an untrained network these are random. The
+    networks are timed in turn.
 
-    model: returns a new copy of the network.
-    device, precision, effort, threads: as for `gossamer.compile`.
-    batch: images of an execution; by default 1, or the size for which the file was written if it
-    does not run at 1.
-    ways: the ways to prune that are measured.
+    model: function that returns a new copy of the network.
+    device, precision, effort, threads: see `gossamer.compile`.
+    batch: images per execution; by default 1, or the file's batch size if the network does not run
+    at 1.
+    ways: the ways to prune.
     speed_up: the speed-up for which layers are chosen. The network is pruned in these layers and
-    measured; where it is too slow, more zeros are chosen, up to three times.
-    keep: names of layers that are not chosen.
-    note: function that is called before each measurement, with a line of text that says what is
-    measured.
-
-    Raises InputError where the network has no weights that can become zero, and the errors of
-    `gossamer.compile`.
+    measured; if it is too slow, more zeros are chosen, up to three times.
+    keep: names of layers that stay unchanged.
+    note: function that is called before each measurement with a one-line description of it.
+    Raises InputError if the network has no weights to prune, and the errors of `gossamer.compile`.
     """
     graph = load(model())
     check_open_dimensions(graph)
@@ -159,8 +156,8 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None,
         dense = stack.enter_context(closing(planned(graph, device)))
         sizes = {layer.name: layer.size for layer in prune(model(), 0.5) if not layer.kept}
         if not sizes:
-            raise InputError("the network has no weights that can become zero: no convolution and "
-                             "no matrix product with constant weights")
+            raise InputError("the network has no weights to prune: expected a convolution or a "
+                             "matrix product with constant weights")
         note(f"measuring the network {AS_IT_IS}")
         plans, reports = {AS_IT_IS: dense}, {AS_IT_IS: dense.profile(batch)}
         absent: dict[str, str] = {}
@@ -221,19 +218,19 @@ def _choice(advice: Advice, speed_up: float, keep: Collection[str],
 
 
 def _why_absent(layers: Sequence[PrunedLayer]) -> str:
-    """Return why a way pruned no layer; "" where it pruned one."""
+    """Return why a way pruned no layer; "" if it pruned one."""
     reasons = dict.fromkeys(layer.kept for layer in layers)
     return "" if "" in reasons else f"applies to no layer: {'; '.join(reasons)}"
 
 
 def _step_times(report: Report) -> list[tuple[tuple[str, ...], float]]:
-    """Return the layers of each step and its microseconds."""
+    """Return the layers and microseconds of each step."""
     return [(tuple(row["layers"]), row["median_us"] or 0.0) for row in report.rows]
 
 
 def _groups(times: Mapping[str, Sequence[tuple[tuple[str, ...], float]]],
             sizes: Mapping[str, int]) -> Iterable[LayerGroup]:
-    """Yield the smallest groups of layers that no step of any plan crosses.
+    """Yield the smallest groups of layers that contain every step of every plan.
 
     sizes: the number of weights of each layer that can be pruned.
     """
@@ -258,17 +255,16 @@ def _groups(times: Mapping[str, Sequence[tuple[tuple[str, ...], float]]],
 
 
 def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Choice:
-    """Return the layers to prune for a speed-up, and the speed-up that is expected of them.
+    """Return the layers to prune for a speed-up, and the expected speed-up.
 
-    The layers have the pattern "unstructured". Where no layers are expected to be enough, those
-    that make the network fastest are returned.
+    The pattern is "unstructured". If no layers are expected to suffice, those that make the network
+    fastest are returned.
 
-    keep: names of layers that stay as they are.
+    Layers are chosen greedily by the time saved per new zero weight. Once a single further layer is
+    enough to reach the speed-up, the one with the fewest new zeros is chosen, and the search ends.
+    The network's time is assumed to be proportional to the sum of its steps' times.
 
-    Layers are chosen one after another, each time the layer that saves the most time per weight
-    that becomes zero. As soon as some single layer reaches the speed-up, the one with the fewest
-    new zeros is taken, and the choice ends. The time of the network is expected to fall in the same
-    ratio as the sum of its steps' times.
+    keep: names of layers that stay unchanged.
     """
     total = advice.others_us[AS_IT_IS] + sum(group.us[AS_IT_IS] for group in advice.groups)
     groups = [group for group in advice.groups if not set(group.pruned).intersection(keep)]
@@ -294,8 +290,11 @@ def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Cho
 
 def _steps(groups: Sequence[LayerGroup], ways: list[Way],
            taken: dict[LayerGroup, Way]) -> Iterator[tuple[float, float, LayerGroup, Way]]:
-    """Yield each change that gives a group more zeros and saves time: the microseconds saved, the
-    number of further zeros, the group, and its new way."""
+    """Yield each change that adds zeros to a group and saves time.
+
+    A change is a tuple: the microseconds saved, the number of new zeros, the group, and its new
+    way.
+    """
     for group in groups:
         now = taken.get(group)
         us = group.us[now.name if now else AS_IT_IS]
@@ -306,10 +305,9 @@ def _steps(groups: Sequence[LayerGroup], ways: list[Way],
 
 
 def chart(advice: Advice, title: str) -> bytes:
-    """Return a PNG picture of the network's speed over the share of zeros.
+    """Return a PNG chart of the network's speed over the share of zeros.
 
-    The speed is given as a multiple of the unchanged network's speed. A horizontal line marks the
-    multiple 1.
+    The speed is relative to the unchanged network, with a horizontal line at 1.
     """
     figure = new_figure(7.0, 4.5, 110)
     axis = figure.subplots()

@@ -1,1 +1,1 @@
-"""Benchmarks: gossamer and other libraries are timed at the same work on the same machine."""
+"""Benchmarks of gossamer and other libraries on the same work and machine."""

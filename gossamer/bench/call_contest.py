@@ -1,4 +1,4 @@
-"""Runs one case of calls: prepares and checks every contender, and then calls them in turn."""
+"""Preparation, checks and interleaved timing of called contenders."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from gossamer.errors import DeviceLostError, GossamerError
 from gossamer.measure import Timing
 
 _WARM_UP = 5
-"""Calls before a contender's output is checked. A contender whose call is a loop over many batches
-is called once."""
+"""Number of calls before a contender's output is checked.
+
+A contender that loops over many batches is called once.
+"""
 _SCATTERED = 1.1
-"""If the third quartile of a contender's times is more than this factor times the first quartile, a
-notice names the contender. The factor was chosen on a machine with two processors, where the time
-of a loop varies by 6% from one second to the next."""
+"""The ratio of third to first quartile above which a notice names the contender.
+
+The ratio was chosen on a machine with two processors, where the time of a loop varies by 6% from
+one second to the next.
+"""
 
 
 @dataclass
 class Result:
-    """The outcome of a case's run.
+    """The outcome of running a case.
 
-    rows: one row for each contender and precision, measured with the contender's fastest
-    alternative; the fastest row comes first.
-    absent, failed: for the label of a contender or of an alternative, the reason why it has no row.
-    notice: text on a disturbance of the times; "" where no disturbance is known. The rows contain
-    this text, too.
-    seconds: time that the case took, preparation included; the caller sets this field.
+    rows: one row per contender and precision, for the contender's fastest alternative; the fastest
+    row comes first.
+    absent, failed: reasons why contenders or alternatives have no row, by label.
+    notice: text about a disturbance of the times, or "". The rows contain this text, too.
+    seconds: duration of the case, including preparation; the caller sets this field.
     """
 
     case: Case
@@ -42,17 +45,16 @@ class Result:
     seconds: float = 0.0
 
     def add_failure(self, label: str, error: Exception) -> None:
-        """List a contender or an alternative that failed, with the first line of its error."""
+        """Record a failed contender or alternative, with the first line of its error."""
         text = next(iter(str(error).strip().splitlines()), "")
         self.failed[label] = f"{type(error).__name__}: {text}"
 
 
 @dataclass(frozen=True)
 class CallCase(Case):
-    """A case whose contenders are called.
+    """A case in which contenders are called.
 
-    called: for the name of each contender, a function that prepares the contender, or raises
-    AbsentError.
+    called: functions that prepare a contender or raise AbsentError, by the name of the contender.
     load: number of threads, rate and duration of the calls.
     """
 
@@ -61,15 +63,17 @@ class CallCase(Case):
 
 
 def run(case: CallCase, stamp: Stamp, note: Callable[[str], None] = lambda text: None) -> Result:
-    """Measure a case of calls. A contender that is absent or fails is listed with the reason.
-    Raises GossamerError when gossamer itself fails.
+    """Measure a case of calls.
 
-    note: function that is called with a line of text on the progress.
+    Contenders that are absent or fail are listed with the reason. Raises GossamerError if gossamer
+    itself fails.
+
+    note: function that is called with lines of text about the progress.
     """
     result = Result(case)
     ready: list[tuple[CalledContender, float]] = []
-    # torch.compile goes first: with torch 2.11 the replay of a CUDA graph faulted where
-    # torch.compile had compiled a module after the capture of the graph
+    # torch.compile must run first: with torch 2.11, replaying a CUDA graph crashes if
+    # torch.compile compiles a module after the graph is captured
     for name in sorted(case.called, key=lambda name: not name.startswith("torch-compile")):
         note(f"{case.name}, batch {case.batch}: {name}")
         try:
@@ -104,21 +108,23 @@ def run(case: CallCase, stamp: Stamp, note: Callable[[str], None] = lambda text:
 
 
 def _checked(case: Case, contender: CalledContender) -> float:
-    """Call a contender to warm it up, and return the error of its output. Raises ValueError where
-    the output is wrong."""
+    """Warm up a contender, and return the error of its output.
+
+    Raises ValueError if the output is wrong.
+    """
     call = contender.new_call()
     for _ in range(_WARM_UP if contender.runs is None else 1):
         value = call()
     output = contender.output(value)[:len(case.expected)]
     error = normalised_error(output, case.expected)
     if not error <= case.most_error[contender.precision]:
-        raise ValueError(f"its error is {error:.2g}: the result is wrong or not computed in "
+        raise ValueError(f"its error is {error:.2g}: the result is wrong or was not computed in "
                          f"{contender.precision}")
     return error
 
 
 def _failed(result: Result, name: str, error: Exception) -> None:
-    """List the error of a peer; raise an error of gossamer itself."""
+    """Record the error of a peer, or raise an error of gossamer itself."""
     if name.split()[0].partition(":")[0] == OWN:
         raise error if isinstance(error, GossamerError) else RuntimeError(
             f"{name} failed at {result.case.name}: {error}") from error
@@ -140,12 +146,14 @@ def _row(case: Case, contender: CalledContender, error: float, times: CallTimes,
 
 
 def scattered_notice(timed: Iterable[tuple[str, Timing]]) -> str:
-    """Return a notice that names the contenders whose quartiles lie far apart; empty where there
-    are none. timed: names of contenders with their times."""
+    """Return a notice that names contenders with scattered times, or "".
+
+    timed: names of contenders with their times.
+    """
     spreads = [f"{contender} by {spread - 1:.0%}" for contender, timing in timed
                if (spread := timing.p75_us / max(timing.p25_us, 1e-3)) > _SCATTERED]
     if not spreads:
         return ""
-    return (f"times scatter from quartile to quartile, of {', of '.join(spreads)}: other programs "
-            "may have run meanwhile, and another run may give another ratio; measure again on an "
-            "idle machine")
+    return (f"times scatter between the quartiles, of {', of '.join(spreads)}: other programs "
+            "may have been running, and another run may measure another ratio; measure again on "
+            "an idle machine")

@@ -1,4 +1,4 @@
-"""Times whole calls on the host, as a caller sees them: from the call to its result."""
+"""Timing of whole calls on the host, from the call to its result."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ Call = Callable[[], object]
 """A call that returns when its result is complete."""
 
 ROUNDS = 5
-"""Rounds in which contenders are measured in turn."""
+"""Number of rounds in which contenders are measured in turn."""
 _MOST_SAMPLES = 2**21
-"""The most calls that one thread times in one round of a closed loop, since all times stay in
-memory."""
+"""Maximum number of calls that a thread times per round of a closed loop, to limit memory."""
 _SPIN_S = 2e-4
-"""Seconds before its next call is due at which a thread stops sleeping, and polls the clock until
-then, because a sleep may end too late."""
+"""Seconds before a call is due at which a thread stops sleeping and polls the clock.
+
+A sleep may end too late.
+"""
 _BARS = " \N{LOWER ONE EIGHTH BLOCK}\N{LOWER ONE QUARTER BLOCK}\N{LOWER THREE EIGHTHS BLOCK}" \
         "\N{LOWER HALF BLOCK}\N{LOWER FIVE EIGHTHS BLOCK}\N{LOWER THREE QUARTERS BLOCK}" \
         "\N{LOWER SEVEN EIGHTHS BLOCK}\N{FULL BLOCK}"
@@ -32,12 +33,12 @@ _BARS = " \N{LOWER ONE EIGHTH BLOCK}\N{LOWER ONE QUARTER BLOCK}\N{LOWER THREE EI
 
 @dataclass(frozen=True)
 class Load:
-    """How calls follow one another.
+    """The schedule of calls.
 
-    threads: number of threads that call at the same time.
-    rate: number of calls per second of all threads together; None for a closed loop. At a given
-    rate each call has a time at which it is due, even if earlier calls have not ended. In a closed
-    loop each thread calls again as soon as its last call has ended.
+    threads: number of concurrently calling threads.
+    rate: number of calls per second of all threads together; None for a closed loop. With a rate,
+    each call is due at a fixed time, even if earlier calls have not ended. In a closed loop, each
+    thread calls again as soon as its previous call has ended.
     seconds: duration of all rounds together.
     """
 
@@ -54,8 +55,8 @@ class Load:
 class CallTimes:
     """The times of one contender's calls.
 
-    samples: microseconds of each call, from its start to its end. At a given rate the microseconds
-    count from the moment at which the call was due.
+    samples: microseconds of each call, from its start to its end. With a rate, a call is timed from
+    the moment when it was due.
     rounds: median of each round, in microseconds.
     elapsed_s: duration of all rounds together, in seconds.
     """
@@ -72,20 +73,22 @@ class CallTimes:
 
     @property
     def tail(self) -> dict[str, float]:
-        """The 99th and 99.9th percentile and the maximum in microseconds, the number of calls, and
-        the number of calls per second."""
+        """The tail of the times, and the number of calls.
+
+        These are the 99th percentile, the 99.9th percentile and the maximum in microseconds, the
+        number of calls, and the number of calls per second.
+        """
         p99, p999 = np.quantile(self.samples, [0.99, 0.999])
         return {"p99_us": float(p99), "p99.9_us": float(p999), "max_us": float(self.samples.max()),
                 "calls": float(len(self.samples)),
                 "calls_a_second": len(self.samples) / self.elapsed_s}
 
     def histogram(self, columns: int = 24) -> str:
-        """Return a histogram of the times as text, with columns of equal width on a logarithmic
-        axis."""
+        """Return a text histogram of the times on a logarithmic axis."""
         low, high = (float(np.quantile(self.samples, share)) for share in (0, 0.999))
         edges = np.geomspace(low, max(high, low * 1.01), columns + 1)
         counts = np.histogram(self.samples.clip(low, edges[-1]), edges)[0]
-        # rounded up, so that a column with a single call is visible
+        # round up, so that a column with a single call is visible
         levels = np.ceil(counts * (len(_BARS) - 1) / counts.max()).astype(int)
         return (f"{duration_text(low)} {''.join(_BARS[level] for level in levels)} "
                 f"{duration_text(edges[-1])}")
@@ -93,11 +96,13 @@ class CallTimes:
 
 def in_turn(contenders: Sequence[Callable[[], Call]], load: Load,
             before_round: Callable[[], None] = lambda: None) -> list[CallTimes | Exception]:
-    """Measure contenders in turn, in several rounds. Return for each contender the times of its
-    calls, or the error that one of its calls raised.
+    """Measure contenders in turn, in several rounds.
 
-    contenders: for each contender, a function that makes a `Call`. In each round, each thread calls
-    this function once, calls the `Call` that it returned once untimed, and then times it.
+    The result contains, for each contender, the times of its calls or the error that one of them
+    raised.
+
+    contenders: one function per contender that creates a `Call`. In each round, each thread creates
+    one `Call`, calls it once untimed, and then times it repeatedly.
     before_round: function that is called before each round.
     """
     samples: list[list[np.ndarray]] = [[] for _ in contenders]
@@ -126,16 +131,18 @@ def _round(new_call: Callable[[], Call], load: Load) -> np.ndarray:
     due = _dues(load)
     for thread in threads[1:]:
         thread.start(ready, load.seconds / ROUNDS, due)
-    # the present thread is the first caller, because torch's own CUDA graphs work only in the
-    # thread that compiled them
+    # this thread is the first caller, because torch's CUDA graphs work only in the thread that
+    # compiled them
     threads[0].run(ready, load.seconds / ROUNDS, due)
     parts = [thread.samples() for thread in threads]
     return np.concatenate(parts) / 1e3
 
 
 def _dues(load: Load) -> Iterator[float] | None:
-    """Return the times at which calls are due, in seconds from the start, as an iterator that all
-    threads share; None for a closed loop."""
+    """Iterate over due times for all threads; None for a closed loop.
+
+    The times are in seconds from the start.
+    """
     if load.rate is None:
         return None
     rate = load.rate
@@ -143,7 +150,7 @@ def _dues(load: Load) -> Iterator[float] | None:
 
 
 class _Caller:
-    """Calls a contender for some seconds in one thread, and stores the times."""
+    """A thread that calls a contender for some seconds and stores the times."""
 
     def __init__(self, new_call: Callable[[], Call]) -> None:
         self._new_call = new_call
@@ -157,8 +164,10 @@ class _Caller:
         self._thread.start()
 
     def samples(self) -> np.ndarray:
-        """Wait for the thread to end, and return the nanoseconds of its calls. Raises the error
-        that a call raised."""
+        """Wait for the thread, and return the nanoseconds of its calls.
+
+        Raises the error that a call raised.
+        """
         if self._thread is not None:
             self._thread.join()
         if self._error is not None:
@@ -166,7 +175,7 @@ class _Caller:
         return np.frombuffer(self._samples, np.int64).astype(np.float64)
 
     def run(self, ready: threading.Barrier, seconds: float, due: Iterator[float] | None) -> None:
-        """Call the contender in the present thread."""
+        """Call the contender in the current thread."""
         try:
             call = self._new_call()
             call()

@@ -1,5 +1,8 @@
-"""Cases of calls. `latency` measures the time from a call to its result, and `throughput` measures
-the time of many batches with their transfers. Peers are called as their users call them."""
+"""Cases of calls: latency and throughput.
+
+`latency` measures the time from a call to its result, and `throughput` measures the time of many
+batches with their transfers. Peers are called as their users call them.
+"""
 
 from __future__ import annotations
 
@@ -40,16 +43,21 @@ from gossamer.plan.plan import Plan
 
 LATENCY, THROUGHPUT = "latency", "throughput"
 BOUND, ONE_BY_ONE, PINNED = f"{OWN}:bound", f"{OWN}:one-by-one", f"{OWN}:page-locked"
-"""Contenders next to a plan's call and stream: a bound call; calls one after another in place of a
-stream; a stream of arrays in page-locked memory."""
+"""Contenders in addition to a plan's call and stream.
+
+These are a bound call, consecutive calls instead of a stream, and a stream of arrays in page-locked
+memory.
+"""
 _SAMPLE_US, _MOST_BATCHES = 1e6, 4096
-"""Microseconds that the batches of one throughput sample should take, and the most batches. The
-start of a stream, which took 64 ms on the host of an H100, is then a small share of the sample."""
+"""Target microseconds of one throughput sample, and maximum number of its batches.
+
+The start of a stream, 64 ms on the host of an H100, is then a small share of the sample.
+"""
 _COPIED_BYTES, _COPIES = 2**26, 5
-"""Bytes of a copy by which the rate of the bus is measured, and how many copies are timed."""
+"""Size in bytes and number of the copies that measure the bandwidth of the bus."""
 
 NetworkMaker = Callable[[int], PeerNetwork]
-"""Function from a batch size to a network with its module of torch."""
+"""Function from a batch size to a network with its torch module."""
 
 
 def case_name(name: str, kind: str, load: Load) -> str:
@@ -63,10 +71,12 @@ def case_name(name: str, kind: str, load: Load) -> str:
 
 def latency_case(make: NetworkMaker, batch: int, kind: str, load: Load,
                  setting: Setting) -> CallCase:
-    """Make the case of single calls with one kind of input. Raises AbsentError where calls on this
-    device cannot have such inputs."""
+    """Create the case of single calls with one kind of input.
+
+    Raises AbsentError if calls on this device do not support such inputs.
+    """
     if kind == TENSORS and not setting.device.runs_cuda_libraries:
-        raise AbsentError(f"{setting.device.name} holds no tensors of torch")
+        raise AbsentError(f"{setting.device.name} does not support torch tensors")
     if kind == TENSORS and find_spec("torch") is None:
         raise AbsentError(f"torch is not installed: {installing('bench')}")
     network = make(batch)
@@ -83,8 +93,7 @@ def latency_case(make: NetworkMaker, batch: int, kind: str, load: Load,
 
 def throughput_case(make: NetworkMaker, batch: int, kind: str, load: Load,
                     setting: Setting) -> CallCase:
-    """Make the case of many batches, all of them the same array. The times include the
-    transfers."""
+    """Create the case of many batches of the same array, including transfers."""
     network = make(batch)
     x = _input(network, batch, kind)
     plans = plans_of(_graph(network, kind), batch, setting)
@@ -116,8 +125,10 @@ def call_case(suite: str, name: str, network: PeerNetwork, x: np.ndarray, plans:
 
 
 def _input(network: PeerNetwork, batch: int, kind: str) -> np.ndarray:
-    """Return an input: numbers from a normal distribution, or random bytes, which are in NHWC as
-    decoded pictures are."""
+    """Return a random input: normally distributed, or bytes in NHWC.
+
+    Bytes represent decoded pictures.
+    """
     x = input_of(network, batch)
     if kind != BYTES:
         return x
@@ -126,7 +137,7 @@ def _input(network: PeerNetwork, batch: int, kind: str) -> np.ndarray:
 
 
 def _graph(network: PeerNetwork, kind: str) -> Graph:
-    """Return the network, changed to take inputs of this kind."""
+    """Return the network, modified to accept inputs of this kind."""
     if kind != BYTES:
         return network.graph
     given = InputFormat("uint8", "NHWC" if len(network.graph.inputs[0].shape) == 4 else "NCHW",
@@ -141,7 +152,10 @@ def _layout(x: np.ndarray, kind: str) -> str:
 def _add_peers(called: dict[str, Callable[[], CalledContender]], network: PeerNetwork,
                x: np.ndarray, kind: str, threads: int, setting: Setting,
                changed: Callable[[CalledContender], CalledContender] = lambda peer: peer) -> None:
-    """Add the peers in each precision. changed: function that is applied to each peer."""
+    """Add the peers in each precision.
+
+    changed: function that is applied to each peer.
+    """
     def peer(name: str, precision: str) -> CalledContender:
         return changed(CALLED_PEERS[name](network, x, setting.device, precision, kind, threads))
 
@@ -152,8 +166,12 @@ def _add_peers(called: dict[str, Callable[[], CalledContender]], network: PeerNe
 
 def _own_call(name: str, plan: Plan, x: np.ndarray, kind: str, bound: bool,
               load: Load) -> CalledContender:
-    """Return the contender that calls a plan. A call ends when its result is complete. bound:
-    whether the plan is bound to its input."""
+    """Return the contender that calls a plan.
+
+    A call ends when its result is complete.
+
+    bound: whether the plan is bound to its input.
+    """
     plan.contexts = max(plan.contexts, load.threads)
     precision = precision_of(plan.program(len(x)))
     layout = _layout(x, kind)
@@ -184,13 +202,12 @@ def _own_call(name: str, plan: Plan, x: np.ndarray, kind: str, bound: bool,
 
 @dataclass(frozen=True)
 class Shares:
-    """The times that bound a throughput: the time of a batch's kernels, and the time of the batch's
-    copies to the device.
+    """Bounds of a throughput: the times of kernels and of copies.
 
-    batch, nbytes: images and bytes of one batch.
-    kernels_us: microseconds of the batch's kernels alone.
-    bus: rate of copies to the device, in bytes per microsecond.
-    more: text that is added at the end.
+    batch, nbytes: images and bytes per batch.
+    kernels_us: microseconds of the kernels alone, per batch.
+    bus: bandwidth of copies to the device, in bytes per microsecond.
+    more: text to append.
     """
 
     batch: int
@@ -200,8 +217,10 @@ class Shares:
     more: str = ""
 
     def text(self, us: float) -> str:
-        """Return a text with the images per second where a batch takes `us` microseconds, and with
-        the shares of this time that the batch's kernels and copies take."""
+        """Describe a throughput of one batch per `us` microseconds.
+
+        The text contains the images per second, and the shares of kernels and copies in the time.
+        """
         copies_us = self.nbytes / self.bus
         text = (f"{_a_second(self.batch, us)}; kernels alone {duration_text(self.kernels_us)} a "
                 f"batch ({self.kernels_us / us:.0%}), copies alone {duration_text(copies_us)} at "
@@ -226,8 +245,10 @@ def _own_stream(name: str, plan: Plan, x: np.ndarray, batches: int, shares: Shar
 
 def streamed(name: str, plan: Plan, batches: Callable[[], Any], runs: float, shares: Shares,
              precision: str, layout: str = "NHWC") -> CalledContender:
-    """Return the contender of which one call is a stream of some batches. The call's output is the
-    result of the first batch."""
+    """Return a contender that streams several batches per call.
+
+    The output of the call is the result of the first batch.
+    """
     def call() -> object:
         first = None
         for result in plan.stream(batches()):
@@ -239,7 +260,7 @@ def streamed(name: str, plan: Plan, batches: Callable[[], Any], runs: float, sha
 
 
 def _repeated(contender: CalledContender, batches: int, batch: int) -> CalledContender:
-    """Return a contender that is called once for each of several batches."""
+    """Return a contender that calls another one for several batches."""
     def new_call() -> Call:
         single = contender.new_call()
 
@@ -255,8 +276,9 @@ def _repeated(contender: CalledContender, batches: int, batch: int) -> CalledCon
 
 
 def copy_rate(device: Device) -> float:
-    """Return the rate of copies from the host's memory to the device, in bytes per microsecond.
-    The host's memory is page-locked where the device can lock pages."""
+    """Return the bandwidth of copies to the device in bytes per microsecond.
+
+    The host memory is page-locked if the device supports it."""
     source = device.page_locked(_COPIED_BYTES)
     source[...] = 1
     target = device.empty(_COPIED_BYTES, "copies that are timed")

@@ -1,4 +1,4 @@
-"""Networks that are measured: their inputs, plans and references."""
+"""The inputs, plans and references of measured networks."""
 
 from __future__ import annotations
 
@@ -25,34 +25,36 @@ from gossamer.plan.tune import reference as network_reference
 from gossamer.tensor import Format, default_spec
 
 CHECKED_IMAGES = 2
-"""Number of images that are compared with the reference, in networks that do not mix images."""
+"""Number of images compared with the reference, in networks that do not mix images."""
 FORCED_OPS = ("conv2d", "gemm", "matmul")
-"""Ops whose algorithms are forced. These ops take most of a network's time."""
+"""The ops for which algorithms are forced; they dominate a network's time."""
 _BETWEEN_LAYERS = Format("NHWC", "float16")
-"""The format in which most peers and float16 plans keep images between their layers."""
+"""The format of images between layers in most peers and in float16 plans."""
 _MOST_NETWORK_ERROR = 2e-2
-"""Largest normalised error of a network in TF32 or float16. It is larger than the limit of one
-layer, because the errors of the layers add up: over the 53 layers of MobileNetV2 to 3e-3 in TF32,
-and to 4e-3 in float16."""
+"""Largest normalised error of a network in TF32 or float16.
+
+It is larger than the limit of one layer, because the errors of layers accumulate: over the 53
+layers of MobileNetV2 to 3e-3 in TF32, and to 4e-3 in float16.
+"""
 _ANY_ERROR = 10.0
-"""The error limit of networks with discontinuous functions, which is larger than any of their
-errors."""
+"""The error limit of networks with discontinuous functions, larger than any of their errors."""
 _DISCONTINUOUS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "floor"}
-"""Functions that may turn the smallest difference into a large one, so that the errors of the
-layers behind such a function have no bound."""
+"""Functions that may amplify the smallest difference, so that later errors are unbounded."""
 
 
 @cache
 def file_network(path: Path) -> PeerNetwork:
-    """Return the network of a model file. Raises InputError or ModelError where the file has no
-    network with one float32 input."""
+    """Return the network of a model file.
+
+    Raises InputError or ModelError if the file does not contain a network with one float32 input.
+    """
     graph = load(path)
     (shape, dtype), *others = [(info.shape, info.dtype) for info in graph.inputs]
     if others or dtype != "float32" or shape[:1] != (None,) or None in shape[1:]:
         described = ", ".join(f"{info.name!r} {info.dtype} {shape_text(info.shape)}"
                               for info in graph.inputs)
-        raise InputError(f"{path}: expected one float32 input of which only the batch is open; "
-                         f"it has {described}")
+        raise InputError(f"{path}: expected one float32 input without dynamic dimensions other "
+                         f"than the batch, got {described}")
 
     reader = registry.reader_of(path)
     read_onnx = reader.read_onnx if reader else None
@@ -61,7 +63,7 @@ def file_network(path: Path) -> PeerNetwork:
 
 
 def in_torch(name: str, graph: Graph, batch: int) -> PeerNetwork:
-    """Return a network whose PyTorch module is made from its graph, for this batch size."""
+    """Return a network with a PyTorch module created from its graph."""
     def torch_form(constants: Mapping[str, np.ndarray]) -> object:
         from gossamer.bench.peers.graph_module import graph_module
 
@@ -71,8 +73,12 @@ def in_torch(name: str, graph: Graph, batch: int) -> PeerNetwork:
 
 
 def network_at(path: Path, batch: int) -> PeerNetwork:
-    """Return a network of the zoo or of a file, with its PyTorch module for this batch size.
-    Raises InputError or ModelError where the file has no network with one float32 input."""
+    """Return a network of the zoo or of a file, with its PyTorch module.
+
+    Raises InputError or ModelError if the file does not contain a network with one float32 input.
+
+    batch: the batch size of the PyTorch module.
+    """
     if str(path) in zoo.MODELS:
         return in_torch(str(path), zoo.build(str(path)), batch)
     network = file_network(path)
@@ -80,20 +86,24 @@ def network_at(path: Path, batch: int) -> PeerNetwork:
 
 
 def input_of(network: PeerNetwork, batch: int) -> np.ndarray:
-    """Return an input of a network from a normal distribution, the same in every run. Raises
-    UnsupportedError where the network has several inputs."""
+    """Return a normally distributed input of a network, the same in every run.
+
+    Raises UnsupportedError if the network has several inputs.
+    """
     infos = network.graph.inputs
     if len(infos) != 1:
-        raise UnsupportedError(f"{network.name}: has {len(infos)} inputs, a network is measured "
-                               "with one")
+        raise UnsupportedError(f"{network.name}: has {len(infos)} inputs, but only networks with "
+                               "one input can be measured")
     shape = (batch, *[size or 1 for size in infos[0].shape[1:]])
     return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
 def whole_network(suite: str, name: str, graph: Graph, x: np.ndarray,
                   layers: Sequence[Layer]) -> Case:
-    """Return the case of a whole network. Its least work is the least FLOPs of its layers, and the
-    bytes of its nonzero weights, its input and its output.
+    """Return the case of a whole network.
+
+    Its minimum work is the minimum FLOPs of its layers, and the bytes of its nonzero weights, its
+    input and its output.
 
     x: the input.
     layers: the layers of the network's plan at this batch size.
@@ -111,13 +121,13 @@ def whole_network(suite: str, name: str, graph: Graph, x: np.ndarray,
 
 
 def reference(graph: Graph, x: np.ndarray) -> np.ndarray:
-    """Return the network's first output for its one input `x`, in float64."""
+    """Return the network's first output for its single input `x`, in float64."""
     outputs = network_reference.reference(graph, {graph.inputs[0].name: x})
     return outputs[graph.outputs[0].name]
 
 
 def _most_error(graph: Graph) -> dict[str, float]:
-    """Return, for each precision, the normalised error above which a result counts as wrong."""
+    """Return the largest accepted normalised error of each precision."""
     functions = {step.function for node in graph.nodes for key in ("expression", "epilogue")
                  if key in node.attributes for step in node.attributes[key].steps}
     most = _ANY_ERROR if functions & _DISCONTINUOUS else _MOST_NETWORK_ERROR
@@ -126,26 +136,27 @@ def _most_error(graph: Graph) -> dict[str, float]:
 
 def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY, *,
              between_layers: bool = False) -> list[Plan]:
-    """Plan the network once for each precision of the setting, and return the plans, the most
-    precise plan first. The precision of a plan is the precision of its least precise layer. If
-    several plans have the same precision, only one of them is returned.
+    """Plan the network once for each precision of the setting.
+
+    The most precise plan comes first. The precision of a plan is that of its least precise layer.
+    If several plans have the same precision, only one of them is returned.
 
     policy: restrictions of gossamer's choice.
-    between_layers: whether float16 plans take and return images in _BETWEEN_LAYERS, as a piece of a
-    larger network would.
-    Raises AbsentError where the algorithm that the policy forces computes no layer.
+    between_layers: whether inputs and outputs of float16 plans are in _BETWEEN_LAYERS, as in a
+    section of a larger network.
+    Raises AbsentError if the algorithm that the policy forces computes no layer.
     """
     only = policy.only
     plans: dict[str, Plan] = {}
     reason = ""
-    # the least precise precision comes first: it allows the candidates of all precisions, so that
-    # the tuning cache then has the times for the others
+    # start with the lowest precision: it allows the candidates of all precisions, so that their
+    # times are then in the tuning cache
     for allowed in reversed(setting.precisions):
         boundary = _BETWEEN_LAYERS if between_layers and allowed == "fp16" else None
         plan = Plan(graph, setting.device, replace(policy, boundary=boundary),
                     tuner=setting.tuner(allowed))
         steps = plan.program(batch).steps
-        # algorithms of other ops may have the same name; these do not count
+        # ignore algorithms of other ops with the same name
         if only is None or any(step.algorithm.name == only and step.layer.op in FORCED_OPS
                                for step in steps):
             plans[precision_of(plan.program(batch))] = plan

@@ -1,5 +1,4 @@
-"""Measures the time that a cache line takes to move between the processors on which contenders
-run."""
+"""Measurement of cache line transfers between the processors of contenders."""
 
 from __future__ import annotations
 
@@ -12,23 +11,27 @@ from pathlib import Path
 from gossamer.device.affinity import allowed, bound
 
 FAR_NS = 80.0
-"""Nanoseconds of `transfer_ns` above which a notice says that transfers are slow. `transfer_ns` was
-20 between processors that share a cache, and 120 between processors whose two caches a hypervisor
-showed as one cache."""
+"""Nanoseconds of `transfer_ns` above which a notice says that transfers are slow.
+
+`transfer_ns` was 20 between processors with a shared cache, and 120 between processors with two
+caches that a hypervisor reported as one.
+"""
 _SYSTEM = Path("/sys/devices/system/cpu")
 _LINES = 256
-"""Number of cache lines that are read to measure one time."""
+"""Number of cache lines read per measurement."""
 _LINE_BYTES = 128
-"""Distance between the bytes that are read, so that each byte lies in a cache line of its own."""
+"""Distance between the bytes that are read, so that each is in a separate cache line."""
 _ORDER = random.Random(0).sample(range(0, _LINES * _LINE_BYTES, _LINE_BYTES), _LINES)
-"""Offsets of the bytes that are read, in a random order, which no hardware prefetcher predicts."""
+"""Offsets of the bytes to read, in random order to defeat hardware prefetchers."""
 _REPEATS = 3
-"""Number of measurements of each pair of processors; the shortest time counts."""
+"""Number of measurements per pair of processors; the minimum counts."""
 
 
 def sharing_cache(processor: int) -> set[int]:
-    """Return the processors that share this processor's last-level cache, itself included, as the
-    operating system reports them; an empty set where the system reports none."""
+    """Return the processors that share the last-level cache, including this one.
+
+    The set is empty if the operating system does not report them.
+    """
     lists = {int((cache / "level").read_text()): (cache / "shared_cpu_list").read_text()
              for cache in (_SYSTEM / f"cpu{processor}" / "cache").glob("index*")
              if (cache / "shared_cpu_list").exists()}
@@ -42,12 +45,13 @@ def sharing_cache(processor: int) -> set[int]:
 
 
 def transfer_ns() -> float:
-    """Return the nanoseconds that a cache line takes to move from another processor to the first
-    one of those that this thread may use. Of the processors that share a cache with the first one,
-    the slowest counts; the result is 0 where there are none.
+    """Return the nanoseconds of a cache line transfer between processors.
 
-    The first processor reads lines that the other processor has written. The time for lines that
-    the first processor has written itself is subtracted.
+    The transfer is to the first processor that this thread may use, from the slowest of the
+    processors that share its cache. The result is 0 if there are none.
+
+    The first processor reads lines written by the other processor. The time to read lines that it
+    wrote itself is subtracted.
     """
     first, *others = allowed() or [0]
     others = sorted(sharing_cache(first).intersection(others))
@@ -59,17 +63,19 @@ def transfer_ns() -> float:
 
 
 def far_notice(transfers: Sequence[float]) -> str:
-    """Return a notice where the median of transfers between processors is slow; else "".
-    transfers: the results of transfer_ns() for one case."""
+    """Return a notice if the median of transfers is slow, else "".
+
+    transfers: the results of transfer_ns() for one case.
+    """
     if not transfers or (median := statistics.median(transfers)) <= FAR_NS:
         return ""
     return (f"a cache line takes {median:.0f} ns between processors that share a cache, more than "
-            f"{FAR_NS:.0f}: a hypervisor may run them far apart for a while, so that contenders "
-            "with several threads are slower than in another run; measure again later")
+            f"{FAR_NS:.0f}: a hypervisor may temporarily run them on distant cores, which slows "
+            "down contenders with several threads; measure again later")
 
 
 def _read_ns(writer: int, reader: int) -> float:
-    """Return the nanoseconds in which one processor reads a byte that another has written."""
+    """Return the nanoseconds for reading a byte written by another processor."""
     data = memoryview(bytearray(_LINES * _LINE_BYTES))
     with bound([writer]):
         for offset in _ORDER:

@@ -1,4 +1,4 @@
-"""Rows of results: what was measured of one contender, where, and with which versions."""
+"""Result rows: the measurements of contenders, with machine and versions."""
 
 from __future__ import annotations
 
@@ -26,16 +26,13 @@ class ResultRow:
 
     Times are microseconds of one execution.
 
-    error: normalised error against a float64 reference.
-    speed_of_light_us: lower bound on the time by the device's peak rates, None where it is not
-    known.
-    device: API that the contender ran through.
+    error: normalised error relative to a float64 reference.
+    speed_of_light_us: lower bound of the time from the device's peak rates; None if unknown.
+    device: API used by the contender.
     machine: name of the chip.
-    run_id: identifier that all rows of a run share.
-    notice: text on a disturbance of the times, such as other programs on the processors; "" where
-    no disturbance is known.
-    tail: percentiles such as "p99_us" and the number of the calls, where calls were timed one by
-    one.
+    run_id: common identifier of all rows of a run.
+    notice: text about a disturbance of the times, such as other programs on the processors, or "".
+    tail: percentiles such as "p99_us" and the number of calls, if calls were timed individually.
     """
 
     suite: str
@@ -63,16 +60,18 @@ class ResultRow:
 
     @property
     def share_of_light(self) -> float | None:
-        """The time at the speed of light divided by the measured time. None where the former is not
-        known, or is longer: then the data lay in a cache, while the speed of light is computed for
-        the slower memory."""
+        """The time at the speed of light divided by the measured time.
+
+        None if the former is unknown or longer. It is longer if the data was in a cache, because
+        the speed of light is computed for the slower memory.
+        """
         light = self.speed_of_light_us
         return None if light is None or light > self.median_us else light / self.median_us
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """The fields that all rows of a run share."""
+    """The common fields of all rows of a run."""
 
     versions: dict[str, str]
     command: str
@@ -81,16 +80,15 @@ class Stamp:
 
     @staticmethod
     def of(device: Device, command: str, commit: str | None = None) -> Stamp:
-        """Make the stamp of a run that begins now.
+        """Create the stamp of a run that begins now.
 
-        commit: commit to record, for a tree without git; by default the commit of the checkout from
-        which gossamer runs.
+        commit: commit to record, for a tree without git; by default that of gossamer's checkout.
         """
         return Stamp(versions(device), command, commit or checkout_commit(), uuid.uuid4().hex[:12])
 
 
 def versions(device: Device) -> dict[str, str]:
-    """Return the versions of gossamer, Python, the driver and the packages that are compared."""
+    """Return the versions of gossamer, Python, the driver and compared packages."""
     result = {"gossamer": PACKAGE_VERSION, "python": platform.python_version(),
               "driver": device.driver}
     for package in _PACKAGES:
@@ -100,8 +98,10 @@ def versions(device: Device) -> dict[str, str]:
 
 
 def checkout_commit() -> str | None:
-    """Return the commit of the checkout that contains this package, with "-dirty" where files of
-    the package differ from the commit; None where the package is not in a checkout."""
+    """Return the commit of the checkout that contains this package, or None.
+
+    "-dirty" is appended if files of the package differ from the commit.
+    """
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
@@ -117,10 +117,10 @@ def checkout_commit() -> str | None:
 
 
 def machine(device: Device) -> str:
-    """Return the chip's name without the suffix that the API adds."""
+    """Return the chip's name without the API's suffix."""
     return device.chip
 
 
 def now() -> str:
-    """Return the time in UTC, to the second, as ISO 8601 writes it."""
+    """Return the current UTC time in ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")

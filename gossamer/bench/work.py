@@ -1,4 +1,4 @@
-"""The cases that are measured, their settings, and the contenders that are called."""
+"""Measured cases, their settings, and called contenders."""
 
 from __future__ import annotations
 
@@ -18,35 +18,41 @@ from gossamer.plan.tune.tuner import Tuner
 
 MOST_ERROR = {"fp64": 1e-12, "fp32": 1e-4, "tf32": 2e-3, "fp16": 2e-3, "int8": 0.0,
               "b1": 0.0}
-"""Largest normalised error by precision: a contender whose error is larger did not compute in that
-precision. TF32 rounds to about 1e-3; integers are exact."""
+"""Largest normalised error of each precision.
+
+A contender with a larger error did not compute in that precision. TF32 rounds to about 1e-3;
+integers are exact.
+"""
 TENSORS, ARRAYS, BYTES = "tensors", "arrays", "bytes"
-"""The kinds of inputs of calls: float tensors of torch on the GPU, float32 NumPy arrays, or NumPy
-arrays of uint8. The arrays of uint8 are decoded pictures in NHWC, which a call divides by 255.
-Results are returned on the GPU for tensors, and on the host for arrays."""
+"""The kinds of inputs of calls: float torch tensors on the GPU, float32 and uint8 NumPy arrays.
+
+uint8 arrays are decoded pictures in NHWC, which a call divides by 255. Results are on the GPU for
+tensors, and on the host for arrays.
+"""
 BYTE_SCALE = 1 / 255
 KINDS = (TENSORS, ARRAYS, BYTES)
 OWN = "gossamer"
-"""Name of gossamer among the contenders."""
+"""The name of gossamer as a contender."""
 
 
 class AbsentError(Exception):
-    """Raised for a contender that cannot take part on this machine. The message has the reason and
-    a remedy."""
+    """A contender that cannot run on this machine.
+
+    The message contains the reason and a remedy.
+    """
 
 
 @dataclass(frozen=True)
 class PeerNetwork:
-    """A network as gossamer's graph, as a PyTorch module and as an ONNX file.
+    """A network as a graph, a PyTorch module and an ONNX file.
 
-    torch: function from the graph's constants to a torch.nn.Module, None where the network is not
-    written in PyTorch.
-    torch_fused: function like `torch`, whose module computes the whole layer in one call that only
-    CUDA offers; None where CUDA has no such call.
-    onnx: function that returns the content of the network's ONNX file; None where to_onnx writes
-    this file from the graph.
-    is_layer: True for a single layer, which takes so little time that the cost of a call from
-    Python matters.
+    torch: function from the graph's constants to a torch.nn.Module; None if the network has no
+    PyTorch code.
+    torch_fused: function like `torch`, with a module that computes the whole layer in one call that
+    exists only for CUDA; None if there is no such call.
+    onnx: function that returns the content of the network's ONNX file; None if to_onnx writes it
+    from the graph.
+    is_layer: True for a single layer, which is so fast that the overhead of a Python call matters.
     """
 
     name: str
@@ -59,15 +65,13 @@ class PeerNetwork:
 
 @dataclass(frozen=True)
 class CalledContender:
-    """A contender that is called as its users call it.
+    """A contender that is called as users call it.
 
-    new_call: function that makes a call. Each thread runs this function and then uses the call that
-    the function made.
-    output: function from the value that a call returned to an array with the result.
-    runs: number of executions in one call, where a call is a loop over many batches; None where a
-    call is a single execution.
-    described: function from the microseconds of one execution to a text, which comes before
-    `config` in the row.
+    new_call: function that creates a call; each thread creates its own.
+    output: function that converts the return value of a call to a result array.
+    runs: number of executions per call, if a call loops over many batches; otherwise None.
+    described: function from the microseconds of one execution to a text that precedes `config` in
+    the row.
     """
 
     contender: str
@@ -83,15 +87,14 @@ class CalledContender:
 
 @dataclass(frozen=True)
 class Case:
-    """The work that all contenders do.
+    """The common work of all contenders.
 
-    flops: least number of floating-point operations that the work takes, without operations on zero
-    weights.
-    least_bytes: bytes of nonzero weights, inputs and outputs when each of these float32 numbers is
-    read or written once.
+    flops: minimum number of floating-point operations, without operations on zero weights.
+    least_bytes: minimum traffic in bytes: every nonzero weight, input and output is read or written
+    once in float32.
     density: share of nonzero weights.
     expected: output for the first images or rows, in float64.
-    most_error: for each precision, the normalised error beyond which a result is wrong.
+    most_error: largest accepted normalised error of each precision.
     """
 
     suite: str
@@ -107,13 +110,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Setting:
-    """The settings that all cases of a run share.
+    """The common settings of all cases of a run.
 
-    against: names of the peers and vendors' algorithms to compare with.
-    precisions: precisions that each contender is measured in, the most precise first.
-    tuner: function from a precision to the tuner of candidates in this precision or more precise
-    ones.
-    effort: how many candidates gossamer measures before it chooses.
+    against: names of the peers and vendor algorithms to compare with.
+    precisions: measured precisions, most precise first.
+    tuner: function from a precision to the tuner of candidates in this and higher precisions.
+    effort: effort of gossamer's measurements before it chooses.
     """
 
     device: Device
@@ -126,13 +128,13 @@ class Setting:
 def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda line: None, *,
            kept: TuningCache | None = None, choice_only: bool = False,
            budget_s: float | None = None) -> Callable[[str], Tuner]:
-    """Return a function from a precision to its tuner; all tuners share one tuning cache.
+    """Return a function from a precision to its tuner.
 
-    The tuners measure every configuration that vendors' libraries offer, whatever the effort, so
-    that each peer is measured at its best. With `choice_only` they measure no more candidates than
-    `compile` does.
+    All tuners share one tuning cache. They measure every configuration of vendor libraries, for
+    every effort, so that each peer is measured at its best. With `choice_only` they measure only
+    the candidates that `compile` measures.
 
-    choice_only: whether the plan that gossamer chooses is gossamer's only contender.
+    choice_only: whether the plan chosen by gossamer is its only contender.
     budget_s: seconds for the candidates of each plan; None for no limit.
     """
     stored = TuningCache(device) if kept is None else kept
@@ -146,8 +148,7 @@ def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda lin
 
 
 def least_work(layer: Layer) -> tuple[int, int]:
-    """Return the least FLOPs and the least bytes of a layer, as its problem states them, less the
-    operations and the bytes of zero weights."""
+    """Return a layer's minimum FLOPs and traffic in bytes, without zero weights."""
     flops, size = layer.problem.flops, layer.problem.least_bytes
     weight = layer.weights.get("weight")
     if weight is None or layer.op not in ("conv2d", "gemm") or not weight.size:
@@ -158,6 +159,6 @@ def least_work(layer: Layer) -> tuple[int, int]:
 
 
 def normalised(x: np.ndarray) -> np.ndarray:
-    """Return an array of uint8 as the network reads it: divided by 255, in float32 and NCHW."""
+    """Convert a uint8 array in NHWC to float32 in NCHW, divided by 255."""
     values = x.transpose(0, 3, 1, 2) if x.ndim == 4 else x
     return np.ascontiguousarray(values) * np.float32(BYTE_SCALE)

@@ -1,1 +1,1 @@
-"""The command line: one file for each verb, and what several verbs share."""
+"""The command line: one file per verb, and shared options and helpers."""

@@ -1,4 +1,4 @@
-"""The verb `advise`: measure how much faster pruning would make a network on a device."""
+"""The verb `advise`: measure the speed-up of a network from pruning."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _print_advice(advice: Advice) -> None:
              {"layer": "times as fast",
               **{name: f"{advice.speed(name):.2f}" for name in names if name != AS_IT_IS}}]
     terminal.print_table(columns, rows)
-    print("steps are timed one by one: their sum is not the network's time")
+    print("steps are timed separately, so their sum differs from the network's time")
     for warning in advice.warnings:
         terminal.notice(warning, "warning")
     for name, reason in advice.absent.items():
@@ -111,9 +111,9 @@ def _group_name(group: LayerGroup) -> str:
 
 
 def print_choice(model: str, choice: Choice, speed_up: float) -> None:
-    """Print the layers to prune for a speed-up, and the command that prunes them."""
+    """Print the layers to prune for a speed-up, and the command."""
     if not choice.sparsities:
-        print(f"no layer is faster with zeros on this device: nothing to prune for a speed-up of "
+        print(f"zeros make no layer faster on this device, so pruning cannot reach a speed-up of "
               f"{speed_up:g}")
         return
     if not choice.reached:
@@ -122,8 +122,8 @@ def print_choice(model: str, choice: Choice, speed_up: float) -> None:
     print(f"layers to prune, with which the network was measured to be {choice.speed_up:.2f} times "
           "as fast:")
     terminal.print_table({"layer": "layer", "sparsity": "sparsity"}, list(_lines(choice)))
-    terminal.print_line(f"gossamer prune {model} --speed-up {speed_up:g} -o thin.onnx writes such "
-                        "a network")
+    terminal.print_line(f"to write this network: gossamer prune {model} --speed-up {speed_up:g} "
+                        "-o thin.onnx")
 
 
 def _lines(choice: Choice) -> Iterator[dict[str, str]]:

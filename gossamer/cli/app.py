@@ -1,4 +1,4 @@
-"""The table of verbs, and the call of one of them, whose module alone is imported."""
+"""The table of verbs; only the module of the called verb is imported."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from gossamer.cli.guard import guarded
 from gossamer.cli.imports import interruptible_at_once
 from gossamer.errors import InputError, did_you_mean
 
-# the base class of click's exceptions: some versions of typer contain a copy of click, others
-# import the package
+# the base class of click's exceptions, from typer: some versions of typer bundle a copy of click
 _ClickException: Any = typer.BadParameter.__mro__[2]
 
 
@@ -27,12 +26,12 @@ _ClickException: Any = typer.BadParameter.__mro__[2]
 class Verb:
     """A verb, or a verb with sub-verbs, such as `cache`.
 
-    help: the first sentence of the verb's help. It stands here so that the list of verbs can be
-    printed without importing them.
-    function: name of the verb's function; "" means the verb's own name.
-    module: name of the function's module in gossamer.cli; "" means the verb's own name.
-    extension: name of a module in another package. Where that package is installed, the function is
-    taken from this module instead.
+    help: the first sentence of the verb's help. It is repeated here so that the list of verbs can
+    be printed without importing them.
+    function: name of the verb's function; "" means the name of the verb.
+    module: name of the function's module in gossamer.cli; "" means the name of the verb.
+    extension: name of a module in another package. If that package is installed, its module is used
+    instead.
     verbs: the sub-verbs, each with the name of its function.
     """
 
@@ -86,11 +85,11 @@ class Verbs(TyperGroup):
     """The group of all verbs."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of the verbs, in the order of the help."""
+        """Return the names of the verbs in the order of the help."""
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import a verb and return its command; None where there is no such verb."""
+        """Import a verb and return its command; None for an unknown verb."""
         verb = VERBS.get(cmd_name)
         return None if verb is None else verb.command(cmd_name)
 
@@ -100,7 +99,7 @@ class Verbs(TyperGroup):
             formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Return the verbs, or options, that begin with an incomplete word."""
+        """Return the verbs or options that begin with an incomplete word."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         click = _ClickException.__module__.rpartition(".")[0]
@@ -133,9 +132,9 @@ def _options(version: Annotated[bool, typer.Option(
 
 
 def invoke() -> int:
-    """Run the verb that the process's arguments name, and return the exit code.
+    """Run the verb named in the process's arguments, and return the exit code.
 
-    Raises InputError where the arguments are not as the verb's help says.
+    Raises InputError for invalid arguments.
     """
     try:
         return app(prog_name="gossamer", standalone_mode=False) or 0
@@ -149,7 +148,7 @@ def invoke() -> int:
 
 
 def _explained(error: Any) -> str:
-    """Return the message of click's usage error in gossamer's form, with the option's value."""
+    """Convert click's usage error to gossamer's form, with the option's value."""
     message = error.format_message()
     if match := re.match(r"Invalid value for '?([^':]+)'?(?: / '[^']*')*: (.*)", message, re.S):
         option, reason = match.groups()
@@ -167,11 +166,11 @@ def _explained(error: Any) -> str:
     elif hasattr(error, "possibilities") and context is not None:
         options = [name for each in context.command.get_params(context) for name in each.opts]
         message = error.message + did_you_mean(error.option_name, options)
-    return f"{message[:1].lower()}{message[1:]}; `{path} --help` shows how it is used"
+    return f"{message[:1].lower()}{message[1:]}; see `{path} --help`"
 
 
 def _value(option: str) -> str:
-    """Return the value of an option on the command line; typer's messages leave it out."""
+    """Return an option's value on the command line; typer's messages omit it."""
     for index, word in enumerate(sys.argv):
         if word == option and index + 1 < len(sys.argv):
             return sys.argv[index + 1]

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and the graphs, plans and arrays that they name."""
+"""Options shared by several verbs, and the graphs, plans and arrays they specify."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ModelArgument = Annotated[str, typer.Argument(
     metavar="MODEL", help=f"The network: {expected_models()}.")]
 ShapeOption = Annotated[list[str] | None, typer.Option(
     metavar="[NAME=]3,224,224",
-    help="Shape of an input without the batch, where the file leaves it open. May be repeated.")]
+    help="Shape of an input without the batch, if it is dynamic in the file. May be repeated.")]
 WeightsOption = Annotated[str | None, typer.Option(
     metavar="FILE", help="Weights of a .cfg (default: the .weights file of the same name).")]
 OutputsOption = Annotated[list[str] | None, typer.Option(
@@ -54,7 +54,7 @@ ThreadsOption = Annotated[str | None, typer.Option(
     metavar="N|all", show_default="all, or those of a saved plan", help=THREADS_HELP)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 StrictOption = Annotated[bool, typer.Option(
-    "--strict", help="Fail where a layer cannot run on the device, instead of using the host.")]
+    "--strict", help="Fail if a layer cannot run on the device, instead of using the host.")]
 LabelsOption = Annotated[Path | None, typer.Option(
     metavar="FILE", help="File of class names, one per line.")]
 LabelOption = Annotated[str, typer.Option(
@@ -86,7 +86,7 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
     """Return the graph of the MODEL argument, and print its warnings.
 
     precision: the value of --precision, or None.
-    may_stay_open: whether sizes besides the batch may stay open. Otherwise an open size raises
+    may_stay_open: whether dimensions other than the batch may be dynamic. Otherwise they raise
     InputError.
     """
     if not model:
@@ -97,7 +97,7 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
         raise InputError(f"{model}: is a folder, expected {expected_models()}")
     names = [name for text in outputs for name in text.split(",")] if outputs else None
     with warnings.catch_warnings():
-        # the graph's warnings are printed below, whatever Python's filters of warnings say
+        # the graph's warnings are printed below, independent of Python's warning filters
         warnings.simplefilter("ignore", GossamerWarning)
         graph = gossamer.load(model, weights=weights, outputs=names, precision=precision)
     for warning in graph.warnings:
@@ -111,22 +111,22 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
 def load_plan(model: str, device: str | None, shapes: list[str] | None, weights: str | None,
               strict: bool, outputs: list[str] | None = None,
               threads: Threads | None = None) -> Plan | PlanGroup | None:
-    """Return the saved plan that the MODEL argument names, and print its warnings.
+    """Load the saved plan of the MODEL argument, and print its warnings.
 
-    Returns a PlanGroup where `device` names several devices, and None where MODEL is a network.
-    Raises InputError for options that only networks have.
+    Returns a PlanGroup if `device` names several devices, and None if MODEL is a network. Raises
+    InputError for options that do not apply to plans.
     """
     if not model.endswith(SUFFIX):
         return None
     if shapes:
-        raise InputError(f"--shape {shapes[0]}: the shapes of a saved plan are settled; give it "
-                         "to `gossamer compile`")
+        raise InputError(f"--shape {shapes[0]}: the shapes of a saved plan are fixed; pass "
+                         "--shape to `gossamer compile`")
     if weights is not None:
-        raise InputError(f"--weights {weights}: a saved plan has its weights; give it to `gossamer "
-                         "compile`")
+        raise InputError(f"--weights {weights}: a saved plan contains its weights; pass --weights "
+                         "to `gossamer compile`")
     if outputs:
-        raise InputError(f"--outputs {outputs[0]}: the outputs of a saved plan are settled; give "
-                         "it to `gossamer compile`")
+        raise InputError(f"--outputs {outputs[0]}: the outputs of a saved plan are fixed; pass "
+                         "--outputs to `gossamer compile`")
     plan = (PlanGroup.load(model, device, strict=strict, threads=threads)
             if device and names_several(device)
             else Plan.load(model, device, strict=strict, threads=threads))
@@ -136,13 +136,13 @@ def load_plan(model: str, device: str | None, shapes: list[str] | None, weights:
 
 
 def check_choice(option: str, value: str, choices: Collection[str]) -> None:
-    """Raise InputError where the value of an option is none of the choices."""
+    """Raise InputError if the value of an option is not among the choices."""
     if value not in choices:
         raise InputError(f"{option} {value}: {one_of(value, choices)}")
 
 
 def threads_of(text: str | None) -> Threads | None:
-    """Return what --threads gives: a number, "all", or None where the option is absent."""
+    """Parse --threads: a number, "all", or None if the option is absent."""
     if text is None or text == ALL:
         return text
     if not text.isdecimal() or int(text) < 1:
@@ -151,14 +151,14 @@ def threads_of(text: str | None) -> Threads | None:
 
 
 def tell_of_threads(threads: Threads | None, devices: str) -> None:
-    """Print a notice where --threads is given, and none of the devices is the host."""
+    """Print a notice if --threads is set, but no device is the host."""
     if threads is not None and "host" not in devices:
-        terminal.notice(f"--threads {threads}: has no effect on {devices}; only layers on the host "
-                        "take these threads")
+        terminal.notice(f"--threads {threads}: has no effect on {devices}, only on layers on the "
+                        "host")
 
 
 def batch_sizes(text: str, example: str) -> list[int]:
-    """Return the batch sizes that --batch gives."""
+    """Parse the batch sizes of --batch."""
     try:
         sizes = [int(part) for part in text.split(",")]
     except ValueError:
@@ -169,14 +169,14 @@ def batch_sizes(text: str, example: str) -> list[int]:
 
 
 def device_of(plan: AnyPlan) -> tuple[str, str]:
-    """Return the names and the descriptions of the devices that a plan runs on."""
+    """Return the names and descriptions of a plan's devices."""
     if isinstance(plan, PlanGroup):
         return plan.device_names, plan.device_descriptions
     return plan.device.name, plan.device.description
 
 
 def results_of(plan: AnyPlan, batches: Iterable[tuple[np.ndarray, ...]]) -> Iterator[Any]:
-    """Yield the result of a plan for each batch of inputs, in the order of the batches.
+    """Yield the result of a plan for each batch, in order.
 
     The devices of a PlanGroup share the batches.
     """
@@ -189,11 +189,11 @@ def results_of(plan: AnyPlan, batches: Iterable[tuple[np.ndarray, ...]]) -> Iter
 
 
 def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:
-    """Return the graph with its open dimensions set by --shape.
+    """Return the graph with its dynamic dimensions set by --shape.
 
-    texts: the values of --shape, like image=3,224,224: the sizes of all dimensions except the
-    batch. A text without a name is for the first input.
-    Raises InputError where a text contradicts the graph.
+    texts: the values of --shape, such as image=3,224,224: the sizes of all dimensions except the
+    batch. A value without a name applies to the first input.
+    Raises InputError if a value contradicts the graph.
     """
     shapes = {}
     for text in texts:
@@ -205,23 +205,23 @@ def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:
                              f"{graph.network_inputs[0].name}=3,224,224") from None
         name = name or graph.network_inputs[0].name
         if name in shapes:
-            raise InputError(f"--shape {text}: input {quoted(name)} has a --shape already")
+            raise InputError(f"--shape {text}: input {quoted(name)} already has a --shape")
         shapes[name] = shape
     return with_shapes(graph, shapes)
 
 
 def check_numbers(graph: Graph) -> None:
-    """Raise InputError for inputs or outputs that array files cannot hold, such as texts."""
-    for what, infos in (("takes", graph.network_inputs), ("gives", graph.network_outputs)):
+    """Raise InputError for inputs or outputs that array files cannot store."""
+    for what, infos in (("input", graph.network_inputs), ("output", graph.network_outputs)):
         for info in infos:
             if not hasattr(np, info.dtype):
-                raise InputError(f"{graph.file}: {what} {quoted(info.name)}, a value of type "
-                                 f"{info.dtype}, which the command line neither reads nor writes; "
-                                 "call gossamer.compile(...) in Python")
+                raise InputError(f"{graph.file}: the command line does not support {what} "
+                                 f"{quoted(info.name)} of type {info.dtype}; call "
+                                 "gossamer.compile(...) in Python")
 
 
 def has_batch(graph: Graph) -> bool:
-    """Return whether the network takes batches of any size."""
+    """Return whether the network accepts batches of any size."""
     return any(info.shape[:1] == (None,) for info in graph.network_inputs)
 
 
@@ -231,13 +231,13 @@ def input_names(graph: Graph) -> str:
 
 
 def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> list[np.ndarray]:
-    """Return the arrays that an option names, in the order of the graph's inputs.
+    """Read the arrays of an option, in the order of the graph's inputs.
 
-    texts: the values of the option: FILE, or NAME=FILE for one of several inputs. A .npz file has
-    the names itself.
+    texts: the values of the option: FILE, or NAME=FILE for one of several inputs. A .npz file
+    contains the names.
     option: name of the option, for messages.
-    Raises InputError where a file cannot be read, where an input gets no array or several, and
-    where an array does not fit its input.
+    Raises InputError if a file cannot be read, if an input has no array or several, or if an array
+    does not match its input.
     """
     arrays: dict[str, tuple[str, np.ndarray]] = {}
     graph = as_called(graph)
@@ -247,24 +247,24 @@ def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> 
         for inner, values in read_arrays(file, option).items():
             target = name or inner or (names[0] if len(names) == 1 else "")
             if not target:
-                raise InputError(f"{option} {text}: which input? {graph.file or graph.name} has "
-                                 f"{input_names(graph)}; give {option} NAME={file} for each")
+                raise InputError(f"{option} {text}: {graph.file or graph.name} has several inputs, "
+                                 f"{input_names(graph)}; use {option} NAME={file} for each")
             if target not in names or (name and inner):
-                raise InputError(f"{option} {text}: holds an array {quoted(inner)}; expected a "
+                raise InputError(f"{option} {text}: contains an array {quoted(inner)}; expected a "
                                  f".npy file of one array, or the inputs: {input_names(graph)}")
             if target in arrays:
-                raise InputError(f"{option} {text}: input {quoted(target)} is given already")
+                raise InputError(f"{option} {text}: input {quoted(target)} is already set")
             arrays[target] = (file, values)
     missing = [name for name in names if name not in arrays]
     if missing:
-        raise InputError(f"{option} {', '.join(texts)}: nothing for input "
-                         f"{', '.join(map(quoted, missing))}; give {option} {missing[0]}=X.npy")
+        raise InputError(f"{option} {', '.join(texts)}: no array for input "
+                         f"{', '.join(map(quoted, missing))}; add {option} {missing[0]}=X.npy")
     _check_arrays(graph, arrays, option)
     return [arrays[name][1] for name in names]
 
 
 def _name_and_file(text: str, graph: Graph, option: str) -> tuple[str, str]:
-    """Return the input's name and the file of NAME=FILE. The name is "" for a mere file."""
+    """Parse NAME=FILE or FILE, with the name "" for the latter."""
     names = [info.name for info in graph.network_inputs]
     name, equals, file = text.partition("=")
     if not equals or (name not in names and Path(text).exists()):
@@ -278,8 +278,9 @@ def _name_and_file(text: str, graph: Graph, option: str) -> tuple[str, str]:
 
 
 def _check_arrays(graph: Graph, arrays: dict[str, tuple[str, np.ndarray]], option: str) -> None:
-    """Raise InputError for an array of another shape or dtype than its input, or of another number
-    of rows than the arrays before it.
+    """Raise InputError for arrays that do not match their inputs.
+
+    Shapes and dtypes must match, and all arrays must have the same number of rows.
 
     arrays: the file and the array of each input.
     """
@@ -288,23 +289,23 @@ def _check_arrays(graph: Graph, arrays: dict[str, tuple[str, np.ndarray]], optio
         file, values = arrays[info.name]
         batched = info.shape[:1] == (None,)
         if batched and values.ndim == 0:
-            raise InputError(f"{option} {file}: expected one array whose first dimension is the "
-                             "batch")
+            raise InputError(f"{option} {file}: expected one array with the batch as its first "
+                             "dimension")
         if len(values.shape) != len(info.shape) or any(
                 size not in (None, array_size)
                 for size, array_size in zip(info.shape, values.shape, strict=True)):
             hint = ""
             if values.shape == info.shape[1:]:
                 hint = "; the batch comes first: save x[None]"
-            raise InputError(f"{option} {file}: has shape {shape_text(values.shape)}, input "
-                             f"{quoted(info.name)} takes {shape_text(info.shape)}{hint}")
+            raise InputError(f"{option} {file}: has shape {shape_text(values.shape)}, but input "
+                             f"{quoted(info.name)} expects {shape_text(info.shape)}{hint}")
         if values.dtype != np.dtype(info.dtype):
-            raise InputError(f"{option} {file}: has dtype {values.dtype}, input "
-                             f"{quoted(info.name)} takes {info.dtype}; save it with "
+            raise InputError(f"{option} {file}: has dtype {values.dtype}, but input "
+                             f"{quoted(info.name)} expects {info.dtype}; save it with "
                              f".astype({info.dtype!r})")
         if batched and rows and rows[1] != len(values):
-            raise InputError(f"{option} {file}: has {len(values)} rows, {rows[0]} has {rows[1]}; "
-                             "all inputs need the same number of rows")
+            raise InputError(f"{option} {file}: has {len(values)} rows, but {rows[0]} has "
+                             f"{rows[1]}; all inputs need the same number of rows")
         if batched:
             rows = (file, len(values))
 
@@ -315,8 +316,8 @@ def array_batches(arrays: Sequence[np.ndarray], graph: Graph, rows: int,
 
     Inputs without a batch dimension are yielded whole each time.
 
-    arrays: an array for each input of the graph.
-    rows: number of rows in all.
+    arrays: one array per input of the graph.
+    rows: total number of rows.
     """
     for start in range(0, max(rows, 1), max(batch, 1)):
         yield tuple(values[start : start + batch] if info.shape[:1] == (None,) else values

@@ -1,4 +1,4 @@
-"""The verb `bench`: measure and tabulate how fast gossamer and its peers run a network."""
+"""The verb `bench`: compare the speed of gossamer and its peers on a network."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bench(
                               "also the name of a suite.")],
     device: DeviceOption = None,
     batch: Annotated[str, typer.Option(
-        help="Batch size of the latency, and that of the throughput.")] = "1,64",
+        help="Batch sizes for the latency and for the throughput.")] = "1,64",
     precision: Annotated[str, typer.Option(
         help="Precisions to measure: fp32, tf32, fp16.")
     ] = "fp32",
@@ -52,7 +52,7 @@ def bench(
 ) -> None:
     """Compare the speed of gossamer with that of PyTorch and ONNX Runtime.
 
-    Prints a line for each contender: the latency of single calls at the first batch size, and the
+    Prints one line per contender: the latency of single calls at the first batch size, and the
     throughput at the last.
     """
     if model not in zoo.MODELS and not registry.reader_of(model):
@@ -70,20 +70,20 @@ def bench_network(models: Sequence[Path], device_name: str | None, batches: Sequ
     """Measure gossamer and its peers, and print a table.
 
     The latency of calls is measured at the first batch size, the throughput at the last. The table
-    has a line for each contender.
+    has one line per contender.
     """
     from gossamer.device.registry import find
     from gossamer.plan.policy import EFFORTS
 
     if len(models) > 1:
-        raise InputError(f"{models[1]}: a table is of one network; for several, give a suite such "
-                         "as latency first")
+        raise InputError(f"{models[1]}: expected only one network; for several networks, name a "
+                         "suite such as latency first")
     if effort not in EFFORTS:
         raise InputError(f"--effort {effort}: expected {', '.join(EFFORTS)}")
     device = find(device_name)
     if device.is_simulator:
-        raise InputError(f"{device.name} is a simulator, whose times mean nothing; choose another "
-                         "device (gossamer devices lists them)")
+        raise InputError(f"{device.name} is a simulator, so its times are meaningless; choose "
+                         "another device (see `gossamer devices`)")
     results = list(_results(models[0], device, batches, tuple(precisions), against, effort, load))
     document = _document(models[0], device, precisions, effort, results)
     if as_json:
@@ -105,10 +105,10 @@ def bench_network(models: Sequence[Path], device_name: str | None, batches: Sequ
 
 def _results(model: Path, device: Device, batches: Sequence[int], precisions: tuple[str, ...],
              against: str | None, effort: str, load: Load) -> Iterator[Result]:
-    """Yield the result of the latency contest, then that of the throughput contest.
+    """Yield the results of the latency contest and of the throughput contest.
 
-    The latency is that of calls with tensors of PyTorch, or with NumPy arrays where PyTorch is
-    missing or cannot use the device. The throughput is that of calls with arrays.
+    The latency is measured with PyTorch tensors, or with NumPy arrays if PyTorch is missing or
+    cannot use the device. The throughput is measured with arrays.
     """
     from gossamer.bench import call_contest
     from gossamer.bench.calls import latency_case, throughput_case
@@ -121,7 +121,7 @@ def _results(model: Path, device: Device, batches: Sequence[int], precisions: tu
         against.split(","))
     for name in peers:
         if name not in CALLED_PEERS:
-            raise InputError(f"--against {against}: no peer {name!r}; expected some of "
+            raise InputError(f"--against {against}: unknown peer {name!r}; expected some of "
                              f"{', '.join(CALLED_PEERS)}, or none")
     stamp = Stamp.of(device, shlex.join(["gossamer", *sys.argv[1:]]))
     status = Console(stderr=True).status("reading the network")
@@ -144,7 +144,7 @@ def _results(model: Path, device: Device, batches: Sequence[int], precisions: tu
 
 def _document(model: Path, device: Device, precisions: Sequence[str], effort: str,
               results: Sequence[Result]) -> dict[str, Any]:
-    """Return the measurements as one document for JSON, with a dictionary for each contender."""
+    """Return the measurements as a JSON document with one object per contender."""
     latency, throughput = results
     lines: dict[tuple[str, str], dict[str, Any]] = {}
     for row in latency.rows:
@@ -179,7 +179,7 @@ def _columns(document: dict[str, Any]) -> dict[str, str]:
 
 
 def _texts(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the texts of a line of the table."""
+    """Return the cells of a line of the table."""
     texts = {key: duration_text(value) if key.endswith("_us") else value
              for key, value in line.items()}
     if "p25_us" in line:
@@ -190,10 +190,10 @@ def _texts(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_loads(threads: str, rate: float | None, seconds: float) -> list[Load]:
-    """Return a Load, which says how calls follow one another, for each number of threads.
+    """Return the schedule of calls for each number of threads.
 
     threads, seconds: the values of --threads and --seconds.
-    rate: calls a second, or None for calls one after another.
+    rate: calls per second, or None for a closed loop.
     """
     from gossamer.bench.call_times import Load
 
@@ -204,19 +204,19 @@ def parse_loads(threads: str, rate: float | None, seconds: float) -> list[Load]:
     if min(counts) < 1:
         raise InputError(f"--threads {threads}: expected numbers of 1 or more, like 1,4")
     if rate is not None and not 0 < rate < math.inf:
-        raise InputError(f"--rate {rate:g}: expected calls a second, more than 0")
+        raise InputError(f"--rate {rate:g}: expected a number of calls per second above 0")
     if not 0 < seconds < math.inf:
-        raise InputError(f"--seconds {seconds:g}: expected more than 0")
+        raise InputError(f"--seconds {seconds:g}: expected a number above 0")
     return [Load(count, rate, seconds) for count in dict.fromkeys(counts)]
 
 
 def parse_batches(text: str) -> list[int]:
-    """Return the batch sizes that --batch gives."""
+    """Parse the batch sizes of --batch."""
     return arguments.batch_sizes(text, "1,64")
 
 
 def parse_precisions(text: str) -> tuple[str, ...]:
-    """Return the precisions that --precision gives, the most precise first."""
+    """Parse the precisions of --precision, most precise first."""
     names = text.split(",")
     for name in names:
         if name not in PRECISIONS:

@@ -1,4 +1,4 @@
-"""The verbs of `cache`, which manage stored measurements and compiled kernels."""
+"""The verbs of `cache`: management of stored measurements and compiled kernels."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from gossamer.plan.store.tuning_file import BadFile, count
 
 @dataclass(frozen=True)
 class StoredFile:
-    """One file of the cache's tuning folder.
+    """A file of the cache's tuning folder.
 
     file: name of the file.
     bytes: size of the file.
-    device: description of the device that was measured.
+    device: description of the measured device.
     layers: number of measured layers.
     candidates: number of measured candidates.
     plans: number of measured plans.
-    sections: for each combination of versions of driver, toolkit and gossamer, the versions as
-    text ("made_by"), and the numbers of layers, candidates and plans that were measured with them.
-    problem: why the file is not used; None where it is used.
+    sections: one entry per combination of driver, toolkit and gossamer versions: the versions as
+    text ("made_by"), and the numbers of layers, candidates and plans measured with them.
+    problem: reason why the file is not used; None if it is used.
     """
 
     file: str
@@ -114,15 +114,15 @@ def export_file(
     try:
         content = database.read(path)
     except FileNotFoundError:
-        raise InputError(f"no measurements of {opened.name} in {tuning_folder()}; make some with "
-                         "`gossamer compile`, or name another device with --device") from None
+        raise InputError(f"no measurements of {opened.name} in {tuning_folder()}; run "
+                         "`gossamer compile`, or choose another device with --device") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}; set GOSSAMER_CACHE "
                          "to the folder with the measurements") from None
     except BadFile as error:
         raise InputError(f"{path}: {error}; the next `gossamer compile` sets it aside") from None
     if str(file) == "-":
-        raise InputError("export -: cannot write to standard output; name a file")
+        raise InputError("export -: cannot write to standard output; expected a file name")
     output_files.check_file("export", file, None)
     with output_files.replacing(file, f"export {file}") as target:
         target.write(tuning_file.text(content))
@@ -131,11 +131,11 @@ def export_file(
 
 def import_file(
     file: Annotated[Path, typer.Argument(
-        metavar="FILE", help="A file that `gossamer cache export` wrote.")],
+        metavar="FILE", help="A file written by `gossamer cache export`.")],
     device: Annotated[str | None, typer.Option(
         metavar="NAME", help="Device, such as cuda:0 (default: the best available).")] = None,
 ) -> None:
-    """Add the measurements in a file to the stored ones."""
+    """Add the measurements of a file to the stored ones."""
     from gossamer.device.registry import find
 
     opened = find(device)
@@ -150,7 +150,7 @@ def import_file(
 
 
 def _contents(content: dict[str, Any]) -> str:
-    """Return how many layers, candidates and plans a file holds, as text."""
+    """Describe the numbers of layers, candidates and plans in a file."""
     return _counts(*map(sum, zip(*map(count, content["sections"]), strict=True)))
 
 
@@ -160,7 +160,7 @@ def _counts(layers: int, candidates: int, plans: int) -> str:
 
 
 def _chosen(device: str | None) -> list[Path]:
-    """Return the measurement files that --device names; all files for None."""
+    """Return the measurement files selected by --device; all files for None."""
     files = _tuning_files()
     if device is None:
         return files
@@ -173,20 +173,20 @@ def _chosen(device: str | None) -> list[Path]:
 
 
 def _stored(path: Path) -> StoredFile:
-    """Return what a file of measurements holds, or why it is not used."""
+    """Summarise a file of measurements, or say why it is not used."""
     name = path.name
     try:
         size = path.stat().st_size
     except OSError as error:
         return StoredFile(name, 0, problem=f"cannot be read ({error.strerror})")
     if path.suffix == ".json":
-        return StoredFile(name, size, problem="of an older gossamer, not read")
+        return StoredFile(name, size, problem="written by an older gossamer, not read")
     if path.suffix != ".sqlite":
         return StoredFile(name, size, problem=f"set aside: {path.suffix[1:].partition('-')[0]}")
     try:
         content = database.read(path)
     except FileNotFoundError:
-        return StoredFile(name, size, problem="holds nothing yet")
+        return StoredFile(name, size, problem="still empty")
     except OSError as error:
         return StoredFile(name, size, problem=f"cannot be read ({error.strerror})")
     except BadFile as error:
@@ -214,14 +214,14 @@ def _kernel_files() -> list[Path]:
 
 
 def _visible(folder: Path) -> list[Path]:
-    """Return the files of a folder, without the hidden ones: locks and half-written files."""
+    """Return the files of a folder, except hidden ones (locks and partial files)."""
     try:
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise InputError(f"{folder}: cannot be read: {error.strerror}; set GOSSAMER_CACHE to a "
-                         "folder that you can read") from None
+                         "readable folder") from None
 
 
 def _remove(path: Path) -> None:

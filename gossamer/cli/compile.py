@@ -48,8 +48,9 @@ from gossamer.version import PACKAGE_VERSION
 def compile_(
     model: arguments.ModelArgument,
     device: Annotated[str | None, typer.Option(
-        help="Device to measure on: host, opencl:N or cuda:N (default: the best available). Of "
-             "cuda:all or cuda:0,cuda:1 the first is measured; all can run the plan.")] = None,
+        help="Device to measure on: host, opencl:N or cuda:N (default: the best available). With "
+             "cuda:all or cuda:0,cuda:1, the first device is measured and all can run the "
+             "plan.")] = None,
     batch: Annotated[str | None, typer.Option(
         metavar="1,8", help="Batch sizes to plan for.",
         show_default="1, or the file's batch size where the network cannot run at 1")] = None,
@@ -59,8 +60,8 @@ def compile_(
         "--precision", help=f"Lowest precision allowed: {', '.join(PRECISIONS)}. Giving it also "
         "converts a float64 network to float32.", show_default="fp32")] = None,
     calibration: Annotated[list[str] | None, typer.Option(
-        metavar="[NAME=]X.npy", help="Inputs on which the error of the outputs is measured, "
-        "compared with float64. Repeat it for each input.")] = None,
+        metavar="[NAME=]X.npy", help="Inputs for measuring the error of the outputs relative to "
+        "float64. Repeat the option for each input.")] = None,
     tolerance: Annotated[float | None, typer.Option(
         metavar="1e-3", help="Maximum error on the --calibration inputs; layers that would exceed "
         "it stay in float32.")] = None,
@@ -85,9 +86,9 @@ def compile_(
         metavar="N|all", show_default="all", help=arguments.THREADS_HELP)] = None,
     no_vendors: Annotated[bool, typer.Option(
         "--no-vendors", help="Do not use vendor libraries such as cuDNN and ONNX Runtime, except "
-        "for layers that nothing else computes.")] = False,
+        "for layers without another algorithm.")] = False,
     strict: Annotated[bool, typer.Option(
-        "--strict", help="Fail when a layer cannot run on the device.")] = False,
+        "--strict", help="Fail if a layer cannot run on the device.")] = False,
     shape: arguments.ShapeOption = None,
     weights: arguments.WeightsOption = None,
     outputs: arguments.OutputsOption = None,
@@ -99,7 +100,7 @@ def compile_(
     sizes = [] if batch is None else sorted({*arguments.batch_sizes(batch, "1,8")})
     graph = arguments.load_graph(model, shape, weights, outputs, given_precision)
     if sizes not in ([], [1]) and not arguments.has_batch(graph):
-        raise InputError(f"--batch {batch}: {model} has no batch dimension; leave --batch out")
+        raise InputError(f"--batch {batch}: {model} has no batch dimension; omit --batch")
     sizes = sizes or [default_batch(graph)]
     if tolerance is not None and not calibration:
         raise InputError("--tolerance: needs --calibration X.npy")
@@ -133,7 +134,7 @@ def compile_(
              "measured": tuner.measured, "reused": tuner.reused, "not_tried": tuner.not_tried}
     if html is not None:
         with replacing(html) as file:
-            # names of files and layers may have characters that UTF-8 cannot encode
+            # names of files and layers may contain characters that UTF-8 cannot encode
             file.write(page({**facts, **_page_facts(model, graph)}, reports)
                        .encode(errors="backslashreplace"))
     if as_json:
@@ -145,11 +146,12 @@ def compile_(
         if path is not None:
             terminal.print_line(f"written: {path}")
     if any(row["precision"] not in ("fp32", EXACT) for report in reports for row in report.rows):
-        print(f"some layers run in less than float32; {evaluate_hint(output or 'FILE' + SUFFIX)}")
+        print("some layers run in lower precision than float32; "
+              f"{evaluate_hint(output or 'FILE' + SUFFIX)}")
 
 
 def _page_facts(model: str, graph: Graph) -> dict[str, Any]:
-    """Return what only the HTML page states: version, date, and the network's size."""
+    """Return the facts shown only in the HTML page: version, date, network size."""
     file = Path(model)
     return {"version": PACKAGE_VERSION, "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
             "parameters": sum(array.size for array in graph.constants.values()),
@@ -158,7 +160,7 @@ def _page_facts(model: str, graph: Graph) -> dict[str, Any]:
 
 def _check_options(effort: str, precision: str, sparse_threshold: float | None,
                    budget: float | None, output: Path | None, html: Path | None) -> None:
-    """Raise InputError for a value that an option cannot have, or a file that cannot be written."""
+    """Raise InputError for an invalid value, or a file that cannot be written."""
     arguments.check_choice("--effort", effort, EFFORTS)
     arguments.check_choice("--precision", precision, PRECISIONS)
     if sparse_threshold is not None and not 0 < sparse_threshold < 1:
@@ -175,7 +177,7 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
              explained: Sequence[str]) -> list[Report]:
     """Measure the plan's candidates, and return its report at each batch size.
 
-    explained: names of the layers that --explain asks for.
+    explained: names of the layers of --explain.
     """
     layers: list[Layer] = []
     for size in sizes:
@@ -184,7 +186,7 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
         layers += find_fusions(of_size, [info.name for info in plan.outputs])
     values = [name for layer in layers for name in (*layer.inputs, *layer.outputs)]
     for name in explained:
-        # which conversions there are is known only once the algorithms of the layers are chosen
+        # the conversions are known only after the algorithms of the layers are chosen
         if not may_be_conversion(name, values):
             _layer_named(name, [layer.name for layer in layers])
     reports = []
@@ -196,10 +198,11 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
 
 @contextmanager
 def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
-    """Make Ctrl-C in a terminal end only the measuring, within a `with` block that measures.
+    """Make Ctrl-C in a terminal end only the measurements in a `with` block.
 
-    A plan is then made of the measurements so far. A second Ctrl-C, an interrupt without a
-    terminal, or SIGTERM ends the program with a message that says where the measurements are kept.
+    The plan is then created from the measurements so far. A second Ctrl-C, an interrupt without a
+    terminal, or SIGTERM ends the program with a message that says where the measurements are
+    stored.
     """
     def stop(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, before)
@@ -207,7 +210,7 @@ def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
         counter.say("stopping with the best plan so far; press Ctrl-C again to abort")
 
     before = signal.getsignal(signal.SIGINT)
-    # a signal that is ignored already, as under nohup, stays ignored
+    # keep ignoring a signal that is already ignored, as under nohup
     is_handled = (threading.current_thread() is threading.main_thread() and sys.stderr.isatty()
                   and before not in (signal.SIG_IGN, None))
     if is_handled:
@@ -227,35 +230,35 @@ def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
 
 
 def _interrupted(tuner: Tuner) -> str:
-    """Return how many candidates were measured before an interruption, and which file keeps their
-    times."""
+    """Describe the candidates measured before an interruption, and where they are stored."""
     text = f"interrupted: {counted(tuner.measured, 'candidate')} measured"
     if not tuner.measured:
         return text
     if not tuner.cache.is_kept:
-        return f"{text}, not kept: {tuner.cache.path} cannot be written"
-    return f"{text}, kept in {tuner.cache.path} for the next time"
+        return f"{text}, not stored: {tuner.cache.path} cannot be written"
+    return f"{text}, stored in {tuner.cache.path} for the next time"
 
 
 def _target(device: str | None) -> Device:
-    """Return the device on which to measure: the first one where --device names several.
+    """Return the device on which to measure: the first one of --device.
 
-    One plan serves all devices of a kind. Raises InputError for devices of several kinds.
+    All devices must be of one kind, so that they can run the same plan. Raises InputError for
+    devices of several kinds.
     """
     if device is None or not names_several(device):
         return find(device)
     devices = find_several(device)
     kinds = {each.kind: each for each in devices}
     if len(kinds) > 1:
-        raise InputError(f"--device {device}: a plan is for one kind of device, and these are "
-                         f"{len(kinds)} kinds; compile for each of "
+        raise InputError(f"--device {device}: a plan is for one kind of device, but these are "
+                         f"{len(kinds)} kinds; compile separately for "
                          f"{', '.join(each.name for each in kinds.values())}")
     return devices[0]
 
 
 def _print_reports(device: Device, reports: Sequence[Report], tuner: Tuner,
                    explained: Sequence[str], precision: str) -> None:
-    """Print the report at each batch size, with every candidate of the explained layers."""
+    """Print each report, with every candidate of the explained layers."""
     print(f"device: {device.name} ({device.description})")
     said = set(tuner.notices)
     for report in reports:
@@ -270,7 +273,7 @@ def _print_reports(device: Device, reports: Sequence[Report], tuner: Tuner,
 def _print_report(report: Report, said: set[str], precision: str) -> None:
     """Print the report at one batch size.
 
-    said: lines that were printed before, for any batch size, and are not repeated.
+    said: lines printed before, for any batch size, which are not repeated.
     """
     print(f"\nbatch {report.batch}")
     headings, rows = layer_table(report.rows)
@@ -294,7 +297,7 @@ def _print_report(report: Report, said: set[str], precision: str) -> None:
     if precision != "fp32" and report.accuracy is None:
         count = sum(row["precision"] != "fp32" for row in report.rows)
         print(f"precision {precision} allowed: {count} of {counted(len(report.rows), 'layer')} in "
-              "less than float32")
+              "lower precision than float32")
 
 
 def _print_candidates(row: Mapping[str, Any], batch: int) -> None:
@@ -310,13 +313,13 @@ def _print_candidates(row: Mapping[str, Any], batch: int) -> None:
 
 
 def _forced(options: Sequence[str]) -> dict[str, str]:
-    """Return the algorithm of each layer that --force names.
+    """Parse --force: return the algorithm of each named layer.
 
     Raises InputError for a text without a layer or an algorithm.
     """
     forced = {}
     for option in options:
-        # names of layers may hold "=", names of algorithms do not
+        # names of layers may contain "=", names of algorithms do not
         layer, equals, algorithm = option.rpartition("=")
         if not (layer and equals and algorithm):
             raise InputError(f"--force {option}: expected LAYER=ALGORITHM, such as conv1=winograd")
@@ -325,10 +328,12 @@ def _forced(options: Sequence[str]) -> dict[str, str]:
 
 
 def _layer_named(name: str, names: Sequence[str]) -> str:
-    """Return the layer that --explain names, itself or by its module where that has only this one.
+    """Return the layer named by --explain.
+
+    A module may be named instead of its only layer.
 
     names: names of all layers.
-    Raises InputError where there is no such layer.
+    Raises InputError if there is no such layer.
     """
     of_module = {layer for layer in names if layer.rpartition("/")[0] == name}
     if name in names or len(of_module) == 1:
@@ -337,15 +342,15 @@ def _layer_named(name: str, names: Sequence[str]) -> str:
     containing = [layer for layer in dict.fromkeys(names) if name.lower() in layer.lower()][:5]
     listed = ", ".join(map(repr, dict.fromkeys([*containing, *close])))
     raise InputError(f"--explain {name}: the network has no such layer; "
-                     + (f"close to it: {listed}" if listed else
-                        "`gossamer compile` without --explain lists them"))
+                     + (f"similar names: {listed}" if listed else
+                        "`gossamer compile` without --explain lists all layers"))
 
 
 class _CandidateCounter:
-    """A bar that counts the measured candidates.
+    """A progress bar that counts the measured candidates.
 
-    Its text tells of how many layers a time is known, the sum of their best times, and how long
-    measuring will still take.
+    Its text shows the number of layers with a known time, the sum of their best times, and the
+    remaining time.
     """
 
     def __init__(self, progress: Progress) -> None:
@@ -353,11 +358,11 @@ class _CandidateCounter:
         self._task = progress.add_task("preparing", total=None)
 
     def note(self, line: str) -> None:
-        """Show what is done next as the bar's text."""
+        """Show the next action as the bar's text."""
         self._progress.reset(self._task, description=line, total=None)
 
     def update(self, known: TuningProgress) -> None:
-        """Show how far measuring is."""
+        """Show the progress of measuring."""
         left = f", about {known.seconds_left:.0f} s left" if known.done else ""
         self._progress.update(
             self._task, completed=known.done, total=known.candidates,
@@ -375,7 +380,7 @@ class _CandidateCounter:
 
 @contextmanager
 def _progress() -> Iterator[_CandidateCounter]:
-    """Show a bar while the body of the with statement runs, where stderr is a terminal."""
+    """Show a progress bar during a `with` block if stderr is a terminal."""
     console = Console(stderr=True)
     with Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                   TextColumn("{task.description}", markup=False), console=console,

@@ -1,6 +1,6 @@
 """The entry point of the console script: streams, usage errors and exit codes.
 
-It imports little at the top, so that Ctrl-C ends the process from the start.
+The module imports little at the top, so that Ctrl-C works from the start.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from gossamer.cli.imports import INTERRUPTED, interruptible_at_once
 from gossamer.errors import InputError, one_line
 
 BROKEN_PIPE = 141
-"""Exit code where the reader of standard output has closed it: 128 + SIGPIPE."""
+"""Exit code if the reader of standard output has closed it: 128 + SIGPIPE."""
 
 
 def main() -> NoReturn:
-    """Run the console script `gossamer`, and end the process with its exit code."""
+    """Run the console script `gossamer`, and exit with its exit code."""
     code: Any = 0
     try:
         _open_streams()
@@ -38,10 +38,10 @@ def main() -> NoReturn:
 
 
 class _Output(io.FileIO):
-    """Standard output whose failures can be told from other errors.
+    """Standard output with failures that are distinguishable from other errors.
 
-    After a failure, later output goes to the null device, so that Python, which writes buffered
-    bytes at exit, prints no second error.
+    After a failure, later output goes to the null device. Otherwise Python would print a second
+    error when it writes buffered bytes at exit.
 
     broken: whether the reader has closed standard output.
     """
@@ -62,8 +62,10 @@ class _Output(io.FileIO):
 
 
 def _open_streams() -> None:
-    """Make stdout replace characters that it cannot encode, and report its own failures. Where
-    stdout or stderr is closed, its output is dropped."""
+    """Make stdout replace characters that it cannot encode, and report failures.
+
+    The output of a closed stdout or stderr is dropped.
+    """
     is_closed = sys.stdout is None
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:

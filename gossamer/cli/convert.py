@@ -31,8 +31,8 @@ def convert(
 ) -> None:
     """Write a network as an ONNX file.
 
-    The file of a detector ends with its raw heads. Its metadata has the anchors, the names of the
-    classes, and how boxes are decoded.
+    The outputs of a detector are its raw heads. The metadata of the file contain the anchors, the
+    class names, and the encoding of boxes.
     """
     make = onnx_form(model, weights)
     output_files.check_file("--output", output, ".onnx", filter(None, (model, weights)))
@@ -43,12 +43,12 @@ def convert(
 
 
 def onnx_form(model: str, weights: str | None) -> Callable[[], onnx.ModelProto]:
-    """Return a function that makes the ONNX model of the MODEL argument.
+    """Return a function that creates the ONNX model of the MODEL argument.
 
-    An ONNX file is read and left as it is. Other networks are written as ONNX from their graphs.
+    An ONNX file is read without changes. Other networks are converted to ONNX from their graphs.
 
     weights: the file of --weights.
-    Raises InputError where MODEL names no network.
+    Raises InputError if MODEL is not a network.
     """
     reader = registry.reader_of(model)
     if model not in zoo.MODELS and reader is None:
@@ -63,7 +63,7 @@ def onnx_form(model: str, weights: str | None) -> Callable[[], onnx.ModelProto]:
 
 @contextmanager
 def naming(model: str) -> Iterator[None]:
-    """Make errors within a `with` block begin with the MODEL argument, but not twice."""
+    """Prefix errors in a `with` block with the MODEL argument, if it is missing."""
     try:
         yield
     except (InputError, ModelError) as error:
@@ -77,10 +77,10 @@ def serialised(model: str, network: onnx.ModelProto) -> bytes:
     """Return an ONNX model as the content of a file.
 
     model: the MODEL argument, for the message.
-    Raises InputError where the network is too large for one file.
+    Raises InputError if the network is too large for one file.
     """
     try:
         return network.SerializeToString()
     except (EncodeError, ValueError):
-        raise InputError(f"{model}: has more than 2 GB of weights, which one ONNX file cannot "
-                         "hold") from None
+        raise InputError(f"{model}: has more than 2 GB of weights, too many for one ONNX file"
+                         ) from None

@@ -88,10 +88,9 @@ def detect(
 
 
 def _photos(images: Sequence[str]) -> list[Path]:
-    """Return the given photos, and those in each given folder in the order of their names.
+    """Return the given photos, and the photos in given folders sorted by name.
 
-    A notice names the images in a folder that are of other formats.
-    Raises InputError for a folder without photos.
+    A notice lists images of unsupported formats. Raises InputError for a folder without photos.
     """
     Image.init()
     paths: list[Path] = []
@@ -105,36 +104,36 @@ def _photos(images: Sequence[str]) -> list[Path]:
                         and path.suffix.lower() in Image.EXTENSION and path.is_file())
         photos = [path for path in inside if Image.EXTENSION[path.suffix.lower()] in FORMATS]
         if not photos:
-            raise InputError(f"{text}: has no photos ({', '.join(FORMATS)}; subfolders are not "
-                             "searched)")
+            raise InputError(f"{text}: contains no photos ({', '.join(FORMATS)}; subfolders are "
+                             "not searched)")
         if len(photos) < len(inside):
             left_out = [path.name for path in inside if path not in photos]
             more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-            terminal.notice(f"{text}: skipped {', '.join(left_out[:3])}{more}, since photos are "
-                            f"{', '.join(FORMATS)}", "warning")
+            terminal.notice(f"{text}: skipped {', '.join(left_out[:3])}{more}; the supported "
+                            f"formats are {', '.join(FORMATS)}", "warning")
         paths += photos
     return paths
 
 
 def _as_option(message: str, names: Path | None) -> str:
-    """Return a message of the detector with options in place of its arguments."""
+    """Prefix a message of the detector about class names with --names."""
     if message.split()[0] in ("threshold", "nms", "resize"):
         return f"--{message}"
-    return f"--names {names}: {message}" if "names are given" in message else message
+    return f"--names {names}: {message}" if "class names, but" in message else message
 
 
 @dataclass
 class _Run:
-    """The detector's run over all photos, batch by batch, and what it found.
+    """The detection of objects on all photos, batch by batch.
 
-    batch: the most photos of a batch.
+    batch: maximum number of photos in a batch.
     output: the files of --output; None without the option.
     prints: whether the objects on a photo are printed as soon as they are found.
     findings: the photos so far, with the objects on each.
-    failed: number of photos that could not be read.
-    timed: number of photos that were timed. The first of several batches is not timed, since
-    choosing the plan's algorithms is a part of it.
-    seconds: time that the timed photos took.
+    failed: number of unreadable photos.
+    timed: number of timed photos. The first of several batches is not timed, because it includes
+    the choice of the plan's algorithms.
+    seconds: total time of the timed photos.
     """
 
     detector: Detector
@@ -147,8 +146,7 @@ class _Run:
     timed: int = 0
 
     def detect(self, paths: Sequence[Path]) -> None:
-        """Find the objects on all photos, with a progress bar, and name those that cannot be read.
-        """
+        """Find the objects on all photos with a progress bar; report unreadable photos."""
         console = Console(stderr=True)
         with Progress(TextColumn("detecting", markup=False), BarColumn(), MofNCompleteColumn(),
                       TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=console,
@@ -168,7 +166,7 @@ class _Run:
 
     @property
     def rate_text(self) -> str:
-        """Photos a second; empty where nothing was timed."""
+        """Return the photos per second; empty if nothing was timed."""
         return f"{self.timed / self.seconds:.3g} photos/s" if self.timed and self.seconds else ""
 
     def as_json(self, model: str) -> dict[str, Any]:
@@ -180,7 +178,7 @@ class _Run:
                 "results": [finding.as_json() for finding in self.findings]}
 
     def print_end(self) -> None:
-        """Print how many objects were found, on how many photos, on which device and how fast."""
+        """Print the numbers of objects and photos, the device and the speed."""
         found = [finding for finding in self.findings if finding.error is None]
         objects = sum(len(finding.boxes) for finding in found)
         failed = f", {self.failed} could not be read" if self.failed else ""
@@ -190,7 +188,7 @@ class _Run:
               f"{self.detector.plan.device.name}{rate}")
 
     def _batches(self, paths: Sequence[Path]) -> Iterator[tuple[int, list[_Photo]]]:
-        """Yield, for each batch, the number of its photos, and those that could be read."""
+        """Yield the size of each batch, and its readable photos."""
         for start in range(0, len(paths), self.batch):
             of_batch = paths[start:start + self.batch]
             photos: list[_Photo] = []
@@ -232,12 +230,12 @@ _LIST = "detections.json"
 
 @dataclass(frozen=True)
 class Finding:
-    """The objects that were found on a photo.
+    """The objects found on a photo.
 
     path: file of the photo.
     size: height and width of the photo.
     boxes: the objects, each with its box.
-    error: why the photo could not be read; None where it was read.
+    error: reason why the photo could not be read; None if it was read.
     """
 
     path: Path
@@ -254,11 +252,13 @@ class Finding:
 
 @dataclass
 class DetectOutput:
-    """The files of --output: one photo, a folder of photos with a list, or a list alone.
+    """The files of --output.
+
+    They are one photo, a folder of photos with a list, or only a list.
 
     name: value of the option.
     photos: the photos in order.
-    read: the other files that the command reads, which must not be replaced.
+    read: the other input files of the command, which must not be replaced.
     """
 
     name: str
@@ -270,10 +270,9 @@ class DetectOutput:
     _has_written: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        """Decide which file each photo is written to.
+        """Choose the output file of each photo.
 
-        Raises InputError where a file cannot be written, or would replace one that the command
-        reads.
+        Raises InputError if a file cannot be written, or would replace an input file.
         """
         option, path = f"--output {self.name}", Path(self.name)
         if not self.name:
@@ -285,17 +284,17 @@ class DetectOutput:
         elif suffix in _SUFFIXES and not path.is_dir():
             if len(self.photos) > 1:
                 raise InputError(f"{option}: cannot write {len(self.photos)} photos to one file; "
-                                 "give a folder")
+                                 "use a folder")
             self._targets = {self.photos[0]: path}
         elif suffix and not path.is_dir() and not self.name.endswith("/"):
             raise InputError(f"{option}: expected a name that ends in "
-                             f"{', '.join(_SUFFIXES)} or .json, or a folder (with / at its "
-                             "end)")
+                             f"{', '.join(_SUFFIXES)} or .json, or a folder (ending with "
+                             "/)")
         else:
             self._targets = _inside(path, self.photos)
             self._list = path / _LIST
             if not path.is_dir():
-                # the folder is made when the first file is written into it
+                # the folder is created when the first file is written
                 check_place(option, path, ())
                 if path.exists():
                     raise InputError(f"{option}: is a file, expected a folder")
@@ -306,7 +305,7 @@ class DetectOutput:
             check_place(f"--output {target}", target, read)
 
     def write(self, photo: Path, image: np.ndarray, boxes: Sequence[Box]) -> None:
-        """Write a photo with its boxes, unless --output names only a list."""
+        """Write a photo with its boxes, unless --output is only a list."""
         target = self._targets.get(photo)
         if target is None:
             return
@@ -317,8 +316,8 @@ class DetectOutput:
     def finish(self, content: Mapping[str, Any]) -> bool:
         """Write the list of all findings, if --output has one.
 
-        Returns whether any file was written, which is not so where the only photo could not be
-        read and there is no list.
+        Returns whether any file was written. None is written if there is no list and the only photo
+        is unreadable.
         """
         if self._list is not None:
             with self._replacing(self._list) as file:
@@ -327,15 +326,16 @@ class DetectOutput:
 
     @contextmanager
     def _replacing(self, target: Path) -> Iterator[IO[bytes]]:
-        """Yield a file that replaces the target when it is complete, and make the target's folder.
+        """Yield a file that replaces the target when it is complete.
 
-        Raises InputError where the folder or the file cannot be made.
+        The target's folder is created. Raises InputError if the folder or the file cannot be
+        created.
         """
         if self._new_folder is not None:
             try:
                 self._new_folder.mkdir(exist_ok=True)
             except OSError as error:
-                raise InputError(f"--output {self.name}: the folder cannot be made: "
+                raise InputError(f"--output {self.name}: the folder cannot be created: "
                                  f"{error.strerror}") from None
         with replacing(target, f"--output {target}") as file:
             yield file
@@ -343,8 +343,10 @@ class DetectOutput:
 
 
 def _inside(folder: Path, photos: Sequence[Path]) -> dict[Path, Path]:
-    """Return a file in the folder for each photo, with the photo's name, and a number where another
-    photo has the same name."""
+    """Return an output file in the folder for each photo.
+
+    It has the name of the photo, with a number appended if several photos have the same name.
+    """
     targets: dict[Path, Path] = {}
     taken: set[str] = set()
     for photo in photos:

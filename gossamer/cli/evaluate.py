@@ -1,4 +1,4 @@
-"""The verb `evaluate`: count how many labelled samples a network classifies right."""
+"""The verb `evaluate`: measure a network's accuracy on labelled samples."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _TOP = (1, 5)
-"""The k of each top-k accuracy: a sample counts as right where its class is among the k best."""
+"""The k of each top-k accuracy: a sample is correct if its class is among the k best."""
 
 
 def evaluate(
@@ -100,12 +100,12 @@ def evaluate(
 
 def _ranks(model: str, plan: AnyPlan, samples: LabelledInputs,
            labels: Path | None) -> tuple[np.ndarray, int]:
-    """Return the rank of each sample's right class, and the number of classes.
+    """Return the rank of each sample's correct class, and the number of classes.
 
-    The rank is the number of classes that the network puts before the right one.
+    The rank is the number of classes that the network ranks above the correct one.
 
     labels: the file of --labels, or None.
-    Raises InputError where the network does not score classes, or has no class for a label.
+    Raises InputError if the network does not score classes, or has no class for a label.
     """
     ranks: list[np.ndarray] = []
     right: np.ndarray | None = None
@@ -136,25 +136,25 @@ def _ranks(model: str, plan: AnyPlan, samples: LabelledInputs,
             bar.update(task, completed=done + rows,
                        description=f"top-1 {correct / (done + rows):.2%}")
     if broken:
-        terminal.notice(f"{broken} of {len(samples.labels)} samples: the scores have NaN or "
-                        "infinite numbers", "warning")
+        terminal.notice(f"{broken} of {len(samples.labels)} samples: the scores contain NaN or "
+                        "infinite values", "warning")
     return np.concatenate(ranks), classes
 
 
 _BATCH = 32
-"""Number of samples in one execution, for networks that take batches of any size."""
+"""Number of samples per execution, for networks that accept batches of any size."""
 
 
 @dataclass(frozen=True)
 class LabelledInputs:
-    """Samples, in batches, and their labels.
+    """Batches of samples with their labels.
 
     labels: the label of each sample, as text.
     batches: the input array of each execution.
-    batch: number of samples in each execution; the last one may have fewer.
-    source: text that says where the samples come from.
-    are_photos: whether the samples are photos, whose labels are the names of their folders.
-    graph: the network, changed where needed to take the arrays of `batches`.
+    batch: number of samples per execution; the last one may have fewer.
+    source: text that describes the source of the samples.
+    are_photos: whether the samples are photos, labelled by the names of their folders.
+    graph: the network, modified if necessary to accept the arrays of `batches`.
     """
 
     labels: Sequence[str]
@@ -168,13 +168,13 @@ class LabelledInputs:
                 network_names: Sequence[str]) -> np.ndarray:
         """Return the index of each sample's class, of `count` classes.
 
-        With a file of names, each label must be a name in it. Without one, the first reading that
-        fits all labels is used: class names of the network; indices; for `count` folders of photos,
-        the sorted names of the folders, with a notice.
+        With a file of names, each label must be a name in it. Otherwise the first interpretation
+        that fits all labels is used: class names of the network; class indices; or, for `count`
+        folders of photos, the position in the sorted folder names, with a notice.
 
         names_file: the file of --labels, or None.
-        network_names: names that came with the network.
-        Raises InputError that names a label without a class.
+        network_names: class names of the network.
+        Raises InputError for a label without a class.
         """
         names = class_names(names_file, count, network_names)
         distinct = sorted(set(self.labels))
@@ -183,8 +183,9 @@ class LabelledInputs:
             indices = _as_indices(distinct, count)
         if indices is None and names_file is None and self.are_photos and len(distinct) == count:
             indices = {label: index for index, label in enumerate(distinct)}
-            terminal.notice(f"{self.source}: its folders are not named like the network's classes, "
-                            "and are used as classes in their order; --labels FILE gives names")
+            terminal.notice(f"{self.source}: the folder names are not class names of the network; "
+                            "the folders are used as classes in sorted order; use --labels FILE "
+                            "to set names")
         if indices is None:
             known = Counter(map(_plain, names or ()))
             unknown = [label for label in distinct if known[_plain(label)] != 1]
@@ -193,7 +194,7 @@ class LabelledInputs:
             what = ("is the name of several classes" if known[_plain(wrong)] > 1
                     else "is not a class of the network")
             raise InputError(f"{self.source}: the label {wrong!r} {what}; expected the name of "
-                             f"one of its {count} classes (--labels FILE gives them, one per line) "
+                             f"one of its {count} classes (set by --labels FILE, one per line) "
                              f"or a number from 0 to {count - 1}")
         return np.array([indices[label] for label in self.labels], np.intp)
 
@@ -203,12 +204,12 @@ def labelled_inputs(model: str, graph: Graph, data: str, label: str, limit: int 
                     ) -> LabelledInputs:
     """Return the samples of a file or folder.
 
-    is_planned: whether MODEL is a saved plan, whose input formats are fixed.
-    Raises InputError where there are no samples, or where the samples do not fit the network.
+    is_planned: whether MODEL is a saved plan, with fixed input formats.
+    Raises InputError if there are no samples, or if they do not match the network.
     """
     if len(graph.network_inputs) > 1:
-        raise InputError(f"{model}: takes the inputs {input_names(graph)}; evaluate runs networks "
-                         "of one input")
+        raise InputError(f"{model}: has the inputs {input_names(graph)}; evaluate supports only "
+                         "networks with one input")
     path = Path(data)
     if path.is_dir():
         training, test = sources.parts(path)
@@ -218,7 +219,7 @@ def labelled_inputs(model: str, graph: Graph, data: str, label: str, limit: int 
             raise InputError(f"--label {label}: needs a .csv or .tsv file; {path} is a folder")
         return _photos(model, graph, path, limit, options, batch, is_planned=is_planned)
     if options.names():
-        raise InputError(f"{options.names()[0]}: applies only to photos, but {path} holds numbers")
+        raise InputError(f"{options.names()[0]}: applies only to photos, but {path} has numbers")
     return _numbers(model, graph, path, label, limit, batch)
 
 
@@ -242,13 +243,13 @@ def _numbers(model: str, graph: Graph, path: Path, label: str, limit: int | None
     if None in shape or math.prod(size or 1 for size in shape) != numbers or (
             graph.network_inputs[0].dtype != "float32"):
         info = graph.network_inputs[0]
-        raise InputError(f"{path}: a sample has {numbers} numbers; {model} takes "
+        raise InputError(f"{path}: a sample has {numbers} numbers, but {model} expects "
                          f"{shape_text(info.shape)} {info.dtype}")
     stored = _stored_shape(path, "x_test" if test else None)
     if stored is not None and len(stored) > 1 and len(shape) > 1 and (
             _without_ones(stored) != _without_ones(shape)):
-        raise InputError(f"{path}: a sample is {shape_text(stored)}, but {model} takes "
-                         f"{shape_text(shape)}; save x in that order of axes")
+        raise InputError(f"{path}: a sample has shape {shape_text(stored)}, but {model} expects "
+                         f"{shape_text(shape)}; save x with this order of axes")
     x = dataset.x.reshape(len(dataset.x), *(size or 1 for size in shape))
     given = graph.inputs[0].given
     if given is not None:
@@ -270,7 +271,7 @@ def _size_of_batches(graph: Graph) -> int:
 def _stored_shape(path: Path, name: str | None) -> tuple[int, ...] | None:
     """Return the shape of a sample in a .npz file; None for other files.
 
-    name: the array with the samples; None means x or x_train.
+    name: the array of samples; None means x or x_train.
     """
     if path.suffix != ".npz":
         return None
@@ -285,12 +286,12 @@ def _stored_shape(path: Path, name: str | None) -> tuple[int, ...] | None:
 
 
 def _plain(name: str) -> str:
-    """Return a name for comparisons: in lower case, with underscores as spaces."""
+    """Return a name for comparison: in lower case, with spaces for underscores."""
     return " ".join(name.casefold().replace("_", " ").split())
 
 
 def _by_name(labels: Sequence[str], names: Sequence[str] | None) -> dict[str, int] | None:
-    """Return the class of each label; None where a label is not the name of exactly one class."""
+    """Return the class of each label; None if a label is ambiguous or unknown."""
     counts = Counter(map(_plain, names or ()))
     if any(counts[_plain(label)] != 1 for label in labels):
         return None
@@ -299,7 +300,7 @@ def _by_name(labels: Sequence[str], names: Sequence[str] | None) -> dict[str, in
 
 
 def _as_indices(labels: Sequence[str], count: int) -> dict[str, int] | None:
-    """Return the labels as indices of classes; None where a label is no index of a class."""
+    """Return the labels as class indices; None if one is not."""
     if not all(label.isascii() and label.isdigit() and int(label) < count for label in labels):
         return None
     return {label: int(label) for label in labels}

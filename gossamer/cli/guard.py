@@ -19,10 +19,10 @@ from gossamer.errors import GossamerError, GossamerWarning
 
 
 def guarded(verb: Callable[..., None]) -> Callable[..., None]:
-    """Return the verb with its errors turned into one line and an exit code.
+    """Decorate a verb to turn errors into one line and exit codes.
 
-    The code is 2 for an error that the user can mend, 1 for a fault of gossamer itself, 130 for
-    Ctrl-C and 143 for SIGTERM. Warnings become notices of one line.
+    The code is 2 for a user error, 1 for a fault in gossamer itself, 130 for Ctrl-C and 143 for
+    SIGTERM. Warnings become one-line notices.
     """
 
     @functools.wraps(verb)
@@ -39,15 +39,15 @@ def guarded(verb: Callable[..., None]) -> Callable[..., None]:
         except KeyboardInterrupt as error:
             from rich.console import Console
 
-            # a bar hides the cursor, and Ctrl-C may keep it from showing the cursor again
+            # a progress bar hides the cursor, and may not restore it after Ctrl-C
             Console(stderr=True).show_cursor()
             if isinstance(error, Terminated):
                 _fail(error, "terminated", error.exit_code)
             _fail(error, "interrupted", 130)
         except MemoryError as error:
-            _fail(error, f"the host's memory does not suffice ({error})", 2)
+            _fail(error, f"the host has too little memory ({error})", 2)
         except BrokenPipeError:
-            raise  # the reader of standard output has closed it: console.py ends without a message
+            raise  # the reader closed standard output: console.py exits without a message
         except OSError as error:
             if error.filename is None:
                 _fault(error)
@@ -61,18 +61,18 @@ def guarded(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised when the process gets SIGTERM, which schedulers send."""
+    """Raised when the process receives SIGTERM, which schedulers send."""
 
     exit_code = 128 + signal.SIGTERM
 
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Make SIGTERM end the body of the with statement by an exception, as Ctrl-C does.
+    """Make SIGTERM raise an exception in a `with` block, as Ctrl-C does.
 
-    So the terminal's cursor is shown again, and no file is left half written.
+    This restores the terminal's cursor, and leaves no partially written file.
     """
-    # only the main thread may set a handler, and a handler that is set already stays
+    # only the main thread may set a handler, and an existing handler is kept
     if (threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):
         yield

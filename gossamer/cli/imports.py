@@ -1,4 +1,4 @@
-"""Ctrl-C while modules are imported."""
+"""Handling of Ctrl-C during imports."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ INTERRUPTED = 130
 
 @contextmanager
 def interruptible_at_once() -> Iterator[None]:
-    """Let Ctrl-C end the process at once within a `with` block of imports.
+    """Let Ctrl-C end the process immediately in a `with` block of imports.
 
-    Within imports, Python may lose a KeyboardInterrupt, or print it and go on.
+    During imports, Python may lose a KeyboardInterrupt, or print it and continue.
     """
 
     def leave(*_: object) -> None:
         os.write(2, b"error: interrupted\n")
         os._exit(INTERRUPTED)
 
-    # only the main thread may set a handler, and a handler that is set already stays
+    # only the main thread may set a handler, and an existing handler is kept
     if (threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGINT) is not signal.default_int_handler):
         yield

@@ -49,7 +49,7 @@ def inspect(
 ) -> None:
     """Show the nodes of a network: shapes, parameters, FLOPs and density.
 
-    Also shows which layers are binary.
+    Also marks binary layers.
     """
     graph = load_graph(model, shape, weights, outputs)
     if batch is None:

@@ -1,4 +1,4 @@
-"""The options about photos, as a preprocessing that fits the network's input."""
+"""The photo options, as a preprocessing that matches the network's input."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     from gossamer.model.graph import Graph, ValueInfo
 
 _ASSUMED = PRESETS["imagenet"]
-"""The preprocessing where neither the options nor the network ask for one."""
+"""The preprocessing if neither the options nor the network specify one."""
 
 
 @dataclass(frozen=True)
 class PhotoOptions:
-    """The values of the options that say how photos are prepared; None or False where an option is
-    not given."""
+    """The values of the preprocessing options; None or False if not set."""
 
     preprocess: str | None = None
     size: str | None = None
@@ -40,28 +39,28 @@ class PhotoOptions:
 
     def __post_init__(self) -> None:
         if self.bgr and self.grey:
-            raise InputError("--bgr --grey: give only one of the two")
+            raise InputError("--bgr --grey: use only one of them")
 
     @property
     def channels(self) -> str | None:
-        """The order of the channels that --bgr or --grey asks for."""
+        """The channel order of --bgr or --grey."""
         return "bgr" if self.bgr else "grey" if self.grey else None
 
     def names(self) -> list[str]:
-        """Return the names of the options that were given."""
+        """Return the names of the options that are set."""
         return [f"--{name}" for name, value in vars(self).items()
                 if value is not None and value is not False]
 
 
 def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocessing:
-    """Return the preprocessing that the options ask for, else the network's own, else ImageNet's.
+    """Return the preprocessing of the options, of the network, or of ImageNet.
 
-    A notice tells that ImageNet's is assumed. Photos get the size of the network's input unless an
-    option gives a size. Raises InputError where prepared photos would not fit the network.
+    If ImageNet's is assumed, a notice is printed. Photos are resized to the network's input unless
+    an option sets a size. Raises InputError if preprocessed photos would not match the network.
     """
     if len(graph.network_inputs) > 1:
-        raise InputError(f"{model}: has the inputs {input_names(graph)}, but photos give only "
-                         "one; give --input NAME=X.npy for each")
+        raise InputError(f"{model}: has the inputs {input_names(graph)}, but photos provide only "
+                         "one; use --input NAME=X.npy for each")
     input_shape = graph.network_inputs[0].shape
     size = _checked_size(options, model, input_shape)
     fields = _number_fields(options)
@@ -70,7 +69,7 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
         graph.metadata.preprocessing is None)
     if is_assumed and options.resize is None and len(input_shape) == 4 and (
             None in input_shape[2:]):
-        # a network for pictures of any size gets them as they are
+        # do not resize pictures for a network that accepts any size
         base = replace(base, size=None, resize=None)
     _check_channels(options.channels or base.channels, model, input_shape)
     if options.channels:
@@ -82,7 +81,7 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
         prepare = prepare if options.resize is None else replace(prepare, resize=options.resize)
         _check_normalisation(graph.inputs[0], prepare, options)
     except InputError as error:
-        # messages of Preprocessing name its fields, not the options that set them
+        # messages of Preprocessing name its fields instead of the options
         text = str(error)
         for option in ("mean", "std", "resize"):
             if text.startswith(f"{option} "):
@@ -90,25 +89,25 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
         raise InputError(text) from None
     if is_assumed:
         terminal.notice("assuming ImageNet's preprocessing (RGB, normalised by mean and standard "
-                        "deviation); if the network was trained with another, the results mean "
-                        "nothing: see --preprocess, --mean, --std, --scale, --bgr, --grey")
+                        "deviation); if the network was trained with another one, the results are "
+                        "meaningless: see --preprocess, --mean, --std, --scale, --bgr, --grey")
     return prepare
 
 
 def _check_normalisation(info: ValueInfo, prepare: Preprocessing, options: PhotoOptions) -> None:
-    """Raise InputError where options ask for another normalisation than the one in a saved plan."""
+    """Raise InputError if options contradict the normalisation in a saved plan."""
     if info.given is None or not info.given.changes_values or not options.names():
         return
     asked = InputFormat.from_metadata(prepare)
     if (asked.factors, asked.shifts) != (info.given.factors, info.given.shifts):
-        raise InputError(f"{', '.join(options.names())}: the plan has its own normalisation of "
-                         f"{info.name!r}, {info.given}; leave these options out, or compile the "
+        raise InputError(f"{', '.join(options.names())}: the plan contains the normalisation of "
+                         f"{info.name!r}, {info.given}; omit these options, or compile the "
                          "network again")
 
 
 def photo_batches(paths: Sequence[str], batch: int, prepare: Preprocessing,
                   info: ValueInfo) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield the prepared photos, `batch` at a time, as arrays that the input takes."""
+    """Yield preprocessed photos, `batch` at a time, as input arrays."""
     for start in range(0, len(paths), batch):
         images = [open_image(path) for path in paths[start : start + batch]]
         yield (batch_as_taken(prepare, info, images),)
@@ -116,15 +115,17 @@ def photo_batches(paths: Sequence[str], batch: int, prepare: Preprocessing,
 
 def _checked_size(options: PhotoOptions, model: str,
                   input_shape: Sequence[int | None]) -> tuple[int, int] | None:
-    """Return the height and width of --size, or None. Raises InputError for a --size or --resize
-    that cannot be."""
+    """Return the height and width of --size, or None.
+
+    Raises InputError for an invalid --size or --resize.
+    """
     size = _size(options.size) if options.size is not None else None
     if size and len(input_shape) == 4 and any(
             network_length not in (None, length)
             for network_length, length in zip(input_shape[2:], size, strict=True)):
-        raise InputError(f"--size {options.size}: {model} takes {shape_text(input_shape[2:])}")
+        raise InputError(f"--size {options.size}: {model} expects {shape_text(input_shape[2:])}")
     if size and max(size) > LONGEST:
-        raise InputError(f"--size {options.size}: lengths are 1 to {LONGEST}")
+        raise InputError(f"--size {options.size}: expected lengths from 1 to {LONGEST}")
     if options.resize is not None and options.resize < 1:
         raise InputError(f"--resize {options.resize}: expected 1 or more")
     return size
@@ -137,12 +138,12 @@ def _size(text: str) -> tuple[int, int]:
     except ValueError:
         raise InputError(f"--size {text}: expected 224 or 224x320 (height x width)") from None
     if min(height, width) < 1:
-        raise InputError(f"--size {text}: lengths are 1 or more")
+        raise InputError(f"--size {text}: expected lengths of 1 or more")
     return height, width
 
 
 def _number_fields(options: PhotoOptions) -> dict[str, Any]:
-    """Return the fields of Preprocessing that --scale, --mean and --std give."""
+    """Return the fields of Preprocessing set by --scale, --mean and --std."""
     fields: dict[str, Any] = {"scale": options.scale, "mean": _numbers("mean", options.mean),
                               "std": _numbers("std", options.std)}
     if options.scale is not None and not math.isfinite(options.scale):
@@ -163,16 +164,16 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
 
 
 def check_preset(preset: str) -> Preprocessing:
-    """Return the preprocessing that --preprocess names. Raises InputError for an unknown name."""
+    """Return the preset of --preprocess. Raises InputError for an unknown name."""
     if preset not in PRESETS:
         raise InputError(f"--preprocess {preset}: {one_of(preset, PRESETS)}")
     return PRESETS[preset]
 
 
 def _base(options: PhotoOptions, model: str, graph: Graph, has_numbers: bool) -> Preprocessing:
-    """Return the preprocessing to which the options for single steps apply.
+    """Return the preprocessing that options for single steps modify.
 
-    has_numbers: whether --scale, --mean or --std is given.
+    has_numbers: whether --scale, --mean or --std is set.
     """
     if options.preprocess is not None:
         return check_preset(options.preprocess)
@@ -185,16 +186,16 @@ def _base(options: PhotoOptions, model: str, graph: Graph, has_numbers: bool) ->
 
 def _in_channel_order(base: Preprocessing, options: PhotoOptions, model: str,
                       fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of Preprocessing for the channels that the options ask for.
+    """Return the fields of Preprocessing for the channel order of the options.
 
-    Mean and standard deviation are those of `fields`, or of `base` in the order of the channels.
+    Mean and standard deviation are those of `fields`, or those of `base` reordered.
     """
     channels = options.channels
     if channels == "grey" and base.channels != "grey":
         for name, values in (("mean", base.mean), ("std", base.std)):
             if len(values) > 1 and name not in fields:
                 raise InputError(f"--grey: the preprocessing {options.preprocess or model} has one "
-                                 f"{name} per channel; give --{name} too, or another --preprocess")
+                                 f"{name} per channel; set --{name} too, or another --preprocess")
     step = -1 if {base.channels, channels} == {"rgb", "bgr"} else 1
     return {"mean": base.mean[::step], "std": base.std[::step], **fields, "channels": channels}
 
@@ -202,13 +203,13 @@ def _in_channel_order(base: Preprocessing, options: PhotoOptions, model: str,
 def _check_channels(order: str, model: str, shape: Sequence[int | None]) -> None:
     channels = 1 if order == "grey" else 3
     if len(shape) == 4 and shape[1] not in (None, channels):
-        advice = {1: "; --grey makes one", 3: "; leave --grey out"}.get(shape[1] or 0, "")
+        advice = {1: "; use --grey", 3: "; omit --grey"}.get(shape[1] or 0, "")
         reason = "--grey: a photo has 1 channel" if channels == 1 else "a photo has 3 channels"
-        raise InputError(f"{reason}, but {model} takes {shape[1]}{advice}")
+        raise InputError(f"{reason}, but {model} expects {shape[1]}{advice}")
 
 
 def _check_photos_fit(prepare: Preprocessing, model: str, info: ValueInfo) -> None:
-    """Raise InputError where prepared photos do not fit the network's input."""
+    """Raise InputError if preprocessed photos do not match the network's input."""
     shape = info.shape
     channels = 1 if prepare.channels == "grey" else 3
     if len(shape) == 2 and shape[1]:
@@ -217,8 +218,8 @@ def _check_photos_fit(prepare: Preprocessing, model: str, info: ValueInfo) -> No
         side = math.isqrt(shape[1])
         advice = f"; try --grey --size {side}" if side * side == shape[1] else ""
         photo_shape = shape_text((channels, *(prepare.size or ("?", "?"))))
-        raise InputError(f"{model}: takes {shape[1]} numbers, but a preprocessed photo has "
+        raise InputError(f"{model}: expects {shape[1]} numbers, but a preprocessed photo has "
                          f"{photo_shape}{advice}")
     if len(shape) != 4:
-        raise InputError(f"{model}: input {info.name!r} has shape {shape_text(shape)} and takes "
-                         "no photos; give --input X.npy")
+        raise InputError(f"{model}: input {info.name!r} of shape {shape_text(shape)} does not "
+                         "accept photos; use --input X.npy")

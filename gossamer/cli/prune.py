@@ -35,21 +35,21 @@ def prune_(
     sparsity: Annotated[float | None, typer.Option(
         metavar="0.9", help="Fraction of weights to set to zero, from 0 to below 1.")] = None,
     per_layer: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="Sparsities of single layers, in place of --sparsity: a .csv file "
+        metavar="FILE", help="Sparsities of single layers, instead of --sparsity: a .csv file "
                              "with lines `layer, sparsity`, or a .json object.")] = None,
     scope: Annotated[str | None, typer.Option(
-        help="Apply --sparsity to all layers together (global) or to each (layer) (default: "
+        help="Apply --sparsity to all layers together (global) or to each layer (layer) (default: "
              "global).")] = None,
     pattern: Annotated[str, typer.Option(
         help="Sparsity pattern: unstructured; 2:4 (two of every four weights along the input "
              "channels); channels (whole filters, of smallest norm).")] = "unstructured",
     speed_up: Annotated[float | None, typer.Option(
         "--speed-up", metavar="2",
-        help="Measure the network on --device, as `gossamer advise` does, and choose sparsities "
-             "with few zeros that make it this many times as fast.")] = None,
+        help="Measure the network on --device like `gossamer advise`, and choose sparsities with "
+             "few zeros for this speed-up.")] = None,
     device: arguments.DeviceOption = None,
     batch: Annotated[int | None, typer.Option(
-        min=1, help="Batch size for --speed-up (default: that of `gossamer advise`).")] = None,
+        min=1, help="Batch size for --speed-up (default: as for `gossamer advise`).")] = None,
     precision: Annotated[str | None, typer.Option(
         help="Lowest precision allowed, for --speed-up (default: fp32).")] = None,
     keep: Annotated[list[str] | None, typer.Option(
@@ -87,10 +87,10 @@ def prune_(
     with replacing(output) as file:
         file.write(content)
     if all(layer.after == layer.before for layer in layers):
-        terminal.notice(f"nothing was pruned: {model} has that many zeros already")
+        terminal.notice(f"nothing was pruned: {model} already has that many zeros")
     for layer in layers:
         if not layer.after and layer.before:
-            terminal.notice(f"layer {layer.name!r}: all weights are zero; give it a lower sparsity "
+            terminal.notice(f"layer {layer.name!r}: all weights are zero; set a lower sparsity "
                             "with --per-layer", "warning")
     _report(model, output, layers, as_json)
 
@@ -98,7 +98,7 @@ def prune_(
 @contextmanager
 def _naming_options(model: str, per_layer: Path | None, keep: Sequence[str] | None
                     ) -> Iterator[None]:
-    """Make errors of prune() within a `with` block begin with the option or file at fault."""
+    """Prefix errors of prune() in a `with` block with the option or file at fault."""
     try:
         yield
     except InputError as error:
@@ -111,30 +111,29 @@ def _naming_options(model: str, per_layer: Path | None, keep: Sequence[str] | No
 
 def _check_sparsity(sparsity: float | None, per_layer: Path | None, scope: str | None,
                     pattern: str) -> None:
-    """Raise InputError where the options do not say how many weights become zero, or say it twice.
-    """
+    """Raise InputError unless the options set the sparsity exactly once."""
     arguments.check_choice("--pattern", pattern, PATTERNS)
     if pattern == "2:4":
         if sparsity not in (None, 0.5) or per_layer is not None:
-            raise InputError("--pattern 2:4: makes half of the weights zero; leave --sparsity and "
-                             "--per-layer out")
+            raise InputError("--pattern 2:4: makes half of the weights zero; omit --sparsity and "
+                             "--per-layer")
     elif sparsity is None and per_layer is None:
-        raise InputError("give --sparsity, --per-layer or both")
+        raise InputError("expected --sparsity, --per-layer or both")
     if sparsity is not None and (reason := check_sparsity(sparsity)) is not None:
         raise InputError(f"--sparsity {sparsity:g}: {reason}")
     if scope is not None:
         arguments.check_choice("--scope", scope, SCOPES)
     if scope == "global" and pattern != "unstructured":
-        raise InputError(f"--scope global: --pattern {pattern} prunes each layer by itself; leave "
-                         "--scope out")
+        raise InputError(f"--scope global: --pattern {pattern} prunes each layer separately; omit "
+                         "--scope")
     if scope is not None and sparsity is None:
         raise InputError(f"--scope {scope}: needs --sparsity")
 
 
 def _check_absent(**options: object) -> None:
-    """Raise InputError for a given option, which would have no effect without --speed-up.
+    """Raise InputError for options that have no effect without --speed-up.
 
-    options: the values by the names of the options; None where an option is not given.
+    options: the values by the names of the options; None if an option is not set.
     """
     for name, value in options.items():
         if value is not None:
@@ -143,16 +142,18 @@ def _check_absent(**options: object) -> None:
 
 def _check_speed_up(speed_up: float, sparsity: float | None, per_layer: Path | None,
                     scope: str | None, pattern: str, precision: str | None) -> None:
-    """Raise InputError for a wrong --speed-up or --precision, and for options that set sparsities
-    which --speed-up finds itself."""
+    """Raise InputError for a wrong --speed-up or --precision, and for conflicting options.
+
+    Options that set sparsities conflict with --speed-up.
+    """
     if (reason := check_speed_up(speed_up)) is not None:
         raise InputError(f"--speed-up {speed_up:g}: {reason}")
     given = {"--sparsity": sparsity, "--per-layer": per_layer, "--scope": scope,
              "--pattern": None if pattern == "unstructured" else pattern}
     for name, value in given.items():
         if value is not None:
-            raise InputError(f"{name} {value}: --speed-up finds the sparsity of each layer; leave "
-                             f"{name} out")
+            raise InputError(f"{name} {value}: --speed-up chooses the sparsity of each layer; omit "
+                             f"{name}")
     if precision not in (None, *PRECISIONS):
         raise InputError(f"--precision {precision}: {one_of(precision, PRECISIONS)}")
 
@@ -160,14 +161,14 @@ def _check_speed_up(speed_up: float, sparsity: float | None, per_layer: Path | N
 def _measured_sparsities(model: str, read: Callable[[], onnx.ModelProto], speed_up: float,
                          keep: Sequence[str], device: str | None, batch: int | None,
                          precision: str) -> dict[str, float]:
-    """Measure the network, and return the sparsity of each layer to prune for a speed-up.
+    """Measure the network, and choose sparsities for a speed-up.
 
-    read: makes the network's ONNX model.
-    keep: layers that the user does not want to be pruned.
-    Raises InputError where zeros make no layer faster.
+    read: function that creates the network's ONNX model.
+    keep: layers that must not be pruned.
+    Raises InputError if zeros make no layer faster.
     """
     with _naming_options(model, None, keep):
-        # pruning a copy shows which layers cannot be pruned; the sparsity does not matter
+        # prune a copy, with any sparsity, to find the layers that cannot be pruned
         kept = [layer.name for layer in prune(read(), 0.5, keep=keep) if layer.kept]
     with Console(stderr=True).status("reading the network") as status, naming(model):
         advice = advise(read, device=device, batch=batch, precision=precision,
@@ -175,7 +176,7 @@ def _measured_sparsities(model: str, read: Callable[[], onnx.ModelProto], speed_
     choice = advice.choice
     if choice is None or not choice.sparsities:
         raise InputError(f"--speed-up {speed_up:g}: no layer of {model} is faster with zeros on "
-                         f"{advice.device}; gossamer advise shows the times")
+                         f"{advice.device}; see the times with `gossamer advise`")
     if not choice.reached:
         terminal.notice(f"--speed-up {speed_up:g}: unstructured pruning makes the network at most "
                         f"about {choice.speed_up:.2f} times as fast; it is pruned for this",
@@ -184,16 +185,16 @@ def _measured_sparsities(model: str, read: Callable[[], onnx.ModelProto], speed_
 
 
 def read_sparsities(path: Path) -> dict[str, float]:
-    """Return the sparsity of each layer that a .csv or .json file names.
+    """Read the sparsities of layers from a .csv or .json file.
 
-    Raises InputError that names the file and the line.
+    Raises InputError with the file and the line.
     """
     if path.suffix not in (".csv", ".json"):
         raise InputError(f"--per-layer {path}: expected a name that ends in .csv or .json")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{path}: is no text in UTF-8, expected layers and sparsities") from None
+        raise InputError(f"{path}: is not UTF-8 text, expected layers and sparsities") from None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
     pairs = _csv_pairs(path, text) if path.suffix == ".csv" else _json_pairs(path, text)
@@ -207,10 +208,10 @@ def read_sparsities(path: Path) -> dict[str, float]:
         if (reason := check_sparsity(sparsity)) is not None:
             raise InputError(f"{where}: the sparsity of layer {name!r} is {sparsity:g}: {reason}")
         if name in sparsities:
-            raise InputError(f"{where}: layer {name!r} is given twice")
+            raise InputError(f"{where}: layer {name!r} occurs twice")
         sparsities[name] = sparsity
     if not sparsities:
-        raise InputError(f"{path}: names no layer; expected lines like `conv1, 0.9`")
+        raise InputError(f"{path}: contains no layer; expected lines like `conv1, 0.9`")
     return sparsities
 
 
@@ -234,10 +235,10 @@ def _csv_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
 def _json_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
     """Yield the file, the layer and the sparsity of each entry."""
     try:
-        # as a float a whole number of many digits becomes infinite, instead of failing later
+        # parsed as a float, an integer of many digits becomes infinite instead of failing later
         content = json.loads(text, object_pairs_hook=tuple, parse_int=float)
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}: line {error.lineno}: is no JSON: {error.msg}") from None
+        raise InputError(f"{path}: line {error.lineno}: is not JSON: {error.msg}") from None
     except RecursionError:
         content = None
     if not isinstance(content, tuple):
@@ -264,9 +265,9 @@ def _report(model: str, output: Path, layers: list[PrunedLayer], as_json: bool) 
                           "before": "density before", "after": "after", "kept": "note"}, rows)
     print(f"{counted(len(pruned), 'layer')}: density {before / weights:.2%} before, "
           f"{after / weights:.2%} after; {weights - after} of {weights} weights "
-          f"are zero, {weights - before} were before")
-    terminal.print_line(f"written: {output}, the graph of {model} as ONNX, in which only weights "
-                        "have changed")
+          f"are zero, compared with {weights - before} before")
+    terminal.print_line(f"written: {output}, the graph of {model} as ONNX, with only the weights "
+                        "changed")
     if after < before:
         print("pruning costs accuracy unless the network is trained further; "
               + evaluate_hint(output))

@@ -1,4 +1,4 @@
-"""A plan's report as text and as JSON, and the bar of a run's progress."""
+"""A plan's report as text and JSON, and the progress bar of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gossamer.io.text import duration_text, share_text
 
 @contextmanager
 def input_bar() -> Iterator[Progress]:
-    """Show a bar that counts inputs during a `with` block, where stderr is a terminal."""
+    """Show a progress bar during a `with` block if stderr is a terminal."""
     console = Console(stderr=True)
     with Progress(TextColumn("{task.description}", markup=False), BarColumn(),
                   MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True,
@@ -25,7 +25,7 @@ def input_bar() -> Iterator[Progress]:
 
 
 def print_report(report: Any) -> None:
-    """Print a table of the layers of a profiled plan, and the time from end to end."""
+    """Print the layers and the end-to-end time of a profiled plan."""
     from gossamer.plan.report.cells import row_time_text
 
     rows = [{**row, "density": None if row["density"] is None else share_text(row["density"]),
@@ -45,7 +45,7 @@ def print_report(report: Any) -> None:
 def print_notes(report: Any, said: Collection[str] = ()) -> None:
     """Print the notes of a report, and its warnings on stderr.
 
-    said: lines that were printed before; they are not repeated.
+    said: lines printed before, which are not repeated.
     """
     for note in report.notes:
         if note not in said:
@@ -53,8 +53,8 @@ def print_notes(report: Any, said: Collection[str] = ()) -> None:
 
 
 def evaluate_hint(model: object) -> str:
-    """Return a sentence that names the command to measure a changed network's accuracy with."""
-    return f"gossamer evaluate {model} DATA measures its accuracy on labelled samples"
+    """Return the advice to measure the accuracy of a changed network."""
+    return f"measure the accuracy on labelled samples with `gossamer evaluate {model} DATA`"
 
 
 def report_dict(report: Any) -> dict[str, Any]:

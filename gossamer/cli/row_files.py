@@ -1,7 +1,7 @@
-"""Files of the rows of `run`.
+"""Output files of `run` with one row per input.
 
-Files of JSON lines and CSV grow row by row, and can be continued. Files of NumPy and Parquet appear
-only when they are complete.
+JSON lines and CSV files grow row by row, and can be continued. NumPy and Parquet files appear only
+when they are complete.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ from gossamer.io.text import shape_text
 GROWING = (".jsonl", ".csv")
 """Suffixes of the files that can be continued."""
 _JSON = json.JSONEncoder(allow_nan=False).encode
-"""Function that writes a row's document() as JSON. It takes numbers of Python, not of NumPy."""
+"""Function that encodes a row's document() as JSON. It accepts Python but not NumPy numbers."""
 _MOST_COLUMNS = 4096
-"""The most columns of a CSV file, where each number of a row has a column of its own."""
+"""Maximum number of columns of a CSV file, with one column per number of a row."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """The answer of a network for one input.
+    """The result of a network for one input.
 
     name: the input's file, or its index in a CSV file.
-    label: the input's label in a CSV file; None where the input has no label.
-    error: why the input could not be read, or why its outputs are wrong; "" without an error.
-    classes: the best classes, as best_classes() returns them; None where the network does not score
+    label: the input's label in a CSV file; None without a label.
+    error: reason why the input could not be read, or why its outputs are wrong; "" without an
+    error.
+    classes: the best classes, as returned by best_classes(); None if the network does not score
     classes.
-    outputs: the outputs for this input, without the batch dimension, by their names.
+    outputs: the outputs for this input, without the batch dimension, by name.
     """
 
     name: str | int
@@ -51,7 +52,7 @@ class Row:
     outputs: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def document(self, key: str) -> dict[str, Any]:
-        """Return the row as an object for JSON.
+        """Return the row as a JSON object.
 
         key: the key of the row's name: "file" or "sample".
         """
@@ -67,7 +68,7 @@ class Row:
         return result
 
     def columns(self, key: str) -> dict[str, Any]:
-        """Return the row by the columns of a table, with outputs as flat arrays.
+        """Return the row as table columns, with outputs as flat arrays.
 
         key: the column of the row's name: "file" or "sample".
         """
@@ -83,10 +84,10 @@ class Row:
 
 
 def _numbers(values: np.ndarray) -> Any:
-    """Return an array as nested lists of Python's numbers.
+    """Return an array as nested lists of Python numbers.
 
-    A float32 or float16 becomes the float64 with the same shortest decimal text, so that JSON and
-    CSV have few digits.
+    A float32 or float16 becomes the float64 with the same shortest decimal representation, which
+    keeps JSON and CSV short.
     """
     if values.dtype in (np.float32, np.float16):
         values = values.astype(str).astype(np.float64)
@@ -94,31 +95,31 @@ def _numbers(values: np.ndarray) -> Any:
 
 
 def check(path: Path, option_text: str, outputs: int) -> None:
-    """Raise InputError where rows cannot be written to a file of this name.
+    """Raise InputError if rows cannot be written to a file of this name.
 
     option_text: the option and its value, for messages.
-    outputs: the number of the network's outputs.
+    outputs: number of network outputs.
     """
     output_files.check_named(option_text, path, tuple(_KINDS))
     if path.suffix == ".npy" and outputs > 1:
-        raise InputError(f"{option_text}: the network has {outputs} outputs; .jsonl and .parquet "
-                         "can hold several")
+        raise InputError(f"{option_text}: the network has {outputs} outputs; use .jsonl or "
+                         ".parquet for several outputs")
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
-        raise InputError(f"{option_text}: needs pyarrow: {installing('tables')}; .jsonl and .csv "
-                         "need nothing more")
+        raise InputError(f"{option_text}: needs pyarrow: {installing('tables')}; or use .jsonl or "
+                         ".csv, which need no other package")
 
 
 class RowFile(abc.ABC):
-    """A file of rows, which is complete at the end of a `with` block.
+    """A file of rows that is completed at the end of a `with` block.
 
-    Where the block fails, a file that grows row by row keeps its rows, and any other file is not
+    If the block fails, a file that grows row by row keeps its rows, and any other file is not
     written.
 
-    done: the names of the rows that the file has already, as text.
+    done: the names of the rows already in the file, as text.
     """
 
     what_stays = ""
-    """The end of the message that the file cannot be written."""
+    """The end of the message for a file that cannot be written."""
 
     def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
         self._path = path
@@ -131,12 +132,12 @@ class RowFile(abc.ABC):
     def write(self, rows: Sequence[Row], count: int) -> None:
         """Add rows.
 
-        count: number of rows that the file will have when it is complete.
-        Raises InputError where the rows cannot be written.
+        count: number of rows of the complete file.
+        Raises InputError if the rows cannot be written.
         """
 
     def complete(self) -> None:  # noqa: B027
-        """Write what is left after the last row."""
+        """Write the remaining data after the last row."""
 
     def __enter__(self) -> RowFile:
         return self
@@ -145,7 +146,7 @@ class RowFile(abc.ABC):
                  trace: TracebackType | None) -> None:
         with self._named_errors(), self._stack:
             if error is not None:
-                raise error  # so that a file that is written whole is removed
+                raise error  # so that an incomplete file is removed
             self.complete()
 
     @contextmanager
@@ -160,11 +161,11 @@ class RowFile(abc.ABC):
 class _Lines(RowFile):
     """A text file to which rows are appended.
 
-    The rows stay in the file where the process ends early. A last row that this cut off is removed
-    when the file is continued.
+    If the process ends early, the rows stay in the file. An incomplete last row is removed when the
+    file is continued.
     """
 
-    what_stays = "; the rows written so far stay, and --resume continues the file"
+    what_stays = "; the rows written so far are kept, and --resume continues the file"
 
     def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
         super().__init__(path, option_text, key)
@@ -186,7 +187,7 @@ class _Lines(RowFile):
     def _append(self, text: str) -> None:
         with self._named_errors():
             if self._file is None:
-                # names of files may have bytes that are not UTF-8
+                # file names may contain bytes that are not UTF-8
                 self._file = self._stack.enter_context(self._path.open(
                     self._mode, encoding="utf-8", newline="", errors="surrogateescape"))
             self._file.write(text)
@@ -194,23 +195,23 @@ class _Lines(RowFile):
 
     @abc.abstractmethod
     def _whole(self, text: str) -> str:
-        """Return the complete rows at the beginning of a file's text."""
+        """Return the complete rows at the start of a file's text."""
 
     @abc.abstractmethod
     def _names(self, text: str) -> set[str]:
         """Return the names of the rows in a file's text.
 
-        Raises InputError where the rows are not as this command writes them.
+        Raises InputError if the rows were not written by this command.
         """
 
     def _other_rows(self, line: int, expected: str) -> InputError:
         return InputError(f"{self._option_text}: --resume continues only files of this command; "
-                          f"expected {expected} in line {line}; leave --resume out to overwrite "
+                          f"expected {expected} in line {line}; omit --resume to overwrite "
                           "the file")
 
 
 class JsonLines(_Lines):
-    """A JSON object for each row, on a line of its own."""
+    """One line with a JSON object per row."""
 
     def write(self, rows: Sequence[Row], count: int) -> None:
         self._append("".join([_JSON(row.document(self._key)) + "\n" for row in rows]))
@@ -231,9 +232,9 @@ class JsonLines(_Lines):
 class CsvLines(_Lines):
     """A table under a line of headings.
 
-    The columns are those of the first row without an error; the rows before it wait until they are
-    known. Where all rows have errors, they are those of the first row. A table that is continued
-    keeps its headings.
+    The columns are those of the first row without an error; earlier rows are buffered until then.
+    If all rows have errors, the columns are those of the first row. A continued table keeps its
+    headings.
     """
 
     def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
@@ -246,9 +247,9 @@ class CsvLines(_Lines):
             columns = {name: value for column, values in row.columns(self._key).items()
                        for name, value in _cells(column, values)}
             if len(columns) > _MOST_COLUMNS:
-                raise InputError(f"{self._option_text}: a row has {len(columns)} numbers, more "
-                                 f"than the {_MOST_COLUMNS} columns of a .csv file; .npy and "
-                                 ".jsonl have no limit")
+                raise InputError(f"{self._option_text}: a row has {len(columns)} numbers, but a "
+                                 f".csv file has at most {_MOST_COLUMNS} columns; use .npy or "
+                                 ".jsonl, which have no limit")
             self._waiting.append(columns)
             if not row.error:
                 self._check_headings(list(columns))
@@ -276,7 +277,7 @@ class CsvLines(_Lines):
 
     def _whole(self, text: str) -> str:
         end = text.rfind("\n") + 1
-        # a line break within quotation marks does not end a row
+        # a line break in quotation marks does not end a row
         while text.count('"', 0, end) % 2:
             end = text.rfind("\n", 0, end - 1) + 1
         return text[:end]
@@ -290,7 +291,7 @@ class CsvLines(_Lines):
 
 
 def _cells(column: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the columns of a value: one for each number of an array, one for any other value."""
+    """Yield the columns of a value, one per number of an array."""
     if not isinstance(value, np.ndarray):
         yield column, value
     elif value.size == 1:
@@ -301,10 +302,10 @@ def _cells(column: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 class NumpyFile(RowFile):
-    """The rows of the network's only output as an array, with NaN where an input could not be read.
+    """The rows of one output as an array; unreadable inputs are NaN.
 
-    The rows are written as they come, to a file that takes its name when it is complete. Rows
-    before the first output wait, since its shape is not known.
+    Rows are written immediately, to a temporary file that is renamed when it is complete. Rows
+    before the first output are buffered, because the shape is not known yet.
     """
 
     def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
@@ -323,20 +324,20 @@ class NumpyFile(RowFile):
                 file, empty = self._begun(values, count)
                 if values is not None and values.shape != empty.shape:
                     raise InputError(
-                        f"{self._option_text}: the output of {row.name} is "
-                        f"{shape_text(values.shape)}, that of earlier inputs is "
-                        f"{shape_text(empty.shape)}: both cannot be in one array; .jsonl and "
-                        ".parquet take both, --size resizes all pictures")
+                        f"{self._option_text}: the output of {row.name} has shape "
+                        f"{shape_text(values.shape)}, but that of earlier inputs has "
+                        f"{shape_text(empty.shape)}, which does not fit one array; use .jsonl or "
+                        ".parquet, or resize all pictures with --size")
                 file.write(empty.tobytes() if values is None else
                            np.ascontiguousarray(values).tobytes())
 
     def _begun(self, values: np.ndarray | None, count: int) -> tuple[IO[bytes], np.ndarray]:
-        """Return the file, opened at the first output, and a row for inputs that cannot be read.
+        """Return the opened file, and a row for unreadable inputs.
 
-        The row is NaN where outputs are floats. Otherwise it only states the shape of a row.
+        The row is NaN if outputs are floats. Otherwise it only provides the shape of a row.
 
-        values: the output of the present row; None where its input could not be read.
-        Raises InputError where an input could not be read, and the outputs are not floats.
+        values: the output of the current row; None if its input could not be read.
+        Raises InputError if an input could not be read and the outputs are not floats.
         """
         if self._file is None or self._empty is None:
             assert values is not None
@@ -354,15 +355,15 @@ class NumpyFile(RowFile):
         return self._file, self._empty
 
     def _no_nan(self, dtype: np.dtype) -> InputError:
-        return InputError(f"{self._option_text}: an input could not be read, and its row cannot be "
-                          f"marked by NaN in {dtype}; use .jsonl or .csv")
+        return InputError(f"{self._option_text}: an input could not be read, and {dtype} has no "
+                          "NaN to mark its row; use .jsonl or .csv")
 
 
 class ParquetFile(RowFile):
-    """A table of Parquet, in which an output is a list of numbers.
+    """A Parquet table, in which an output is a list of numbers.
 
-    The rows are written as they come, to a file that takes its name when it is complete. Rows
-    before the first one without an error wait, since the types of the columns are not known.
+    Rows are written immediately, to a temporary file that is renamed when it is complete. Rows
+    before the first one without an error are buffered, because the column types are not known yet.
     """
 
     def __init__(self, path: Path, option_text: str, key: str, resume: bool = False) -> None:
@@ -377,9 +378,9 @@ class ParquetFile(RowFile):
             self._write_waiting(complete[:1])
 
     def _write_waiting(self, typical: Sequence[Mapping[str, Any]]) -> None:
-        """Write the rows that wait.
+        """Write the buffered rows.
 
-        typical: a row from which the columns take their types, or none where they are known.
+        typical: a row that determines the column types, or empty if they are known.
         """
         import pyarrow
         from pyarrow import parquet
@@ -405,13 +406,13 @@ class ParquetFile(RowFile):
 
 _KINDS: dict[str, type[RowFile]] = {
     ".jsonl": JsonLines, ".csv": CsvLines, ".npy": NumpyFile, ".parquet": ParquetFile}
-"""The kind of file by its suffix."""
+"""The class of file by its suffix."""
 
 
 def open_rows(path: Path, option_text: str, key: str, resume: bool) -> RowFile:
-    """Return the file of rows at a path that check() has accepted.
+    """Open the file of rows at a path that check() has accepted.
 
-    key: the JSON key, or the heading of the column, of the rows' names.
+    key: the JSON key or column heading of the rows' names.
     resume: whether to continue an existing file.
     """
     return _KINDS[path.suffix](path, option_text, key, resume)

@@ -1,4 +1,4 @@
-"""The verb `run`: run a network on photos or on arrays."""
+"""The verb `run`: run a network on photos or arrays."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def run(
         metavar="FILE...", help="Photos.")] = None,
     array: Annotated[list[str] | None, typer.Option(
         "--input", metavar="[NAME=]X.npy",
-        help="Array of inputs, of shape (batch, ...). Repeat it for each input, or give a .npz "
-             "file that has the names of the inputs.")] = None,
+        help="Array of inputs, of shape (batch, ...). Repeat the option for each input, or use a "
+             ".npz file with the names of the inputs.")] = None,
     output: Annotated[str | None, typer.Option(
         "--output", "-o", metavar="FILE",
         help="Write the outputs to this file: .npy, or .npz for several outputs; .jsonl, .csv or "
@@ -57,7 +57,7 @@ def run(
     label: arguments.LabelOption = "first",
     device: arguments.DevicesOption = None,
     batch: Annotated[int | None, typer.Option(
-        min=1, help="Batch size (default: 1 photo, or all of --input; all photos where the network "
+        min=1, help="Batch size (default: 1 photo, or all of --input; all photos if the network "
                     "mixes the inputs of a batch).")] = None,
     labels: arguments.LabelsOption = None,
     top: Annotated[int, typer.Option(min=1, help="Number of classes to print.")] = 5,
@@ -75,14 +75,14 @@ def run(
     table: Annotated[bool, typer.Option(
         "--table", help="Time every layer and print a table.")] = False,
     ray: Annotated[str | None, typer.Option(
-        metavar="ADDRESS", help="Run on a Ray cluster, whose workers read the pictures: "
-                                "HOST:PORT, auto (the cluster of this machine) or local.")] = None,
+        metavar="ADDRESS", help="Run on a Ray cluster: HOST:PORT, auto (the cluster of this "
+                                "machine) or local. Its workers read the pictures.")] = None,
     threads: arguments.ThreadsOption = None,
     strict: arguments.StrictOption = False,
     as_json: arguments.JsonOption = False,
 ) -> None:
     """Run a network on photos or on arrays."""
-    # click gives an option one value, so that further files after --image FILE are arguments
+    # an option of click has only one value, so further files after --image FILE are arguments
     photos, arrays = [*(image or []), *(photos or [])], array or []
     _check_sources(photos, arrays, labels)
     number = arguments.threads_of(threads)
@@ -101,8 +101,8 @@ def run(
         remote = None
         if ray is not None:
             if threads is not None:
-                raise InputError(f"--threads {threads}: the workers of --ray {ray} take all "
-                                 "threads; leave --threads out")
+                raise InputError(f"--threads {threads}: the workers of --ray {ray} use all "
+                                 "threads; omit --threads")
             run_rows.check_ray(photos, table)
             prepare = photo_options.preprocessing(model, graph, options)
             network = model if saved_plan is not None else inputs_of_rows.graph
@@ -111,7 +111,7 @@ def run(
                           table=table, as_json=as_json, remote=remote, threads=number)
         return
     if ray is not None:
-        raise InputError(f"--ray {ray}: needs pictures; leave --input out")
+        raise InputError(f"--ray {ray}: needs pictures; omit --input")
     check_label(label)
     output_path = None
     if output is not None:
@@ -130,16 +130,16 @@ def run(
     else:
         print_results(plan, report, inputs, results, answers, table)
     if output_path is not None:
-        sys.stdout.flush()  # a closed stdout fails here, before the file is written
+        sys.stdout.flush()  # fail here, before the file is written, if stdout is closed
         output_files.write(output_path, output or "", results)
         if not as_json:
             terminal.print_line(f"written: {output}")
 
 
 def _check_sources(photos: list[str], arrays: list[str], labels: Path | None) -> None:
-    """Raise InputError, before any work, for missing or conflicting inputs."""
+    """Raise InputError for missing or conflicting inputs."""
     if bool(photos) == bool(arrays):
-        raise InputError("give either --image FILE... or --input X.npy")
+        raise InputError("expected either --image FILE... or --input X.npy")
     if "" in photos:
         raise InputError("--image: the name is empty; expected an image file")
     if labels:
@@ -149,7 +149,7 @@ def _check_sources(photos: list[str], arrays: list[str], labels: Path | None) ->
 def _execute(model: str, saved_plan: AnyPlan | None, inputs: RunInputs, device: str | None,
              strict: bool, table: bool, threads: Threads | None,
              ) -> tuple[AnyPlan, dict[str, np.ndarray], Any]:
-    """Return the plan, the network's outputs for all inputs, and the plan's report.
+    """Run all inputs, and return the plan, the outputs and the plan's report.
 
     table: whether to time the layers for the report.
     """
@@ -191,15 +191,15 @@ def _tell_of_negatives(inverted: list[str]) -> None:
 
 
 _MOST_ANSWERS = 20
-"""The most rows of an --input array whose classes are printed; they are the first ones."""
+"""Maximum number of leading rows of an --input array for which classes are printed."""
 
 
 def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Graph,
                  labels: Path | None, top: int) -> list[dict[str, Any]] | None:
-    """Return the best classes of each input; None where the network does not score classes.
+    """Return the best classes of each input, or None without class scores.
 
-    Prints a warning of outputs with NaN or infinity. An input with such scores has no best classes.
-    Raises InputError where the file of --labels does not fit.
+    Warns about outputs with NaN or infinity; inputs with such scores have no best classes. Raises
+    InputError if the file of --labels does not match the network.
     """
     first, metadata = graph.network_outputs[0].name, graph.metadata
     scores = outputs[first]
@@ -215,7 +215,7 @@ def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Gr
 
 def _warn_of_broken_numbers(outputs: Mapping[str, np.ndarray], names: Sequence[str],
                             classify: bool) -> dict[str, list[int]]:
-    """Warn of outputs with NaN or infinity, and return the rows that have them, for each output."""
+    """Warn about NaN and infinity, and return their rows by output."""
     broken = {}
     for output, values in outputs.items():
         if network_outputs.is_finite(values):
@@ -224,8 +224,8 @@ def _warn_of_broken_numbers(outputs: Mapping[str, np.ndarray], names: Sequence[s
         input_name = names[rows[0]] if rows else ", ".join(names[:1])
         more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
         consequence = "; its classes are not printed" if classify else ""
-        terminal.notice(f"{input_name}{more}: output {output!r} has NaN or infinite "
-                        f"numbers{consequence}", "warning")
+        terminal.notice(f"{input_name}{more}: output {output!r} contains NaN or infinite "
+                        f"values{consequence}", "warning")
         broken[output] = rows
     return broken
 
@@ -234,7 +234,7 @@ def print_results(plan: AnyPlan, report: Any, inputs: RunInputs, outputs: Mappin
                   answers: list[dict[str, Any]] | None, table: bool) -> None:
     """Print the device, notes, best classes and a summary of other outputs.
 
-    table: whether the report has the times of the layers, which are then printed too.
+    table: whether to print the times of the layers, which the report must contain.
     """
     print("device: {} ({})".format(*device_of(plan)))
     print_notes(report)
@@ -250,7 +250,7 @@ def print_results(plan: AnyPlan, report: Any, inputs: RunInputs, outputs: Mappin
 def print_json(model: str, plan: AnyPlan, report: Any, inputs: RunInputs,
                outputs: Mapping[str, np.ndarray], answers: list[dict[str, Any]] | None,
                table: bool) -> None:
-    """Print as JSON what print_results() prints, and the index of each class."""
+    """Print the same as print_results() and the class indices, as JSON."""
     device, description = device_of(plan)
     results: dict[str, Any] = {
         "model": model, "device": device,
@@ -272,7 +272,7 @@ def _print_answers(answers: Sequence[Mapping[str, Any]], most: int | None) -> No
                       else f"{line['probability']:8.2%}")
             print(f"{number}  {one_line(name)}")
     if most is not None and len(answers) > most:
-        print(f"\nand {len(answers) - most} more inputs (--json prints all)")
+        print(f"\nand {len(answers) - most} more inputs (use --json to print all)")
 
 
 def _output_line(name: str, summary: Mapping[str, Any]) -> str:

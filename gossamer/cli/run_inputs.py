@@ -42,11 +42,11 @@ class RunInputs:
 
     An input here is a photo, or a row of arrays: one sample for each input of the graph.
 
-    names: one name for each input, for messages and results.
-    batch: number of inputs in each execution; the last one may have fewer.
+    names: one name per input, for messages and results.
+    batch: number of inputs per execution; the last one may have fewer.
     batches: the arrays of each execution, in the order of the graph's inputs.
-    are_photos: whether the inputs were read from photos.
-    graph: the network, changed where needed to take the arrays of `batches`.
+    are_photos: whether the inputs are photos.
+    graph: the network, modified if necessary to accept the arrays of `batches`.
     """
 
     names: Sequence[str]
@@ -61,8 +61,8 @@ def photo_inputs(model: str, graph: Graph, photos: list[str], options: PhotoOpti
     """Return photos in batches.
 
     model: the MODEL argument, for messages.
-    is_planned: whether MODEL is a saved plan, whose input formats are fixed.
-    Raises InputError where the photos do not fit the network.
+    is_planned: whether MODEL is a saved plan, with fixed input formats.
+    Raises InputError if the photos do not match the network.
     """
     prepare = photo_options.preprocessing(model, graph, options)
     size = batch_size(graph, batch, len(photos), 1)
@@ -75,11 +75,11 @@ def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptio
                  batch: int | None) -> RunInputs:
     """Return the arrays of the --input options in batches.
 
-    Raises InputError where the arrays do not fit the network.
+    Raises InputError if the arrays do not match the network.
     """
     if options.names():
-        terminal.notice(f"{', '.join(options.names())}: ignored, since --input gives arrays and "
-                        "not photos")
+        terminal.notice(f"{', '.join(options.names())}: ignored, since the inputs of --input are "
+                        "arrays instead of photos")
     arrays = arguments.read_inputs(texts, graph)
     if arguments.has_batch(graph):
         rows = next(len(values) for values, info in zip(arrays, graph.network_inputs, strict=True)
@@ -87,7 +87,7 @@ def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptio
         names = [f"{texts[0]}[{index}]" for index in range(rows)]
         size = batch_size(graph, batch, rows, rows)
     elif batch is not None:
-        raise InputError(f"--batch {batch}: {model} has no batch dimension; leave --batch out")
+        raise InputError(f"--batch {batch}: {model} has no batch dimension; omit --batch")
     else:
         names, size = [", ".join(texts)], 1
     batches = arguments.array_batches(arrays, graph, len(names), size)
@@ -95,12 +95,12 @@ def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptio
 
 
 def batch_size(graph: Graph, batch: int | None, rows: int, default: int) -> int:
-    """Return how many rows to run in one execution, of `rows` in all.
+    """Return the number of rows per execution, of `rows` in total.
 
     batch: the value of --batch, or None.
-    default: the batch size without --batch. All rows run at once where a smaller batch would
-    change the network's results.
-    Raises InputError where the batch size of --batch would change them.
+    default: the batch size without --batch. If a smaller batch would change the network's results,
+    all rows run at once.
+    Raises InputError if --batch would change the results.
     """
     size = min(batch or default, rows)
     if size >= rows:
@@ -111,16 +111,16 @@ def batch_size(graph: Graph, batch: int | None, rows: int, default: int) -> int:
     if batch is None:
         return rows
     raise InputError(f"--batch {batch}: the outputs of this network depend on the whole batch "
-                     f"({mixing}); leave --batch out to run all {rows} inputs at once")
+                     f"({mixing}); omit --batch to run all {rows} inputs at once")
 
 
 def scored_classes(graph: Graph, scores: np.ndarray, rows: int, labels: Path | None, *,
                    are_photos: bool) -> tuple[bool, Sequence[str] | None]:
-    """Return whether the first output scores classes, and the names of the classes, if known.
+    """Return whether the first output scores classes, and their names if known.
 
     scores: the first output for `rows` inputs.
     labels: the file of --labels, or None.
-    Raises InputError where the file does not have one name for each class.
+    Raises InputError if the file does not contain one name per class.
     """
     metadata = graph.metadata
     if metadata.detector is None and (are_photos or labels or metadata.classes) and (
@@ -129,18 +129,19 @@ def scored_classes(graph: Graph, scores: np.ndarray, rows: int, labels: Path | N
     if labels:
         raise InputError(f"--labels {labels}: output {graph.network_outputs[0].name!r} is "
                          f"{shape_text(scores.shape)} {scores.dtype}, expected one score per "
-                         "class; leave --labels out")
+                         "class; omit --labels")
     return False, None
 
 
 def negatives(names: Sequence[str], pictures: np.ndarray, metadata: ModelMetadata) -> list[str]:
-    """Return the names of the pictures that look inverted, such as dark digits on a light ground
-    for a network that was trained on light digits on a dark ground.
+    """Return the names of pictures that look inverted.
 
-    A picture looks inverted where its mean grey level is nearer to that of the inverted training
-    pictures. Where the training pictures are neither dark nor light, no picture does.
+    An example is a dark digit on a light background, for a network trained on light digits on a
+    dark background. A picture looks inverted if its mean grey level is closer to that of the
+    inverted training pictures. If the training pictures are neither dark nor light, no picture
+    looks inverted.
 
-    names: the names of the pictures, which may be followed by others.
+    names: the names of the pictures, which may be followed by other names.
     pictures: the grey levels of each picture, from 0 to 255.
     """
     if metadata.brightness is None or _WHITE / 4 <= metadata.brightness <= _WHITE * 3 / 4:
@@ -151,7 +152,7 @@ def negatives(names: Sequence[str], pictures: np.ndarray, metadata: ModelMetadat
 
 
 _BATCH = 32
-"""Number of rows in one execution where --batch is not given."""
+"""Number of rows per execution without --batch."""
 _TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
 
@@ -160,7 +161,7 @@ class Entry:
     """One input, and whether it could be read.
 
     index: the input's index among all inputs.
-    error: why the input could not be read; "" where it was read.
+    error: reason why the input could not be read; "" if it was read.
     """
 
     index: int
@@ -168,20 +169,19 @@ class Entry:
 
 
 Chunk = tuple[list[Entry], np.ndarray | None]
-"""Some inputs in their order, and one array of those that could be read, or None where there are
-none."""
+"""Consecutive inputs, and one array of the readable ones, or None if there are none."""
 
 
 @dataclass(frozen=True)
 class RowInputs:
-    """Inputs for each of which `run` writes a row.
+    """Inputs for which `run` writes one row each.
 
-    key: the key or heading under which a row names its input: "file" or "sample".
+    key: the JSON key or column heading of the input's name in a row: "file" or "sample".
     names: the file or the index of each input.
     labels: the label of each input of a CSV file with labels; otherwise None.
-    batch: the most inputs in one execution.
+    batch: maximum number of inputs per execution.
     chunks: function that reads the inputs with the given indices.
-    graph: the network, changed where needed to take the arrays of the chunks.
+    graph: the network, modified if necessary to accept the arrays of the chunks.
     """
 
     key: str
@@ -193,17 +193,17 @@ class RowInputs:
 
 
 def is_table(name: str) -> bool:
-    """Return whether a name is that of a CSV file."""
+    """Return whether a file name is that of a CSV file."""
     return name.lower().endswith(_TABLES)
 
 
 def make_rows(sources: Sequence[str]) -> bool:
-    """Return whether `run` writes a row for each input: if a source is a folder or a CSV file."""
+    """Return whether a source is a folder or CSV file, for which `run` writes rows."""
     return any(is_table(name) or Path(name).is_dir() for name in sources)
 
 
 def check_label(label: str) -> None:
-    """Raise InputError where --label is given for inputs that have no columns."""
+    """Raise InputError if --label is set for inputs without columns."""
     if label != FIRST:
         raise InputError("--label: needs a .csv file of samples")
 
@@ -213,15 +213,15 @@ def row_inputs(model: str, graph: Graph, sources: Sequence[str], options: PhotoO
     """Return the inputs of folders and picture files, or of one CSV file.
 
     model: the MODEL argument, for messages.
-    is_planned: whether MODEL is a saved plan, whose input formats are fixed.
-    Raises InputError where there are no inputs, or where the inputs do not fit the network.
+    is_planned: whether MODEL is a saved plan, with fixed input formats.
+    Raises InputError if there are no inputs, or if they do not match the network.
     """
     tables = [name for name in sources if is_table(name)]
     if not tables:
         check_label(label)
         return _pictures(model, graph, sources, options, batch, is_planned=is_planned)
     if len(sources) > 1:
-        raise InputError(f"{tables[0]}: is a table of samples; give no other files")
+        raise InputError(f"{tables[0]}: is a table of samples, expected no other files")
     if options.names():
         raise InputError(f"{options.names()[0]}: applies only to photos, but {tables[0]} is a "
                          "table")
@@ -243,7 +243,7 @@ def _pictures(model: str, graph: Graph, sources: Sequence[str], options: PhotoOp
         else:
             raise InputError(f"{source}: no such file or folder{similar_file(source)}")
     if others:
-        terminal.notice(f"{counted(others, 'file')} skipped: their names are not those of pictures")
+        terminal.notice(f"{counted(others, 'file')} skipped: not pictures according to their names")
     files = list(dict.fromkeys(files))
     prepare = photo_options.preprocessing(model, graph, options)
     size = _batch(graph, batch, len(files))
@@ -262,19 +262,19 @@ def _pictures(model: str, graph: Graph, sources: Sequence[str], options: PhotoOp
 
 def _samples(model: str, graph: Graph, path: Path, batch: int | None, label: str) -> RowInputs:
     if len(graph.inputs) > 1:
-        raise InputError(f"{model}: has the inputs {input_names(graph)}, but a table gives only "
-                         "one; give --input NAME=X.npy for each")
+        raise InputError(f"{model}: has the inputs {input_names(graph)}, but a table provides only "
+                         "one; use --input NAME=X.npy for each")
     info = graph.inputs[0]
     shape = info.shape[1:]
     if None in shape or info.dtype != "float32":
-        raise InputError(f"{path}: {model} takes {shape_text(info.shape)} {info.dtype}, but a row "
-                         "of a table is a fixed number of float32 values")
+        raise InputError(f"{path}: {model} expects {shape_text(info.shape)} {info.dtype}, but a "
+                         "row of a table is a fixed number of float32 values")
     numbers, labels = csv_files.read_inputs(path, math.prod(size or 1 for size in shape), label,
                                             graph.metadata.columns)
     if labels is not None:
         column = f"{label} column" if label in (FIRST, LAST) else f"column {quoted(label)}"
-        terminal.notice(f"{path}: its {column} is used as labels, since the table has one column "
-                        "more than the network has inputs")
+        terminal.notice(f"{path}: its {column} is used as labels, since the table has one more "
+                        "column than the network has inputs")
     x = numbers.reshape(len(numbers), *(size or 1 for size in shape))
     if info.given is not None:
         x = info.given.arranged(x)
@@ -289,6 +289,6 @@ def _samples(model: str, graph: Graph, path: Path, batch: int | None, label: str
 
 
 def _batch(graph: Graph, batch: int | None, rows: int) -> int:
-    # a network for pictures of any size gets them one by one
+    # pictures of different sizes run one by one
     default = _BATCH if has_batch(graph) and not is_open(graph) else 1
     return batch_size(graph, batch, rows, default)

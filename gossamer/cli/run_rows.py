@@ -1,4 +1,4 @@
-"""The verb `run` on folders of pictures and on tables, with a row for each input."""
+"""The verb `run` on folders of pictures and on tables, with one row per input."""
 
 from __future__ import annotations
 
@@ -34,22 +34,21 @@ if TYPE_CHECKING:
 
 
 OWN_SUFFIXES = (".jsonl", ".csv", ".parquet")
-"""Suffixes of --output that only files of rows have."""
+"""Suffixes of --output that are specific to files of rows."""
 
 
 Answer = tuple[list[Entry], Any]
-"""Some inputs in their order, and the outputs for those that could be read, or None where there are
-none."""
+"""Consecutive inputs, and the outputs of the readable ones, or None if there are none."""
 
 
 @dataclass(frozen=True)
 class RowOptions:
-    """The options of `run` that concern rows.
+    """The options of `run` for rows.
 
     output: the file of rows; None for stdout.
-    resume: whether an existing file of rows is continued.
-    labels: the file of the classes' names.
-    top: how many of the best classes a row has.
+    resume: whether to continue an existing file of rows.
+    labels: the file of class names.
+    top: number of best classes in a row.
     """
 
     output: str | None
@@ -63,7 +62,7 @@ class RowOptions:
 
 
 def check(options: RowOptions, graph: Graph, files_read: Sequence[str]) -> None:
-    """Raise InputError, before any work, where rows cannot be written as the options say."""
+    """Raise InputError if rows cannot be written as requested by the options."""
     if options.output is None:
         if options.resume:
             raise InputError("--resume: needs --output FILE.jsonl or FILE.csv, the file to "
@@ -81,12 +80,12 @@ def run_rows(model: str, saved_plan: AnyPlan | None, inputs: RowInputs,
              options: RowOptions, device: str | None, *, strict: bool, table: bool,
              as_json: bool, remote: RayAnswers | None = None,
              threads: Threads | None = None) -> None:
-    """Run a network on inputs, write a row for each in their order, and print a summary.
+    """Run a network, write one row per input, and print a summary.
 
-    saved_plan: the plan of the MODEL argument; None where MODEL is a network.
+    saved_plan: the plan of the MODEL argument; None if MODEL is a network.
     table: whether to time the layers and print their times.
-    remote: computes the answers on a cluster; None where the plan's device computes them.
-    Raises InputError where no input can be read, or rows cannot be written.
+    remote: computation on a cluster; None to compute on the plan's device.
+    Raises InputError if no input can be read, or rows cannot be written.
     """
     documents: list[dict[str, Any]] = []
     if options.output is not None:
@@ -120,11 +119,11 @@ def run_rows(model: str, saved_plan: AnyPlan | None, inputs: RowInputs,
 
 
 class _Loop:
-    """The inputs on their way through the plan, or through the workers of a cluster, to their rows.
+    """The computation of rows from inputs, by a plan or on a cluster.
 
-    unreadable: name and error of each input that could not be read.
-    broken: names of the inputs with an output that is not finite.
-    computed: number of inputs whose outputs were computed.
+    unreadable: name and error of each unreadable input.
+    broken: names of the inputs with a non-finite output.
+    computed: number of inputs with computed outputs.
     seconds: time from the first input to the last row.
     """
 
@@ -146,7 +145,7 @@ class _Loop:
         self.seconds = 0.0
 
     def run(self, rows: RowFile, left: Sequence[int]) -> None:
-        """Write the rows of the inputs whose indices are in `left`."""
+        """Write the rows of the inputs with the indices `left`."""
         start = time.perf_counter()
         count = len(self._inputs.names)
         with responsive(), input_bar() as bar, closing(self._answers(left)) as answers:
@@ -161,7 +160,7 @@ class _Loop:
         if left and len(self.unreadable) == count:
             raise InputError(f"{self.unreadable[0]}; none of {count} can be read")
         for what, names in (("cannot be read", self.unreadable),
-                            ("have an output with NaN or infinite numbers", self.broken)):
+                            ("have an output with NaN or infinite values", self.broken)):
             if names:
                 terminal.notice(f"{len(names)} of {len(left)} {what}, see their rows: {names[0]}"
                                 f"{', ...' if len(names) > 1 else ''}", "warning")
@@ -169,14 +168,14 @@ class _Loop:
     def summary(self, before: int) -> dict[str, Any]:
         """Return the counts and the duration of the run.
 
-        before: how many rows the file had already.
+        before: number of rows already in the file.
         """
         return {"rows": self.computed + len(self.unreadable), "unreadable": len(self.unreadable),
                 "rows_before": before, "seconds": self.seconds,
                 "a_second": self.computed / self.seconds if self.computed else 0.0}
 
     def _answers(self, left: Sequence[int]) -> Generator[Answer, None, None]:
-        """Yield inputs with their outputs, in order."""
+        """Yield inputs and their outputs in order."""
         if self._remote is not None:
             yield from self._remote.answers(left)
             return
@@ -192,8 +191,11 @@ class _Loop:
             yield self._last, None
 
     def _arrays(self, chunks: Iterator[Chunk]) -> Iterator[np.ndarray]:
-        """Yield the arrays of the chunks. Keep the inputs of each chunk until its result comes, and
-        those of a last chunk without an array."""
+        """Yield the arrays of the chunks.
+
+        The inputs of each chunk are kept until its result is available. Those of a final chunk
+        without an array are kept as well.
+        """
         for entries, array in chunks:
             if array is None:
                 self._last = entries
@@ -204,7 +206,7 @@ class _Loop:
     def _rows(self, entries: Sequence[Entry], result: Any) -> list[Row]:
         """Return the rows of inputs.
 
-        result: the outputs of the inputs that could be read.
+        result: the outputs of the readable inputs.
         """
         graph, count = self._plan.graph, sum(not entry.error for entry in entries)
         arrays = result if isinstance(result, tuple) else () if result is None else (result,)
@@ -212,7 +214,7 @@ class _Loop:
         for output, array in outputs.items():
             if array.ndim == 0 or len(array) != count:
                 raise InputError(f"{self._model}: output {output!r} is {shape_text(array.shape)} "
-                                 f"for {count} inputs, expected one row per input; give --input "
+                                 f"for {count} inputs, expected one row per input; use --input "
                                  "X.npy")
         if outputs and self._classifies is None:
             self._classifies, self._names = scored_classes(
@@ -233,7 +235,7 @@ class _Loop:
             own = {output: array[position] for output, array in outputs.items()}
             if position in broken:
                 self.broken.append(str(name))
-                rows.append(Row(name, label, "an output has NaN or infinite numbers", outputs=own))
+                rows.append(Row(name, label, "an output has NaN or infinite values", outputs=own))
             else:
                 rows.append(Row(name, label, classes=None if classes is None else classes[position],
                                 outputs=own))
@@ -242,7 +244,7 @@ class _Loop:
         return rows
 
     def _classes(self, outputs: dict[str, np.ndarray]) -> list[list[dict[str, Any]]] | None:
-        """Return the best classes of each input; None where the network does not score classes."""
+        """Return the best classes of each input, or None without class scores."""
         if not outputs or not self._classifies:
             return None
         graph = self._plan.graph
@@ -258,7 +260,7 @@ class _Loop:
 
 
 class _PrintedRows(RowFile):
-    """Rows that are printed, one a line, or collected in `documents` for JSON."""
+    """Rows that are printed one per line, or collected in `documents` for JSON."""
 
     def __init__(self, key: str, documents: list[dict[str, Any]] | None) -> None:
         super().__init__(Path(), "", key)
@@ -302,12 +304,12 @@ def _summary_text(key: str, summary: dict[str, Any]) -> str:
 
 
 class RayAnswers:
-    """The answers of a Ray cluster's workers, which read the pictures themselves.
+    """The results of a Ray cluster, with workers that read the pictures.
 
     address: the value of --ray.
     model: the file of a saved plan, or the graph of a network.
-    device: the device that each worker uses.
-    devices: "ray" and the number of machines, shown in place of a device's name and description.
+    device: the device of each worker.
+    devices: "ray" and the number of machines, shown instead of a device's name and description.
     """
 
     def __init__(self, address: str, model: Any, inputs: RowInputs, prepare: Preprocessing,
@@ -318,7 +320,7 @@ class RayAnswers:
             self._ray = connect(address)
         except InputError as error:
             raise InputError(f"--ray {address}: {error}") from None
-        # the verb itself shows how many rows are done
+        # the verb shows its own progress
         self._ray.data.DataContext.get_current().enable_progress_bars = False
         logging.getLogger("ray.data").setLevel(logging.WARNING)
         self._model = model
@@ -329,7 +331,7 @@ class RayAnswers:
         self.devices = "ray", f"{nodes} machine{'s' if nodes > 1 else ''} of a cluster"
 
     def answers(self, left: Sequence[int]) -> Iterator[Answer]:
-        """Yield the pictures with these indices and their outputs, in order, batch by batch."""
+        """Yield the pictures with these indices and their outputs in order, in batches."""
         from gossamer.ray import map_pictures
 
         if not left:
@@ -349,8 +351,8 @@ class RayAnswers:
 
 
 def check_ray(sources: Sequence[str], table: bool) -> None:
-    """Raise InputError for inputs or options that a cluster cannot serve."""
+    """Raise InputError for inputs or options that a cluster does not support."""
     if any(map(is_table, sources)):
         raise InputError("--ray: needs pictures; a table runs faster on one machine")
     if table:
-        raise InputError("--ray: cannot time the layers of workers; leave --table out")
+        raise InputError("--ray: cannot time the layers of workers; omit --table")

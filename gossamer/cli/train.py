@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,9 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from gossamer.cli import arguments, train_data, train_output
+from gossamer.cli import arguments, table_files, train_data, train_output, train_sweep
 from gossamer.cli.train_data import TrainingData
 from gossamer.cli.train_output import EpochReporter
+from gossamer.cli.train_sweep import SweepOptions
 from gossamer.device.registry import find
 from gossamer.errors import ConvergenceWarning, GossamerError, InputError, TrainingError
 from gossamer.io import charts, output_files, terminal
@@ -26,21 +28,24 @@ from gossamer.train.data.samples import TASKS, DataShape
 from gossamer.train.loop.checkpoint import OtherSettings
 from gossamer.train.loop.settings import INITIAL, OPTIMISERS, Settings, factor
 from gossamer.train.mlp import device_of
+from gossamer.train.sweep import SweepResult
 from gossamer.train.training_data import check_memory
 
 DEMO: dict[str, Any] = {"sizes": (1024, 32, 10), "schedule": ("step", 4, 0.3), "epochs": 8,
                         "shuffle": True}
-"""The settings of the demo that differ from the published training, which keeps the order of the
-samples and the learning rate of 0.3."""
+"""The settings of the demo that differ from the published training.
+
+The published training keeps the order of the samples and a learning rate of 0.3.
+"""
 DEMO_FOLDER = Path("gossamer-train-demo")
 _DEMO_PAD = "32x32"
-"""The size to which the demo pads MNIST's pictures, as --pad takes it."""
+"""The size to which the demo pads MNIST's pictures, as a value of --pad."""
 _HALF = 0.5
 """The default of --threshold."""
-_WORDS = {"leave resume out": "leave --resume out", "a learning_rate below": "an --lr below",
-          "numbers in x": "numbers in the samples",
+_WORDS = {"give resume=True": "give --resume", "leave resume out": "leave --resume out",
+          "a learning_rate below": "an --lr below", "numbers in x": "numbers in the samples",
           "take output='linear', or bring y into": "leave --published out, or bring them into"}
-"""Phrases in messages of training for Python, and what the command line says in their place."""
+"""Phrases in Python messages of training, and their replacements on the command line."""
 _SUFFIXES = {"--output": ".onnx", "--curve": ".png", "--report": ".json"}
 
 
@@ -87,7 +92,7 @@ def train(
         help=f"Distribution of the initial weights: {', '.join(INITIAL)} (from -0.05 to 0.05) "
              f"(default: {INITIAL[0]}).")] = None,
     target_error: Annotated[float | None, typer.Option(
-        help="Stop after the first epoch whose mean loss is at most this.")] = None,
+        help="Stop after the first epoch with a mean loss of at most this.")] = None,
     shuffle: Annotated[bool | None, typer.Option(
         "--shuffle/--no-shuffle",
         help="Shuffle the samples before every epoch (default: yes).")] = None,
@@ -101,9 +106,10 @@ def train(
     seed: Annotated[int, typer.Option(
         min=0, help="Seed of the initial weights, the shuffling and the split.")] = 0,
     validation: Annotated[str | None, typer.Option(
-        metavar="FILE|0.1", help="Validation samples, which choose the epoch to keep: a file or "
-                                 "folder, or a fraction of DATA. Without it the last epoch is "
-                                 "kept, and tested on the test samples in DATA, if any.")] = None,
+        metavar="FILE|0.1", help="Validation samples for choosing the epoch to keep: a file or "
+                                 "folder, or a fraction of DATA. Without this option, the last "
+                                 "epoch is kept, and tested on the test samples in DATA, if "
+                                 "any.")] = None,
     label: arguments.LabelOption = "first",
     impute: Annotated[str | None, typer.Option(
         help=f"Fill empty cells of a .csv file with the column's {', '.join(IMPUTES)} (default: "
@@ -125,6 +131,19 @@ def train(
     effort: Annotated[str | None, typer.Option(
         help=f"Time the training algorithms and use the fastest: {', '.join(EFFORTS)} (default: "
              "choose without timing).")] = None,
+    sweep: Annotated[str | None, typer.Option(
+        "--sweep", metavar="GRID", help="Try all combinations of values, and train the best: JSON "
+                                        "such as '{\"hidden\": [50, 100]}', by the names of MLP's "
+                                        "parameters, or a .json file.")] = None,
+    folds: Annotated[int | None, typer.Option(
+        min=2, help=f"Folds of a sweep without --validation (default: {train_sweep.FOLDS}).")
+        ] = None,
+    halving: Annotated[int | None, typer.Option(
+        min=2, help="Stop all but one in this many settings of a sweep early, again and "
+                    "again.")] = None,
+    table: Annotated[Path | None, typer.Option(
+        metavar="FILE.csv", help=f"Write a row for each network of a sweep "
+                                 f"({', '.join(table_files.SUFFIXES)}).")] = None,
     checkpoint: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Save checkpoints to this file.")] = None,
     resume: Annotated[bool, typer.Option(
@@ -161,18 +180,21 @@ def train(
     outputs = {"--output": output, "--curve": curve_file, "--report": report}
     if demo:
         if source is not None:
-            raise InputError(f"--demo trains on MNIST: leave {source} or --demo out")
+            raise InputError(f"--demo trains on MNIST: omit {source} or --demo")
         source, test_file = map(str, sources.mnist())
         validation, binarise, pad = validation or test_file, True, pad or _DEMO_PAD
         outputs = _demo_outputs(output or DEMO_FOLDER, outputs, context)
     if not source:
-        raise InputError("give DATA to train on, or --demo for MNIST")
+        raise InputError("expected DATA to train on, or --demo for MNIST")
     _check_outputs(outputs, curve_file, checkpoint, [source, validation])
+    options = SweepOptions.of(sweep, folds, halving, table, validation)
+    if table is not None:
+        table_files.check(f"--table {table}", table, filter(None, [source, validation]))
     if resume and checkpoint is None:
         raise InputError("--resume: needs --checkpoint FILE, the file to resume from")
     if checkpoint is not None and checkpoint.exists() and not resume:
-        raise InputError(f"--checkpoint {checkpoint}: exists already; give --resume to go on from "
-                         "it, or another name to start anew")
+        raise InputError(f"--checkpoint {checkpoint}: already exists; use --resume to continue "
+                         "from it, or another name to start from scratch")
     padded_shape = _padded_shape(pad)
     with train_output.following(mlp.epochs, rows=not as_json) as reporter:
         data = train_data.read(
@@ -180,6 +202,9 @@ def train(
             numbers=task == "regression", seed=seed, scale=scale,
             threshold=(threshold or _HALF) if binarise else None, pad=padded_shape,
             standardise=bool(standardise))
+        begun = time.perf_counter()
+        result = None if options.grid is None else _swept(mlp, data, options, checkpoint, resume)
+        reporter.started += time.perf_counter() - begun  # reading did not take that long
         _settle(mlp, data.shape)
         train_data.check(mlp, data)
         if validation is None or demo:
@@ -187,9 +212,11 @@ def train(
         head = train_output.head(mlp, training_device, data)
         role = train_output.role(mlp, data)
         reporter.begin_training(head, role, data.shape)
-        if epochs is not None:  # a user who chose the number needs no advice to train longer
+        if epochs is not None:  # no advice to train longer if the user chose the number
             warnings.simplefilter("ignore", ConvergenceWarning)
-        _fit(mlp, data, reporter, checkpoint, resume)
+        # a sweep may have been interrupted before the training of the best network
+        _fit(mlp, data, reporter, checkpoint, resume and (
+            result is None or checkpoint is None or checkpoint.exists()))
         facts = train_output.facts(mlp, training_device, data, reporter)
     written, faults = train_output.write(mlp, data.preparation, facts, outputs, data.examples)
     if as_json:
@@ -197,6 +224,8 @@ def train(
     else:
         if not reporter.rows:
             print("\n".join(head(mlp.device_, mlp.algorithm_)))
+        if result is not None:
+            print(train_sweep.line(result, options, data.training.labelled))
         train_output.print_facts(facts, outputs, written)
     if "--output" in faults:
         faults["--output"] += f"; {_checkpoint_hint(checkpoint)}"
@@ -204,11 +233,26 @@ def train(
         raise InputError("; ".join(faults.values()))
 
 
+def _swept(mlp: MLP, data: TrainingData, options: SweepOptions, checkpoint: Path | None,
+           resume: bool) -> SweepResult:
+    """Sweep over the grid, and set the network's parameters to the best ones.
+
+    Raises InputError for wrong input, with options in place of the arguments of sweep().
+    """
+    try:
+        return train_sweep.choose(mlp, data, options, checkpoint, resume)
+    except InputError as error:
+        raise InputError(f"--sweep: {_in_options(error)}") from None
+    except TrainingError as error:
+        terminal.notice(_in_options(error), "error")
+        raise typer.Exit(1) from None
+
+
 def _fit(mlp: MLP, data: TrainingData, reporter: EpochReporter, checkpoint: Path | None,
          resume: bool) -> None:
-    """Train the network, and end the process where training is interrupted or diverges.
+    """Train the network, and exit if training is interrupted or diverges.
 
-    Raises InputError for wrong input, with options in place of the arguments of fit().
+    Raises InputError for wrong input, with options instead of the arguments of fit().
     """
     held_out = data.held_out
     try:
@@ -231,32 +275,32 @@ def _fit(mlp: MLP, data: TrainingData, reporter: EpochReporter, checkpoint: Path
 
 
 def _checkpoint_hint(checkpoint: Path | None) -> str:
-    """Return a sentence that says whether training can be resumed, and how."""
+    """Return a sentence about resuming the training."""
     if checkpoint is not None and checkpoint.is_file():
-        return f"the checkpoint {checkpoint} was kept: the same command with --resume goes on"
-    return "the trained weights are lost: --checkpoint FILE would keep them for --resume"
+        return f"the checkpoint {checkpoint} was saved: add --resume to the command to continue"
+    return "the trained weights are lost: use --checkpoint FILE to save them for --resume"
 
 
 def _check_settings(mlp: MLP) -> None:
-    """Raise InputError, which names the option, where a setting is impossible."""
+    """Raise InputError with the option's name for an impossible setting."""
     if mlp.effort is not None:
         arguments.check_choice("--effort", mlp.effort, EFFORTS)
     units = ",".join(map(str, mlp.sizes))
     if len(mlp.sizes) == 1:
         raise InputError(f"--sizes {units}: expected the units of all layers from inputs to "
-                         f"classes, like 784,32,10; --hidden {units} gives hidden layers alone")
+                         f"classes, like 784,32,10; use --hidden {units} to set only hidden layers")
     if mlp.sizes and mlp.hidden is not None:
         hidden_units = [mlp.hidden] if isinstance(mlp.hidden, int) else mlp.hidden
-        raise InputError(f"--hidden {','.join(map(str, hidden_units))}: --sizes {units} gives all "
-                         "layers; give one of them")
+        raise InputError(f"--hidden {','.join(map(str, hidden_units))}: --sizes {units} already "
+                         "sets all layers; use only one of them")
     inputs, outputs = (mlp.sizes[0], mlp.sizes[-1]) if mlp.sizes else (1, 2)
     _checked(mlp, DataShape(1, inputs, outputs, mlp.task != "regression"))
 
 
 def _settle(mlp: MLP, data: DataShape) -> None:
-    """Set the parameters that follow from the shape of the samples.
+    """Set the parameters that depend on the shape of the samples.
 
-    Raises InputError, which names the option, where the network cannot be trained.
+    Raises InputError with the option's name if the network cannot be trained.
     """
     settings = _checked(mlp, data)
     mlp.set_params(sizes=settings.sizes, hidden=None, **{
@@ -279,11 +323,11 @@ def _checked(mlp: MLP, data: DataShape) -> Settings:
 
 
 def _in_options(error: GossamerError) -> str:
-    """Return the message of an error in training, with options in place of Python's arguments."""
+    """Return the message of a training error, with options instead of arguments."""
     if isinstance(error, OtherSettings):
         stored, current = (_setting(error.key, value) for value in (error.there, error.here))
         return (f"{error.path}: is the checkpoint of a network with {stored}, but this one has "
-                f"{current}; give {stored} or another file, or leave --resume out to start anew")
+                f"{current}; use {stored} or another file, or omit --resume to start from scratch")
     text = str(error)
     for words, in_command_line in _WORDS.items():
         text = text.replace(words, in_command_line)
@@ -295,7 +339,7 @@ def _option(name: str) -> str:
 
 
 def _setting(name: str, value: Any) -> str:
-    """Return a setting as the text of the option that gives it."""
+    """Return a setting as the text of its option."""
     if name == "shuffle":
         return "--shuffle" if value else "--no-shuffle"
     if name == "sizes":
@@ -307,15 +351,15 @@ def _setting(name: str, value: Any) -> str:
 
 def _check_outputs(outputs: dict[str, Path | None], curve_file: Path | None,
                    checkpoint: Path | None, files_read: Sequence[str | None]) -> None:
-    """Raise InputError, before any work, where a file cannot be written.
+    """Raise InputError if a file cannot be written.
 
-    Sets the curve in `outputs` to None, with a notice, where only the demo asks for it and it
-    cannot be drawn.
+    If only the demo requests the curve and it cannot be drawn, its entry in `outputs` is set to
+    None, with a notice.
 
-    curve_file: the file that --curve names, or None.
+    curve_file: the file of --curve, or None.
     """
     if outputs["--output"] is None:
-        raise InputError("give -o MODEL.onnx, the file to write the network to")
+        raise InputError("expected -o MODEL.onnx, the file to write the network to")
     if outputs["--curve"] is not None and (reason := charts.missing()):
         if curve_file is not None:
             raise InputError(f"--curve {curve_file}: {reason}")
@@ -328,25 +372,25 @@ def _check_outputs(outputs: dict[str, Path | None], curve_file: Path | None,
         twin = next((twin for twin, file in paths.items()
                      if twin != option and file.absolute() == path.absolute()), None)
         if twin is not None:
-            raise InputError(f"{option} {path}: is the file of {twin} too; give another name")
+            raise InputError(f"{option} {path}: is also the file of {twin}; use another name")
 
 
 def _demo_outputs(folder: Path, outputs: Mapping[str, Path | None],
                   context: typer.Context) -> dict[str, Path | None]:
-    """Return the files of the demo: those that options name, and the others in this folder.
+    """Return the files of the demo, in this folder unless options name them.
 
-    A missing folder is made, and removed at the end of the command if it is still empty. Raises
-    InputError where the folder cannot be made.
+    A missing folder is created, and removed at the end of the command if it is still empty. Raises
+    InputError if the folder cannot be created.
     """
     if folder.suffix == _SUFFIXES["--output"] and not folder.is_dir():
-        raise InputError(f"--output {folder}: expected a folder, as the demo writes several files")
+        raise InputError(f"--output {folder}: expected a folder for the demo's files")
     try:
         if not folder.is_dir():
             folder.mkdir()
             context.call_on_close(lambda: _remove_empty(folder))
     except OSError as error:
-        raise InputError(f"--output {folder}: cannot be made: {error.strerror or error}; expected "
-                         "a folder for the demo's files") from None
+        raise InputError(f"--output {folder}: cannot be created: {error.strerror or error}; "
+                         "expected a folder for the demo's files") from None
     return {"--output": folder / "model.onnx",
             "--curve": outputs["--curve"] or folder / "curve.png",
             "--report": outputs["--report"] or folder / "report.json",
@@ -368,7 +412,7 @@ def _check_threshold(threshold: float | None, binarise: bool) -> None:
 
 
 def _units(option: str, text: str | None, expected: str) -> tuple[int, ...] | None:
-    """Return the units of layers that an option gives."""
+    """Parse the units of layers."""
     if text is None:
         return None
     try:
@@ -378,7 +422,7 @@ def _units(option: str, text: str | None, expected: str) -> tuple[int, ...] | No
 
 
 def _schedule(text: str | None) -> str | tuple[str, int, float] | None:
-    """Return the schedule of the learning rate that --schedule gives."""
+    """Parse the learning rate schedule of --schedule."""
     if text is None:
         return None
     schedule: str | tuple[str, int, float] = text
@@ -394,7 +438,7 @@ def _schedule(text: str | None) -> str | tuple[str, int, float] | None:
 
 
 def _padded_shape(text: str | None) -> tuple[int, int] | None:
-    """Return the height and width that --pad gives."""
+    """Parse the height and width of --pad."""
     if text is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The samples of the verb `train`: reading, preparing and checking them."""
+"""Reading, preparation and checks of the samples of the verb `train`."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ from gossamer.train.data.dataset import WHITE, Dataset, Preparation, prepared, s
 from gossamer.train.data.samples import DataShape, found_classes
 
 EXAMPLES = 16
-"""Number of unprepared samples that the demo writes, to run the network on."""
+"""Number of raw samples that the demo writes, as inputs for trying the network."""
 _FAR = 16
-"""Magnitude of inputs above which a notice advises to scale them."""
+"""Magnitude of inputs above which a notice recommends scaling."""
 _MANY, _FEW = 20, 5
-"""More than _MANY different labels, with fewer than _FEW samples each, may be meant as numbers to
-learn: a notice says so."""
+"""Thresholds of the notice that labels may be meant as regression targets.
+
+It is printed for more than _MANY different labels with fewer than _FEW samples each.
+"""
 _UNLIKE = 10
-"""Ratio of root mean squares above which a notice says that two sets of samples differ."""
+"""Ratio of root mean squares above which a notice says that two data sets differ."""
 
 
 @dataclass(frozen=True)
 class TrainingData:
     """Prepared samples.
 
-    training: the samples to train on.
-    held_out: the samples to test on, or None.
-    preparation: the steps that prepared the samples.
-    examples: some samples before their preparation.
+    training: the training samples.
+    held_out: the validation or test samples, or None.
+    preparation: the preprocessing steps that were applied.
+    examples: some samples before preprocessing.
     """
 
     training: Dataset
@@ -44,9 +46,9 @@ class TrainingData:
 
     @property
     def shape(self) -> DataShape:
-        """How many rows, inputs and outputs the samples to train on have.
+        """The numbers of rows, inputs and outputs of the training samples.
 
-        There is an output for each class, or one output where numbers are learnt.
+        There is one output per class, or a single one for regression.
         """
         rows, inputs = self.training.x.shape
         labelled = self.training.labelled
@@ -54,7 +56,7 @@ class TrainingData:
 
     @property
     def scored(self) -> Dataset:
-        """The samples on which the trained network's score is computed."""
+        """The samples for the score of the trained network."""
         return self.training if self.held_out is None else self.held_out
 
 
@@ -64,16 +66,16 @@ def read(source: str, validation: str | None, rules: CellRules, *, label: str, l
     """Return the samples of a file or folder, prepared for training.
 
     validation: value of --validation, a file or a fraction of the samples.
-    rules: which cells that are not numbers a .csv file may have.
+    rules: treatment of cells in a .csv file that are not numbers.
     label: column of the labels in a .csv file.
-    limit: the most samples to read.
-    numbers: whether numbers are learnt, and not labels.
-    seed: seed of the split into samples to train on and to validate on.
-    scale: whether 0..255 becomes 0..1; None where neither --scale nor --no-scale is given.
-    threshold: the least number that --binarise turns into 1; None without --binarise.
-    pad: height and width that pictures are padded to.
-    standardise: whether the network is trained on standardised numbers.
-    Raises InputError where the samples cannot be read or prepared.
+    limit: maximum number of samples to read.
+    numbers: whether the targets are numbers (regression) instead of labels.
+    seed: seed of the split into training and validation samples.
+    scale: whether 0..255 becomes 0..1; None if neither --scale nor --no-scale is set.
+    threshold: the smallest number that --binarise rounds to 1; None without --binarise.
+    pad: height and width to which pictures are padded.
+    standardise: whether the network is trained on standardised inputs.
+    Raises InputError if the samples cannot be read or prepared.
     """
     if rules.impute not in (None, *IMPUTES):
         raise InputError(f"--impute {rules.impute}: {one_of(rules.impute, IMPUTES)}")
@@ -86,7 +88,7 @@ def read(source: str, validation: str | None, rules: CellRules, *, label: str, l
         samples, test_samples = sources.load(validation, label=label, limit=limit, numbers=numbers,
                                              rules=replace(rules, known=training.columns))
         held_out = test_samples or samples
-        if training.y.dtype.kind == "U":  # held-out labels may have been read as numbers
+        if training.y.dtype.kind == "U":  # held-out labels may have been parsed as numbers
             held_out = replace(held_out, y=held_out.y.astype(str))
     columns = learnt(training, rules.impute)
     training = encoded(training, columns)
@@ -103,7 +105,7 @@ def read(source: str, validation: str | None, rules: CellRules, *, label: str, l
 
 
 def _fraction(validation: str) -> float | None:
-    """Return the number that --validation gives; None where --validation names a file."""
+    """Return the fraction of --validation; None if --validation is a file."""
     try:
         fraction: float | None = float(validation)
     except ValueError:
@@ -116,21 +118,22 @@ def _fraction(validation: str) -> float | None:
 
 def _tell_of_ranges(training: Dataset, held_out: Dataset | None, scale: bool | None,
                     scaled: bool, standardised: bool) -> None:
-    """Print a notice where inputs are far beyond 1, and where the held-out ones differ much in
-    magnitude.
+    """Print notices about the ranges of inputs.
 
-    scale: True for --scale, False for --no-scale, else None. Only with None is there a notice of
-    inputs far beyond 1.
-    scaled: whether both sets of samples are divided by 255.
-    standardised: whether both sets of samples are standardised.
+    There is one notice for large inputs, and one for held-out inputs of very different magnitude.
+
+    scale: True for --scale, False for --no-scale, else None. The notice about large inputs is
+    printed only for None.
+    scaled: whether both data sets are divided by 255.
+    standardised: whether both data sets are standardised.
     """
     least, greatest = float(training.x.min()), float(training.x.max())
     extent = f"{training.source}: its values range from {least:g} to {greatest:g}"
     if scale is None and not (scaled or standardised) and max(-least, greatest) > _FAR:
-        advice = ("--scale maps 0..255 to 0..1" if least >= 0 and greatest <= WHITE else
-                  "--standardise standardises them")
-        terminal.notice(f"{extent} and are not scaled, which may hinder learning; {advice}, "
-                        "--no-scale silences this notice")
+        advice = ("use --scale to map 0..255 to 0..1" if least >= 0 and greatest <= WHITE else
+                  "use --standardise to standardise them")
+        terminal.notice(f"{extent} and are not scaled, which may hinder learning; {advice}, or "
+                        "--no-scale to silence this notice")
     if held_out is None:
         return
     magnitudes = [_root_mean_square(data.x) for data in (training, held_out)]
@@ -147,10 +150,10 @@ def _root_mean_square(x: np.ndarray) -> float:
 
 
 def check(mlp: MLP, data: TrainingData) -> None:
-    """Raise InputError where samples do not fit the network or each other.
+    """Raise InputError if samples do not match the network or each other.
 
-    Prints a notice of outputs without samples, of labels that may be meant as numbers, and of
-    samples that are sorted by class.
+    Prints notices about outputs without samples, labels that may be meant as numbers, and samples
+    sorted by class.
     """
     training, sizes = data.training, mlp.sizes
     text = ",".join(map(str, sizes))
@@ -171,13 +174,13 @@ def check(mlp: MLP, data: TrainingData) -> None:
     if (training.y.dtype.kind == "i" and len(training.names) > _MANY
             and len(training.y) < _FEW * len(training.names)):
         terminal.notice(f"{training.source}: has {len(training.names)} different labels in "
-                        f"{len(training.y)} samples, each of which becomes a class; --task "
-                        "regression predicts them as numbers")
+                        f"{len(training.y)} samples, and each label becomes a class; use --task "
+                        "regression to predict numbers instead")
     # sorted labels change only between classes
     changes = int((training.y[1:] != training.y[:-1]).sum())
     if not mlp.shuffle and 1 < len(training.names) == changes + 1 < len(training.y) // 2:
         terminal.notice(f"{training.source}: the samples are sorted by class, which hinders "
-                        "learning; give --shuffle")
+                        "learning; use --shuffle")
 
 
 def _check_inputs(sizes: Sequence[int], data: TrainingData) -> None:
@@ -187,39 +190,40 @@ def _check_inputs(sizes: Sequence[int], data: TrainingData) -> None:
 
 
 def _inputs_text(sizes: Sequence[int], dataset: Dataset) -> str:
-    """Return the message for samples whose number of inputs is not that of --sizes."""
+    """Return the message for samples that do not match the inputs of --sizes."""
     text = ",".join(map(str, sizes))
     shape = f" ({dataset.shape[0]}x{dataset.shape[1]})" if dataset.shape else ""
     side = math.isqrt(sizes[0])
     hint = (f", or --pad {side}x{side}" if dataset.shape and side * side == sizes[0]
             and side >= max(dataset.shape) else "")
     return (f"--sizes {text}: begins with {sizes[0]} inputs, but a sample of {dataset.source} has "
-            f"{dataset.x.shape[1]} numbers{shape}; give --sizes "
+            f"{dataset.x.shape[1]} numbers{shape}; use --sizes "
             f"{dataset.x.shape[1]},{text.partition(',')[2]}{hint}")
 
 
 def _check_classes(mlp: MLP, training: Dataset, held_out: Dataset | None) -> None:
-    """Raise InputError for more classes than outputs, or a held-out label without training samples.
+    """Raise InputError if classes and outputs do not match.
 
-    Prints a notice of outputs without a class.
+    There must not be more classes than outputs, or held-out labels without training samples. Prints
+    a notice about outputs without a class.
     """
     sizes, count = mlp.sizes, len(training.names)
     text, all_but_last = ",".join(map(str, sizes)), ",".join(map(str, sizes[:-1]))
     try:
         classes = found_classes(training.y, sizes[-1])
     except InputError:
-        hint = ("; --label says which column of a .csv file has the labels"
+        hint = ("; select the label column of a .csv file with --label"
                 if count > sizes[-1] else "")
         raise InputError(f"--sizes {text}: ends in {sizes[-1]} outputs, but {training.source} has "
-                         f"samples of {count} classes: give --sizes {all_but_last},{count}{hint}"
+                         f"samples of {count} classes: use --sizes {all_but_last},{count}{hint}"
                          ) from None
     if held_out is not None:
         foreign = [name for name in held_out.names if name not in map(str, classes)]
         if foreign:
-            raise InputError(f"{held_out.source}: has the label {foreign[0]!r}, which no sample of "
-                             f"{training.source} has")
+            raise InputError(f"{held_out.source}: has the label {foreign[0]!r}, which does not "
+                             f"occur in {training.source}")
     if count < sizes[-1]:
         hint = f", --sizes {text},{count} hidden units too" if len(sizes) == 2 else ""
         terminal.notice(f"--sizes {text}: ends in {sizes[-1]} outputs, but {training.source} has "
-                        f"samples of {count} classes; --sizes {all_but_last},{count} has an output "
-                        f"for each{hint}")
+                        f"samples of {count} classes; --sizes {all_but_last},{count} has one "
+                        f"output per class{hint}")

@@ -31,29 +31,29 @@ from gossamer.train.data.samples import DataShape
 from gossamer.train.network import JUDGED
 
 SAMPLES = "samples"
-"""The key, in the mapping `outputs`, of the demo's file with samples to try the trained network on.
-The other keys are names of options."""
+"""The key of the demo's file of example samples in the mapping `outputs`.
+
+The other keys are names of options.
+"""
 _MOST_LINES = 20
-"""The most epochs whose rows are printed after a training that showed a bar."""
+"""Maximum number of epoch rows printed after a training with a progress bar."""
 
 TRAINING, VALIDATION, TEST = "training", "validation", "test"
-"""The roles of the samples on which scores are computed: the network was trained on them, they
-chose the epoch that is kept, or neither."""
+"""The roles of the scored samples: used for training, for choosing the kept epoch, or neither."""
 
 Head = Callable[[str, str], list[str]]
-"""A function that returns the lines above the rows of the epochs. Its arguments are the names of
-the device and of the algorithm that train the network."""
+"""A function from the names of the device and the algorithm to the lines above the epoch rows."""
 
 
 class EpochReporter:
-    """Keeps the progress of each epoch and shows it.
+    """Recorder and display of the progress of epochs.
 
-    rows: the progress of each epoch, as the report has it.
-    seconds_read: seconds that reading the samples took.
-    started: time at which reading began, by time.perf_counter().
-    bar: the bar on stderr, which shows the newest epoch.
+    rows: the progress of each epoch, as in the report.
+    seconds_read: seconds for reading the samples.
+    started: start of reading, by time.perf_counter().
+    bar: the progress bar on stderr, which shows the latest epoch.
     epochs: number of epochs to train.
-    live: whether to print a row on stdout after each epoch; otherwise the rows of some epochs are
+    live: whether to print a row on stdout after each epoch. Otherwise the rows of some epochs are
     printed when stop() ends the bar. None prints no rows.
     """
 
@@ -71,11 +71,11 @@ class EpochReporter:
         self._lines: list[str] = []
 
     def begin_training(self, head: Head, role: str, data: DataShape) -> None:
-        """Note that the samples have been read, and that training begins.
+        """Record the end of reading and the start of training.
 
-        head: makes the lines that are printed above the first row.
-        role: the role of the samples on which scores are computed.
-        data: shape of the samples to train on.
+        head: function that returns the lines above the first row.
+        role: the role of the scored samples.
+        data: shape of the training samples.
         """
         self.seconds_read = time.perf_counter() - self.started
         self._bar.update(self._task, description="training", total=self._epochs)
@@ -98,7 +98,7 @@ class EpochReporter:
         if self._live:
             try:
                 self._print([row])
-            except OSError:  # training goes on where nobody reads the rows any more
+            except OSError:  # continue training if stdout was closed
                 self._live = None
         self._bar.update(
             self._task, completed=progress.epoch,
@@ -107,7 +107,7 @@ class EpochReporter:
                         f"{human(progress.samples_per_second)} samples/s")
 
     def stop(self) -> None:
-        """End the bar, and print the rows of some epochs unless rows were printed after epochs."""
+        """End the bar, and print the rows of some epochs unless already printed."""
         self._bar.stop()
         if self._live is False and self.rows:
             self._live = None
@@ -130,14 +130,14 @@ class EpochReporter:
 
 @contextmanager
 def following(epochs: int, rows: bool) -> Iterator[EpochReporter]:
-    """Show a bar during a `with` block, where stderr is a terminal.
+    """Show a progress bar during a `with` block if stderr is a terminal.
 
-    rows: whether to print epochs on stdout too: where stdout and stderr are terminals, some of them
-    at the end; otherwise each one when it ends.
+    rows: whether to print epochs on stdout too. If stdout and stderr are terminals, some epochs are
+    printed at the end; otherwise each one is printed when it ends.
     """
     console = Console(stderr=True)
     live = not (console.is_terminal and sys.stdout.isatty()) if rows else None
-    # no bar with rows into a pipe: the process that reads the pipe may write to the same terminal
+    # no bar if rows go to a pipe: the process that reads the pipe may write to the same terminal
     with Bar(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
              TextColumn("{task.description}", markup=False), console=console, transient=True,
              redirect_stdout=False,
@@ -158,14 +158,14 @@ def _into_pipe() -> bool:
 
 
 def role(mlp: MLP, data: TrainingData) -> str:
-    """Return the role of the samples on which scores are computed."""
+    """Return the role of the scored samples."""
     if data.held_out is None:
         return TRAINING
     return VALIDATION if mlp.keep == "best" else TEST
 
 
 def head(mlp: MLP, trained_on: Device, data: TrainingData) -> Head:
-    """Return a function that makes the lines on the samples, the network and the device."""
+    """Return a function that describes the samples, the network and the device."""
     training, preparation = data.training, data.preparation
     steps = [step for step, applies in (
         ("scaled to 0..1", preparation.scale),
@@ -185,12 +185,12 @@ def head(mlp: MLP, trained_on: Device, data: TrainingData) -> Head:
 
 def facts(mlp: MLP, trained_on: Device, data: TrainingData,
           reporter: EpochReporter) -> dict[str, Any]:
-    """Return the settings and the results of the training, for the report and for --json."""
+    """Return the settings and results of training, for the report and --json."""
     training, held_out, scored = data.training, data.held_out, data.scored
     preparation = data.preparation
     right = int((mlp.predict(scored.x) == scored.y).sum()) if scored.labelled else None
     settings = {name: value for name, value in mlp.get_params().items() if name != "device"}
-    # only the error is known for epochs that were trained before --resume
+    # for epochs trained before --resume, only the error is known
     before = [{"epoch": number, "error": error, "accuracy": None, "held_out_error": None,
                "held_out_accuracy": None, "samples_per_second": None}
               for number, error in enumerate(mlp.loss_curve_[:mlp.n_iter_ - len(reporter.rows)], 1)]
@@ -219,10 +219,10 @@ def facts(mlp: MLP, trained_on: Device, data: TrainingData,
 def write(mlp: MLP, preparation: Preparation, facts: Mapping[str, Any],
           outputs: Mapping[str, Path | None],
           examples: np.ndarray) -> tuple[list[Path], dict[str, str]]:
-    """Write those of the network, the curve, the report and some samples that `outputs` names.
+    """Write the output files: network, curve, report and example samples.
 
     outputs: files by the names of options, and by SAMPLES; None is not written.
-    Returns the files that were written, and for each output that could not be written the reason.
+    Returns the written files, and reasons by the name of each output that could not be written.
     """
     def content(output: str) -> bytes:
         if output == "--curve":
@@ -253,14 +253,14 @@ def write(mlp: MLP, preparation: Preparation, facts: Mapping[str, Any],
 
 def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
                 written: Sequence[Path]) -> None:
-    """Print the lines below the rows of the epochs."""
+    """Print the lines below the epoch rows."""
     trained = facts["samples"] * sum(row["samples_per_second"] is not None
                                      for row in facts["rows"])
     rate = trained / facts["seconds_trained"] if facts["seconds_trained"] else math.nan
     work = (f"{counted(trained, 'sample')} trained in {facts['seconds_trained']:.1f} s, "
             f"{human(rate)} per second" if trained else "all of them before --resume")
     print(f"{counted(facts['epochs_done'], 'epoch')}; {work}; "
-          f"read in {facts['seconds_read']:.1f} s, {facts['seconds']:.1f} s in all")
+          f"read in {facts['seconds_read']:.1f} s, {facts['seconds']:.1f} s in total")
     if (goal := facts["settings"]["target_error"]) is not None:
         print(f"error {facts['errors'][-1]:.4g} after {facts['epochs_done']} of "
               f"{facts['settings']['epochs']} epochs: the target of {goal:g} is "
@@ -282,7 +282,7 @@ def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
 
 
 def score_name(labelled: bool) -> str:
-    """Return the name of the score: accuracy for labels, R^2 where numbers are learnt."""
+    """Return the name of the score: accuracy for labels, R^2 for regression."""
     return "accuracy" if labelled else "R^2"
 
 
@@ -291,15 +291,14 @@ def score_text(score: float, labelled: bool) -> str:
 
 
 def _title(settings: Mapping[str, Any]) -> str:
-    """Return the network and the settings of its training in one line."""
+    """Return the network and its training settings in one line."""
     return (f"{'-'.join(map(str, settings['sizes']))}, {settings['activation']}, "
             f"{settings['loss']}, {settings['optimiser']}, learning rate "
             f"{settings['learning_rate']:g}, batch {settings['batch']}")
 
 
 def _accuracies(facts: Mapping[str, Any]) -> dict[str, dict[int, float]]:
-    """Return the accuracy after each epoch, under the role of the samples on which it was
-    computed."""
+    """Return the accuracy after each epoch, by the role of the scored samples."""
     values = {row["epoch"]: row["accuracy" if row["held_out_accuracy"] is None
                                 else "held_out_accuracy"] for row in facts["rows"]}
     points = {epoch: value for epoch, value in values.items() if value is not None}

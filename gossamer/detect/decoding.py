@@ -1,8 +1,8 @@
 """Decode outputs of detectors into boxes, and suppress overlapping boxes.
 
-Each decoder takes the output for one photo. Boxes are kept only where their score exceeds a
-threshold. The score of a box and a class is the box's objectness times the class's probability. As
-in Darknet, a box is returned once for each class whose score exceeds the threshold.
+Each decoder processes the output for one photo, and keeps only boxes with a score above a
+threshold. The score of a box for a class is its objectness times the probability of the class. As
+in Darknet, a box is returned once for each class with a score above the threshold.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Box:
     class_index : int
         Number of the object's class, from 0.
     score : float
-        How sure the network is, from 0 to 1.
+        Confidence of the network, from 0 to 1.
     left, top, right, bottom : float
-        Edges of the box, in pixels from the photo's upper left corner. They may lie beyond the
-        photo's edges.
+        Edges of the box, in pixels from the photo's upper left corner. They may be outside the
+        photo.
     """
 
     name: str
@@ -43,21 +43,23 @@ class Box:
     bottom: float
 
     def as_json(self) -> dict[str, Any]:
-        """Return the box in types that JSON has.
+        """Return the box as a JSON object.
 
         Returns
         -------
         dict
-            Number of the class ("class"), "name", "score", and "box" with left, top, right and
-            bottom.
+            The keys "class" (the class index), "name", "score", and "box" with "left", "top",
+            "right" and "bottom".
         """
         return {"class": self.class_index, "name": self.name, "score": self.score,
                 "box": [self.left, self.top, self.right, self.bottom]}
 
 
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
-"""For networks with several grids in one output: the possible strides of their grids. A stride is
-the width and the height of a grid's cells, in pixels of the input."""
+"""The possible strides of networks with several grids in one output.
+
+A stride is the width and height of a grid's cells, in pixels of the input.
+"""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Candidates:
 
     boxes: (K, 4) float64, the left, top, right and bottom edges in pixels of the network's input.
     scores: (K,) float64.
-    classes: (K,) integers, the numbers of the classes.
+    classes: (K,) integers, the class indices.
     """
 
     boxes: np.ndarray
@@ -76,7 +78,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Grid:
-    """The numbers of a network by which a head's output is decoded.
+    """The parameters of a network for decoding a head's output.
 
     size: height and width of the network's input, in pixels.
     anchors: (anchors, 2), width and height of the head's anchors in pixels of the input.
@@ -89,15 +91,15 @@ class Grid:
 
 
 def decode(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float) -> Candidates:
-    """Return the boxes of one photo whose scores exceed the threshold.
+    """Return the boxes of one photo with scores above the threshold.
 
-    head: how the output encodes boxes.
+    head: the encoding of boxes in the output.
     output: the head's output for the photo.
     """
     if output.dtype == np.float16:
-        # scores are as precise as the head's numbers
+        # use the precision of the head's values
         output = output.astype(np.float32)
-    # NumPy need not warn of NaN and infinite edges: boxes with such edges are left out below
+    # no warnings about NaN and infinite edges: boxes with such edges are dropped below
     with np.errstate(all="ignore"):
         centres, sizes, objectness, probabilities = _DECODERS[head.kind](head, output, grid,
                                                                          threshold)
@@ -109,14 +111,14 @@ def decode(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float
 
 
 def join(parts: list[Candidates]) -> Candidates:
-    """Return the boxes of several outputs as one object."""
+    """Concatenate the boxes of several outputs."""
     return Candidates(np.concatenate([part.boxes for part in parts]),
                       np.concatenate([part.scores for part in parts]),
                       np.concatenate([part.classes for part in parts]))
 
 
 def cells(size: tuple[int, int], strides: tuple[int, ...]) -> int:
-    """Return the number of cells of all grids together.
+    """Return the total number of cells of all grids.
 
     size: height and width of the network's input.
     strides: stride of each grid.
@@ -125,12 +127,14 @@ def cells(size: tuple[int, int], strides: tuple[int, ...]) -> int:
 
 
 _Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""Four arrays for K boxes: centres (K, 2) and sizes (K, 2) in pixels of the input, objectness (K,),
-and probabilities of the classes (K, classes)."""
+"""Centres (K, 2), sizes (K, 2), objectness (K,) and class probabilities (K, classes) of K boxes.
+
+Centres and sizes are in pixels of the input.
+"""
 
 
 def _darknet(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float) -> _Parts:
-    """Decode a raw head of Darknet, (anchors * (5 + classes), H, W)."""
+    """Decode a raw Darknet head of shape (anchors * (5 + classes), H, W)."""
     height, width = output.shape[1:]
     numbers = output.reshape(len(head.mask), 5 + grid.classes, height, width)
     has_sigmoids = head.kind == "yolo" and head.new_coords
@@ -153,9 +157,9 @@ def _darknet(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: flo
 
 
 def _yolox(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float) -> _Parts:
-    """Decode an output of YOLOX or YOLOv5, (boxes, 5 + classes).
+    """Decode an output of YOLOX or YOLOv5, of shape (boxes, 5 + classes).
 
-    The network itself has applied the sigmoid to objectness and probabilities.
+    The network has already applied the sigmoid to objectness and probabilities.
     """
     chosen = np.flatnonzero(output[:, 4] > threshold)
     numbers = output[chosen].astype(np.float64)
@@ -168,9 +172,9 @@ def _yolox(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float
 
 
 def _yolov8(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float) -> _Parts:
-    """Decode an output of YOLOv8, (4 + classes, cells), with boxes in pixels.
+    """Decode an output of YOLOv8, of shape (4 + classes, cells).
 
-    There is no objectness.
+    Boxes are in pixels, without objectness.
     """
     chosen = np.flatnonzero((output[4:] > threshold).any(axis=0))
     numbers = output[:, chosen].T.astype(np.float64)
@@ -184,9 +188,10 @@ _DECODERS: dict[str, Callable[[DetectionHead, np.ndarray, Grid, float], _Parts]]
 
 
 def _cells(size: tuple[int, int], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the column and row of each cell, (cells, 2), and the stride of its grid, (cells, 1).
+    """Return the positions of all cells, and the strides of their grids.
 
-    The cells are in order, grid by grid and row by row; `count` is their number.
+    The positions are pairs (column, row) of shape (cells, 2); the strides have shape (cells, 1).
+    Cells are ordered by grid, then by row. `count` is the total number of cells.
     """
     strides = next(strides for strides in STRIDES if cells(size, strides) == count)
     corners, steps = [], []
@@ -202,20 +207,18 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 _BLOCK = 64
-"""The number of boxes of highest score that are compared with all boxes of lower score in one
-step."""
+"""Number of top-scoring boxes that are compared with all lower-scoring boxes in one step."""
 
 
 def suppress(candidates: Candidates, limit: float, kind: str = "greedynms",
              beta: float = 0.6) -> np.ndarray:
-    """Return the indices of the boxes that stay, in descending order of score.
+    """Return the indices of the kept boxes, in descending order of score.
 
-    limit: where two boxes of a class overlap more than this, the box of lower score is dropped.
-    kind: how overlap is measured. "greedynms" takes the intersection over union. "diounms" takes
-    the intersection over union less a penalty. The penalty is the squared distance of the centres,
-    divided by the squared diagonal of the smallest box around both boxes, to the power beta (Z.
-    Zheng et al., "Distance-IoU Loss: Faster and Better Learning for Bounding Box Regression", AAAI
-    2020; the power is Darknet's).
+    limit: if two boxes of a class overlap more than this, the box of lower score is dropped.
+    kind: the measure of overlap. "greedynms" uses the intersection over union (IoU). "diounms" uses
+    the IoU minus a penalty: the squared distance of the centres, divided by the squared diagonal of
+    the smallest box around both boxes, to the power beta (Z. Zheng et al., "Distance-IoU Loss:
+    Faster and Better Learning for Bounding Box Regression", AAAI 2020; the power is from Darknet).
     """
     def are_apart(one: np.ndarray, others: np.ndarray) -> np.ndarray:
         boxes = candidates.boxes[one][..., None, :], candidates.boxes[others]
@@ -240,8 +243,12 @@ def suppress(candidates: Candidates, limit: float, kind: str = "greedynms",
 
 
 def overlap(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Return the intersection over union of one box (4,), or of each of several boxes (M, 1, 4),
-    with other boxes (K, 4): an array (K,) or (M, K). It is 0 for two empty boxes."""
+    """Return the intersection over union of boxes with other boxes.
+
+    box: one box (4,), or several boxes (M, 1, 4).
+    boxes: the other boxes, (K, 4).
+    Returns an array (K,) or (M, K), which is 0 for two empty boxes.
+    """
     low, high = np.maximum(box[..., :2], boxes[:, :2]), np.minimum(box[..., 2:], boxes[:, 2:])
     sides = np.maximum(high - low, 0)
     common = sides[..., 0] * sides[..., 1]
@@ -250,8 +257,11 @@ def overlap(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
 
 
 def _distance(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Return the squared distance of the centres of boxes, divided by the squared diagonal of the
-    smallest box around both boxes. Arguments and result have the shapes of overlap()."""
+    """Return the normalised squared distance of the centres of boxes.
+
+    The squared distance is divided by the squared diagonal of the smallest box around both boxes.
+    Arguments and result have the same shapes as in overlap().
+    """
     around = np.maximum(box[..., 2:], boxes[:, 2:]) - np.minimum(box[..., :2], boxes[:, :2])
     diagonal = (around**2).sum(axis=-1)
     twice_between = (box[..., :2] + box[..., 2:]) - (boxes[:, :2] + boxes[:, 2:])

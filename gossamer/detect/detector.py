@@ -1,4 +1,4 @@
-"""Detector, which finds objects on photos with a network."""
+"""Detector: detection of objects on photos with a network."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ class Detector:
     Parameters
     ----------
     model : str, Path, Graph or Plan
-        A network that detects objects: any model that `gossamer.load` takes, the file of a saved
-        plan, a Graph, or a Plan. Networks of Darknet, ONNX files that `gossamer convert` wrote, and
-        ONNX files of YOLOX, YOLOv5 and YOLOv8 say how boxes are decoded.
+        A network that detects objects: any model that `gossamer.load` accepts, the file of a saved
+        plan, a Graph, or a Plan. Supported are Darknet networks, ONNX files written by `gossamer
+        convert`, and ONNX files of YOLOX, YOLOv5 and YOLOv8.
     device : str or Device, optional
-        Where the network runs, as for `gossamer.compile`; left out for a Plan.
+        The device of the network; see `gossamer.compile`. Must be omitted for a Plan.
     names : sequence of str, optional
-        Names of the classes; by default the network's own names, else the names of COCO where the
+        Names of the classes. By default the network's own names, else the names of COCO if the
         network has 80 classes, else "class 0", "class 1" and so on.
     threshold : float, optional
-        Least score of a box, from 0 to 1; by default the network's own threshold, which is 0.25
-        unless the network's metadata state another threshold.
+        Minimum score of a box, from 0 to 1. By default the value in the network's metadata, else
+        0.25.
     nms : float, optional
-        Limit, from 0 to 1, of the overlap (intersection over union) of two boxes of a class. Where
-        they overlap more, the box of lower score is dropped. By default the network's own limit,
-        which is 0.45 unless the network's metadata state another limit.
+        Maximum overlap (intersection over union, from 0 to 1) of two boxes of a class. If they
+        overlap more, the box of lower score is dropped. By default the value in the network's
+        metadata, else 0.45.
     resize : {"stretch", "letterbox"}, optional
-        How photos are brought to the size of the network's input; by default as the network's
-        metadata say, else "letterbox".
+        How photos are resized to the network's input. By default the value in the network's
+        metadata, else "letterbox".
 
     Attributes
     ----------
@@ -60,16 +60,16 @@ class Detector:
     names : list of str
         Names of the classes.
     threshold, nms, resize
-        The parameters of these names, with the network's values where they were left out.
+        The parameters of the same names, or their defaults.
 
     Raises
     ------
     InputError
-        If an argument is wrong.
+        An argument is wrong.
     ModelError
-        If the network cannot be read.
+        The network cannot be read.
     UnsupportedError
-        If the network's outputs are no boxes that gossamer decodes.
+        The network's outputs are not boxes that gossamer can decode.
 
     Examples
     --------
@@ -104,7 +104,7 @@ class Detector:
         Parameters
         ----------
         image : str, Path or array of uint8, shape (height, width, 3)
-            A file, or the photo itself, in RGB.
+            A file name, or a photo in RGB.
 
         Returns
         -------
@@ -114,12 +114,12 @@ class Detector:
         Raises
         ------
         InputError
-            If the file cannot be read, or the array has another dtype or shape.
+            The file cannot be read, or the array has another dtype or shape.
         """
         return self.detect([load_image(image) if isinstance(image, str | Path) else image])[0]
 
     def detect(self, images: Sequence[np.ndarray]) -> list[list[Box]]:
-        """Find the objects on several photos, which run as one batch.
+        """Find the objects on several photos in one batch.
 
         Parameters
         ----------
@@ -134,7 +134,7 @@ class Detector:
         Raises
         ------
         InputError
-            If an array has another dtype or shape.
+            An array has another dtype or shape.
         """
         if not images:
             return []
@@ -143,7 +143,7 @@ class Detector:
         return self.decode(outputs if isinstance(outputs, tuple) else (outputs,), placements)
 
     def prepare(self, images: Sequence[np.ndarray]) -> tuple[np.ndarray, list[Placement]]:
-        """Prepare photos as the network's input.
+        """Convert photos to the network's input.
 
         Parameters
         ----------
@@ -153,21 +153,21 @@ class Detector:
         Returns
         -------
         batch : array
-            The input: float32 of shape (N, channels, height, width), or an array in the InputFormat
-            of the plan. Where the plan takes uint8, the resized photos are rounded.
+            The input: float32 of shape (N, channels, height, width), or an array in the plan's
+            InputFormat. If the plan expects uint8, the resized photos are rounded.
         placements : list of Placement
-            Where each photo lies in the input, for `decode`.
+            The position of each photo in the input, for `decode`.
 
         Raises
         ------
         InputError
-            If an array has another dtype or shape.
+            An array has another dtype or shape.
         """
         batch, placements = [], []
         for image in images:
             if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
-                raise InputError(f"a photo is {image.dtype} of shape {image.shape}, expected uint8 "
-                                 "of (height, width, 3)")
+                raise InputError(f"a photo has dtype {image.dtype} and shape {image.shape}, "
+                                 "expected uint8 and (height, width, 3)")
             placement = place((image.shape[0], image.shape[1]), self._size, self.resize,
                               self._style)
             if self._preprocessing.channels == "grey":
@@ -179,7 +179,10 @@ class Detector:
         return np.stack(batch) if given is None else given.arranged(np.stack(batch)), placements
 
     def _prepared(self, values: np.ndarray) -> np.ndarray:
-        """Return a resized photo (channels, height, width), normalised unless the plan does so."""
+        """Return a resized photo (channels, height, width).
+
+        The photo is normalised unless the plan does so.
+        """
         given = self.plan.graph.inputs[0].given
         if given is None or not (given.changes_values or given.dtype == "uint8"):
             return self._preprocessing.normalised(values)
@@ -195,19 +198,19 @@ class Detector:
         outputs : sequence of arrays
             The network's outputs, with the photos along axis 0.
         placements : sequence of Placement
-            Where each photo lies in the input.
+            The position of each photo in the input.
 
         Returns
         -------
         list of list of Box
             The objects of each photo, in descending order of score.
         """
-        # a network may have its raw heads as further outputs, after the decoded boxes
+        # a network may return its raw heads after the decoded boxes
         outputs = [np.asarray(output, np.float32)
                    for output in outputs[:len(self._metadata.heads)]]
         if not all(np.isfinite(output).all() for output in outputs):
-            warnings.warn("the network's outputs have NaN or infinite numbers; boxes made of them "
-                          "are left out", GossamerWarning, stacklevel=2)
+            warnings.warn("the network's outputs contain NaN or infinite values; boxes with such "
+                          "values are dropped", GossamerWarning, stacklevel=2)
         return [self._boxes([output[index] for output in outputs], placement)
                 for index, placement in enumerate(placements)]
 
@@ -230,7 +233,7 @@ class Detector:
         if names is not None:
             names = without_blanks(names, count)
             if len(names) != count:
-                raise InputError(f"{len(names)} names are given, and the network has {count} "
+                raise InputError(f"got {len(names)} class names, but the network has {count} "
                                  "classes")
             return names
         graph = self.plan.graph
@@ -239,23 +242,23 @@ class Detector:
             return list(own)
         if own:
             raise UnsupportedError(
-                f"{graph.file or graph.name}: names {len(own)} classes, and its output has "
-                f"{count} numbers per box besides the position; key points, masks and angles are "
-                f"not decoded; if these are classes, give their {count} names")
+                f"{graph.file or graph.name}: names {len(own)} classes, but its output has "
+                f"{count} numbers per box in addition to the position; key points, masks and "
+                f"angles cannot be decoded; if the numbers are classes, pass {count} class names")
         return read_names(COCO) if count == 80 else [f"class {index}" for index in range(count)]
 
 
 def _plan(model: str | Path | Graph | Plan, device: str | Device | None) -> Plan:
     """Return the plan of a network."""
     if names_several(device) or isinstance(model, PlanGroup):
-        raise InputError("a detector runs on one device; make a detector for each of the devices")
+        raise InputError("a detector runs on one device; create one detector for each device")
     if isinstance(model, Plan):
         if device is not None:
-            raise InputError(f"device {device}: a plan has a device already; leave device out")
+            raise InputError(f"device {device}: a plan already has a device; omit device")
         return model
     if not isinstance(model, Graph) and str(model).endswith(SUFFIX):
         return Plan.load(model, device)
-    # boxes need no float64; without a precision, ONNX Runtime would compute float64 parts
+    # boxes do not need float64, but without a precision ONNX Runtime would compute float64 parts
     graph = load(model if isinstance(model, Graph) else str(model), precision="fp32")
     check_open_dimensions(graph)
     return compile(graph, device)

@@ -1,4 +1,4 @@
-"""Draw boxes on photos, with labels that hide no others."""
+"""Draw boxes on photos, with labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from PIL import Image, ImageDraw, ImageFont
 from gossamer.detect.decoding import Box
 
 _GOLDEN = 0.618034
-"""The difference between the hue of a class and the hue of the next class, where hues are from 0 to
-1. It is the golden ratio less 1, so that neighbouring classes have very different hues."""
+"""The hue difference of consecutive classes; hues are from 0 to 1.
+
+This is the golden ratio minus 1, which makes the hues of neighbouring classes very different.
+"""
 
 
 def draw_boxes(image: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
-    """Draw boxes with labels. A label is the name of the class and the score of its box.
+    """Draw boxes labelled with class name and score.
 
-    No label hides another one, unless the photo has no room.
+    Labels do not overlap, unless the photo is too small.
 
     Parameters
     ----------
     image : array of uint8, shape (height, width, 3)
         The photo, in RGB.
     boxes : sequence of Box
-        The boxes. A box of higher score is drawn over boxes of lower score, and its label is placed
-        earlier, so that the label is nearer to the box.
+        The boxes. Boxes of higher score are drawn over boxes of lower score. Their labels are
+        placed first, and hence closer to the box.
 
     Returns
     -------
@@ -57,9 +59,9 @@ def draw_boxes(image: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
 
 
 def _inside(box: Box, width: int, height: int) -> Area:
-    """Return the part of a box that lies on a photo of this width and height.
+    """Clip a box to a photo of this width and height.
 
-    The part is never empty: a box beyond the photo's edge becomes a line or a pixel at the edge.
+    The result is never empty: a box outside the photo becomes a line or a pixel at the edge.
     """
     left, right = (float(np.clip(edge, 0, width - 1)) for edge in (box.left, box.right))
     top, bottom = (float(np.clip(edge, 0, height - 1)) for edge in (box.top, box.bottom))
@@ -72,13 +74,13 @@ def _colour(class_index: int) -> tuple[int, int, int]:
 
 
 def _ink(colour: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return black or white, whichever is easier to read on a colour."""
+    """Return black or white, whichever is more legible on a colour."""
     red, green, blue = colour
     return (0, 0, 0) if 0.3 * red + 0.59 * green + 0.11 * blue > 128 else (255, 255, 255)
 
 
 class Area(NamedTuple):
-    """A rectangle on a photo, in pixels from its left upper corner."""
+    """A rectangle on a photo, in pixels from the upper left corner."""
 
     left: float
     top: float
@@ -90,11 +92,10 @@ def label_positions(boxes: Sequence[Area], sizes: Sequence[tuple[float, float]],
                     height: float) -> list[Area]:
     """Return the area of each box's label on a photo.
 
-    A label takes the first free position at a corner of its box, outside or inside. A position is
-    free where it overlaps no label of an earlier box. Where none of these is free, the label takes
-    the nearest free position of a grid over the photo. Where the grid has none either, it takes the
-    position at which it hides the fewest pixels of other labels. A position that would reach beyond
-    the photo is moved into the photo.
+    A label is placed at the first free position at a corner of its box, outside or inside. A
+    position is free if it overlaps no label of an earlier box. If no corner is free, the label is
+    placed at the nearest free position of a grid over the photo, or else where it hides the fewest
+    pixels of other labels. Positions that extend beyond the photo are moved inside.
 
     boxes: the boxes, most important first.
     sizes: width and height of each label.
@@ -115,10 +116,10 @@ def label_positions(boxes: Sequence[Area], sizes: Sequence[tuple[float, float]],
 
 
 def _corners(box: Area, label_width: float, label_height: float) -> Iterator[tuple[float, float]]:
-    """Yield eight positions of a label at the corners of a box.
+    """Yield eight label positions (upper left corners) at the corners of a box.
 
-    Each is a left upper corner: above the box, inside at its top, inside at its bottom, and below
-    the box, each at the left and at the right.
+    The positions are above the box, inside at the top, inside at the bottom, and below the box,
+    each at the left and at the right.
     """
     for top in (box.top - label_height, box.top, box.bottom - label_height, box.bottom):
         for left in (box.left, box.right - label_width):
@@ -127,7 +128,7 @@ def _corners(box: Area, label_width: float, label_height: float) -> Iterator[tup
 
 def _grid(label_width: float, label_height: float, width: float,
           height: float) -> Iterator[tuple[float, float]]:
-    """Yield the left upper corners of a label for a grid of positions all over a photo.
+    """Yield label positions (upper left corners) on a grid over a photo.
 
     Rows of positions do not overlap; neighbouring positions in a row overlap by half a label.
     """
@@ -138,7 +139,7 @@ def _grid(label_width: float, label_height: float, width: float,
 
 def _at(left: float, top: float, label_width: float, label_height: float, width: float,
         height: float) -> Area:
-    """Return the area of a label, moved so that it lies on the photo if the photo has room."""
+    """Return the area of a label, moved inside the photo if possible."""
     left = max(min(left, width - label_width), 0)
     top = max(min(top, height - label_height), 0)
     return Area(left, top, left + label_width, top + label_height)
@@ -149,7 +150,7 @@ def _distance(box: Area, area: Area) -> float:
 
 
 def _hidden(areas: Sequence[Area], taken: Sequence[Area]) -> np.ndarray:
-    """Return how many pixels of the taken areas each area would hide."""
+    """Return the number of pixels of occupied areas that each area would hide."""
     new, old = np.reshape(areas, (-1, 1, 2, 2)), np.reshape(taken, (1, -1, 2, 2))
     sides = np.minimum(new[:, :, 1], old[:, :, 1]) - np.maximum(new[:, :, 0], old[:, :, 0])
     return np.maximum(sides, 0).prod(axis=2).sum(axis=1)

@@ -1,4 +1,4 @@
-"""Place a photo in a network's input, stretched or letterboxed."""
+"""Stretch or letterbox photos to a network's input size."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Style:
-    """How a family of networks brings photos to the size of its input.
+    """The resizing conventions of a family of networks.
 
     fill: grey level, from 0 to 255, around a letterboxed photo.
-    centred: whether a letterboxed photo lies in the middle of the input; if not, it lies in the
-    upper left corner.
-    corners_meet: whether resizing maps the centres of a photo's corner pixels to the centres of the
-    result's corner pixels, as in Darknet; else it maps the photo's corners to the result's corners,
-    as in OpenCV.
+    centred: whether a letterboxed photo is centred in the input; otherwise it is in the upper left
+    corner.
+    corners_meet: whether resizing aligns the centres of the corner pixels, as in Darknet; otherwise
+    it aligns the outer corners of the images, as in OpenCV.
     """
 
     fill: float
@@ -29,7 +28,7 @@ STYLES = {
     "yolox": Style(114, False, False), "yolox_decoded": Style(114, False, False),
     "yolov5": Style(114, True, False), "yolov8": Style(114, True, False),
 }
-"""The style of a network, by the kind of its heads."""
+"""The style of a network by the kind of its heads."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Placement:
     height: int
 
     def to_photo(self, boxes: np.ndarray) -> np.ndarray:
-        """Return boxes in pixels of the photo.
+        """Convert boxes to pixels of the photo.
 
         boxes: (K, 4), the left, top, right and bottom edges in pixels of the input.
         """
@@ -79,12 +78,12 @@ def place(photo: tuple[int, int], size: tuple[int, int], resize: str, style: Sty
 
 def fitted(image: np.ndarray, placement: Placement, size: tuple[int, int],
            style: Style) -> np.ndarray:
-    """Return the network's input (height, width, channels), with the resized photo at its
-    placement; (height, width) for a photo without channels.
+    """Return the network's input with the resized photo at its placement.
 
-    Each pixel of the rectangle is interpolated between four pixels of the photo; the pixels outside
-    of the rectangle have the style's `fill`. Other pixels of the photo are not read, so that a
-    large photo takes no more memory than a small one.
+    The result has shape (height, width, channels), or (height, width) for a photo without channels.
+    Pixels of the rectangle are interpolated between four pixels of the photo, and the others have
+    the style's `fill`. Only the interpolated pixels are read, so a large photo needs no more memory
+    than a small one.
 
     size: height and width of the input.
     """
@@ -106,10 +105,10 @@ def fitted(image: np.ndarray, placement: Placement, size: tuple[int, int],
 
 def _neighbours(length: int, new_length: int,
                 corners_meet: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return three arrays with an element for each pixel of a resized row or column of pixels.
+    """Return the interpolation of each pixel of a resized row or column.
 
-    The first two are the indices of the two original pixels between which the pixel is
-    interpolated; the third is the weight of the second original pixel.
+    The first two arrays are the indices of the two original pixels, the third is the weight of the
+    second one.
     """
     steps = np.arange(new_length)
     if corners_meet:

@@ -1,4 +1,4 @@
-"""Recognise how outputs encode boxes, by metadata or by shapes."""
+"""Recognise the encoding of boxes in outputs, by metadata or shapes."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from gossamer.model.metadata import DetectionHead, DetectorMetadata
 Shape = tuple[int, ...]
 
 _ANCHORS = 3
-"""The number of anchors of each cell in the grids of YOLOv5 and YOLOv7."""
+"""Number of anchors per grid cell in YOLOv5 and YOLOv7."""
 
 
 def recognise(graph: Graph) -> tuple[DetectorMetadata, Preprocessing]:
-    """Return how boxes are decoded, and how photos are prepared.
+    """Return the encoding of boxes and the preprocessing of photos.
 
-    A network without metadata of a detector is recognised by the shapes of its outputs, as YOLOX,
-    YOLOv5, YOLOv6 or YOLOv8. Outputs of YOLOX and YOLOv6 have equal shapes; the functions by which
-    the graph computes the boxes show which of the two the network is. YOLOv5 may have its raw heads
-    as further outputs. Raises UnsupportedError for a network that is not recognised, and for
-    metadata that do not fit the network.
+    A network without detector metadata is recognised as YOLOX, YOLOv5, YOLOv6 or YOLOv8 by the
+    shapes of its outputs. YOLOX and YOLOv6 have equal shapes, and are distinguished by the
+    functions that compute the boxes. YOLOv5 may return its raw heads as additional outputs.
+
+    Raises UnsupportedError for an unknown network, and for metadata that do not match the network.
     """
     if graph.tail is not None:
-        raise UnsupportedError(f"{graph.file or graph.name}: ONNX Runtime computes its end, so "
-                               "that the shapes of its outputs are not known; export it without "
-                               "its own choice of boxes, or load a float64 network with "
+        raise UnsupportedError(f"{graph.file or graph.name}: the shapes of its outputs are "
+                               "unknown, because ONNX Runtime computes its last nodes; export it "
+                               "without box suppression (NMS), or load a float64 network with "
                                "precision='fp32'")
     static = resolve(graph, graph.batch_or(1))
     shapes = [static.shapes[info.name] for info in graph.outputs]
@@ -51,20 +51,19 @@ _PREPROCESSING = {
     "yolov8": PRESETS["unit"],
     "yolox": Preprocessing(channels="bgr"), "yolox_decoded": Preprocessing(channels="bgr"),
 }
-"""How photos are prepared for a network whose metadata do not state it, by the kind of its
-heads."""
+"""The default preprocessing by the kind of a network's heads."""
 
 
 def _input_size(graph: Graph) -> tuple[int, int]:
-    """Return height and width of the input.
+    """Return the height and width of the input.
 
-    Raises UnsupportedError where the network takes anything but one photo.
+    Raises UnsupportedError if the input is not a single photo.
     """
     shape = graph.inputs[0].shape
     if len(graph.inputs) != 1 or len(shape) != 4 or shape[1] not in (1, 3):
         shapes = ", ".join(shape_text(info.shape) for info in graph.inputs)
-        raise UnsupportedError(f"{graph.file or graph.name}: takes {shapes}, expected one photo of "
-                               "Nx3xHxW or Nx1xHxW")
+        raise UnsupportedError(f"{graph.file or graph.name}: has inputs of shape {shapes}, "
+                               "expected one photo of shape Nx3xHxW or Nx1xHxW")
     assert shape[2] is not None and shape[3] is not None
     return shape[2], shape[3]
 
@@ -81,26 +80,26 @@ def _by_shape(graph: Graph, shapes: list[Shape], size: tuple[int, int]) -> Detec
         return DetectorMetadata((DetectionHead("yolov5"),), shape[2] - 5)
     outputs = f"{graph.file or graph.name}: its outputs ({', '.join(map(shape_text, shapes))})"
     if all(map(_is_raw_head, shapes)):
-        raise UnsupportedError(f"{outputs} are raw heads, whose anchors the file does not state; "
-                               "export the model with its boxes decoded (YOLOv7: --grid)")
+        raise UnsupportedError(f"{outputs} are raw heads, but the file does not contain their "
+                               "anchors; export the model with decoded boxes (YOLOv7: --grid)")
     raise UnsupportedError(
-        f"{outputs} hold no boxes that gossamer decodes: expected metadata with the key "
+        f"{outputs} are not boxes that gossamer can decode: expected metadata with the key "
         "`detector`, as `gossamer convert` writes it, or YOLOX's output "
         f"(Nx{counts[0]}x(5+classes)), YOLOv5's (Nx{_ANCHORS * counts[0]}x(5+classes)) or YOLOv8's "
         f"(Nx(4+classes)x{counts[0]})")
 
 
 def _is_raw_head(shape: Shape) -> bool:
-    """Return whether an output may be a raw head of YOLOv5, (N, anchors, H, W, 5 + classes)."""
+    """Return whether a shape is (N, anchors, H, W, 5 + classes), a raw YOLOv5 head."""
     return len(shape) == 5 and shape[1] == _ANCHORS and shape[4] > 5
 
 
 def _kind_of_cells(graph: Graph) -> str:
-    """Return the kind of a head with one box for each cell.
+    """Return the kind of a head with one box per cell.
 
-    The functions after the last convolutions decide. YOLOX computes an exponential where its graph
-    decodes boxes, and none of these functions where it does not. YOLOv6 computes products or
-    quotients only; its boxes are decoded like boxes of YOLOv5.
+    It is determined by the functions after the last convolutions. YOLOX computes an exponential if
+    its graph decodes boxes, and otherwise no function. YOLOv6 computes only products or quotients;
+    its boxes are decoded like those of YOLOv5.
     """
     functions = _last_functions(graph)
     return ("yolox_decoded" if "exp" in functions else
@@ -108,8 +107,10 @@ def _kind_of_cells(graph: Graph) -> str:
 
 
 def _last_functions(graph: Graph) -> set[str]:
-    """Return the functions between the last convolutions and the first output, and those in the
-    epilogues of these convolutions."""
+    """Return the functions between the last convolutions and the first output.
+
+    These include the functions in the epilogues of the convolutions.
+    """
     functions = set[str]()
     makers = {name: node for node in graph.nodes for name in node.outputs}
     names, seen = [graph.outputs[0].name], set[str]()
@@ -128,9 +129,9 @@ def _last_functions(graph: Graph) -> set[str]:
 
 def _check(graph: Graph, detector: DetectorMetadata, shapes: list[Shape],
            size: tuple[int, int]) -> None:
-    """Raise UnsupportedError where the outputs do not have the shapes that the metadata state."""
+    """Raise UnsupportedError if the output shapes do not match the metadata."""
     if len(shapes) != len(detector.heads):
-        raise UnsupportedError(f"{graph.file or graph.name}: has {len(shapes)} outputs, and its "
+        raise UnsupportedError(f"{graph.file or graph.name}: has {len(shapes)} outputs, but its "
                                f"metadata describe {len(detector.heads)} heads")
     counts = [cells(size, strides) for strides in STRIDES]
     for info, shape, head in zip(graph.outputs, shapes, detector.heads, strict=True):

@@ -8,17 +8,20 @@ from contextlib import contextmanager
 
 
 def allowed() -> list[int]:
-    """Return the processors that this thread may use; an empty list where the operating system
-    cannot bind threads to processors."""
+    """Return the processors that this thread may use.
+
+    The list is empty if the operating system cannot bind threads to processors.
+    """
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 @contextmanager
 def bound(processors: Sequence[int]) -> Iterator[None]:
-    """Bind this thread to these processors within a `with` block; an empty list changes nothing.
+    """Bind this thread to processors within a `with` block.
 
-    Threads that are not bound may be put on one processor. Where one of them spins until another
-    has done its work there, the work takes several times as long.
+    An empty list changes nothing. Without binding, the operating system may schedule several
+    threads on one processor. If one of them then spins while it waits for another, the work takes
+    several times as long.
     """
     before = allowed()
     if not processors:

@@ -1,4 +1,4 @@
-"""The interface of devices: Device, with the capabilities that only some devices have."""
+"""The interface of devices: Device, including the optional capabilities."""
 
 from __future__ import annotations
 
@@ -20,27 +20,29 @@ __all__ = ["Argument", "Buffer", "CopyingGraph", "Device", "GraphThenCopies", "K
 
 
 class CopyingGraph(abc.ABC):
-    """Recorded work that ends with copies whose targets are set before a replay.
+    """Recorded work that ends with copies to changeable targets.
 
-    addresses: the present targets of the copies, as `copy_to` set them.
+    The targets are set before a replay.
+
+    addresses: the current targets of the copies, as set by `copy_to`.
     """
 
     addresses: tuple[int, ...] = ()
 
     @abc.abstractmethod
     def copy_to(self, addresses: tuple[int, ...]) -> None:
-        """Set the address to which each copy of later replays writes.
+        """Set the target address of each copy in later replays.
 
-        The caller keeps the memory at these addresses alive.
+        The caller must keep the memory at these addresses alive.
         """
 
     @abc.abstractmethod
     def on(self, stream: Any) -> Callable[[], None]:
-        """Return a function that replays the work on a stream as quickly as possible."""
+        """Return a function that replays the work on a stream with minimal overhead."""
 
 
 class GraphThenCopies(CopyingGraph):
-    """A graph and copies that the device queues one by one after each replay of the graph.
+    """A graph followed by copies that are queued one by one.
 
     graph: the recorded work.
     copies: pairs of a buffer that the work writes and the number of bytes to copy.
@@ -72,10 +74,11 @@ class GraphThenCopies(CopyingGraph):
 class Device(CoreDevice, OtherLibraries):
     """A device that runs plans; `gossamer.device.registry.find` returns instances.
 
-    CoreDevice declares what every device implements. A device that has one of the other
-    capabilities overrides the flag and the methods of this capability. The inherited methods raise
-    a DeviceError, or do what is right for a device without the capability.
-    The numbers and flags by which kernels are selected are in `Device.limits`.
+    CoreDevice declares the methods that every device implements; the capabilities declared here are
+    optional. A device with a capability overrides the capability's flag and methods. The inherited
+    methods raise a DeviceError, or behave correctly for a device without the capability.
+
+    `Device.limits` contains the numbers and flags that determine which kernels can run.
 
     Attributes
     ----------
@@ -96,70 +99,69 @@ class Device(CoreDevice, OtherLibraries):
 
     @property
     def on_processors(self) -> bool:
-        """True if work runs on the host's processors, which other programs use as well."""
+        """True if work runs on the host's processors, shared with other programs."""
         return False
 
     @property
     def is_simulator(self) -> bool:
-        """True if kernels are interpreted to find faults, so that their times mean nothing."""
+        """True if kernels are interpreted to find faults, so their times are meaningless."""
         return False
 
     @property
     def queued_us(self) -> float:
-        """Microseconds that the host takes to queue a launch.
+        """Microseconds that the host needs to queue a launch.
 
-        The number is 0 where the host queues launches faster than the device runs short kernels,
-        as with CUDA graphs.
+        0 if the host queues launches faster than the device runs short kernels, for example with
+        CUDA graphs.
         """
         return 0.0
 
     @property
     def builds_side_by_side(self) -> bool:
-        """True if several threads build kernels in less time than one thread."""
+        """True if several threads build kernels faster than one thread."""
         return False
 
     @property
     def compiles_in_processes(self) -> bool:
-        """True if the device has other processes compile, where it has `compilers`."""
+        """True if the device compiles in other processes once `compilers` is set."""
         return False
 
     @property
     def toolkit(self) -> str:
-        """Name and version of software, besides the driver, that influences the speed of kernels.
+        """Name and version of the software that affects the speed of kernels.
 
-        An example is a compiler. The text is part of the key of every stored time, and empty for a
-        device without such software.
+        An example is a compiler; the driver is not included. The text is part of the key of every
+        stored time. It is empty for a device without such software.
         """
         return ""
 
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> Callable[..., None]:
-        """Record some work as a graph, where `limits.graph` is true.
+        """Record work as a graph. Requires `limits.graph`.
 
         Parameters
         ----------
         work : callable
-            Queues the work on the stream that it is called with.
+            Queues the work on the stream passed to it.
         stream : Any
-            The stream of replays that name no stream.
+            The default stream of replays.
         repeats : int
-            How often one replay executes the work, one execution after another. `work` is called
-            once.
+            Number of consecutive executions of the work in one replay. `work` is called once.
 
         Returns
         -------
         callable
-            A function that replays the work, in the order of the stream that it may be given.
+            A function that replays the work. Its optional argument is the stream to replay on.
 
         Raises
         ------
         DeviceError
-            The device has no graphs, or the recording failed.
+            The device does not support graphs, or recording failed.
         """
-        raise DeviceError(f"{self.name} records no graphs; check limits.graph before")
+        raise DeviceError(f"{self.name} does not support graphs; check limits.graph first")
 
     def replayed(self, graph: Callable[..., None], stream: Any) -> Callable[[], None]:
-        """Return a function that replays a captured graph on one stream as quickly as possible.
+        """Return a function that replays a graph with minimal overhead.
 
         Parameters
         ----------
@@ -177,29 +179,29 @@ class Device(CoreDevice, OtherLibraries):
 
     def capture_copying(self, work: Callable[[Any], None],
                         copies: Sequence[tuple[Buffer, int]]) -> CopyingGraph:
-        """Record some work and copies of its results, where `limits.graph` is true.
+        """Record work and copies of its results. Requires `limits.graph`.
 
         Parameters
         ----------
         work : callable
-            Queues the work on the stream that it is called with.
+            Queues the work on the stream passed to it.
         copies : sequence of (Buffer, int)
-            Each buffer that is copied after the work, and the number of its bytes, at least 1.
+            The buffers to copy after the work, each with the number of bytes to copy (at least 1).
 
         Returns
         -------
         CopyingGraph
-            The graph, whose copies have no targets yet.
+            The graph. The targets of its copies are not set yet.
 
         Raises
         ------
         DeviceError
-            The device has no graphs, or the recording failed.
+            The device does not support graphs, or recording failed.
         """
         return GraphThenCopies(self, self.capture(work), copies)
 
     def is_idle(self, stream: Any) -> bool:
-        """Return whether a stream has no work left; True where the device cannot tell.
+        """Return whether a stream has no work left, or the device cannot tell.
 
         Parameters
         ----------
@@ -214,9 +216,9 @@ class Device(CoreDevice, OtherLibraries):
         return True
 
     def is_closed(self, stream: Any) -> bool:
-        """Return whether a caller's stream was closed, as far as its object says so.
+        """Return whether a caller's stream object reports that it was closed.
 
-        A bare handle always counts as open: no call of the driver can safely test it.
+        A bare handle always counts as open, because no driver call can safely test it.
 
         Parameters
         ----------
@@ -226,12 +228,12 @@ class Device(CoreDevice, OtherLibraries):
         Returns
         -------
         bool
-            True where the stream was closed.
+            True if the stream was closed.
         """
         return False
 
     def check_stream(self, stream: Any) -> None:
-        """Raise where a caller's stream was closed.
+        """Raise an error if a caller's stream was closed.
 
         Parameters
         ----------
@@ -244,41 +246,42 @@ class Device(CoreDevice, OtherLibraries):
             The stream was closed.
         """
         if self.is_closed(stream):
-            raise InputError(f"the stream {stream!r} was closed; give an open stream, or leave the "
-                             "argument `stream` out")
+            raise InputError(f"the stream {stream!r} was closed; pass an open stream, or omit the "
+                             "argument `stream`")
 
     def timed_graph(self, work: Callable[[Any], None], repeats: int, *,
                     as_in_plan: bool = False) -> Callable[[], float]:
-        """Record repeated executions of some work, where `limits.graph` is true, to time them.
+        """Record repeated executions to time them. Requires `limits.graph`.
 
         Parameters
         ----------
         work : callable
-            Queues the work on the stream that it is called with.
+            Queues the work on the stream passed to it.
         repeats : int
-            How often one replay executes the work, one execution after another.
+            Number of consecutive executions of the work in one replay.
         as_in_plan : bool, default False
-            Whether a kernel that may begin early (`KernelSource.begins_early`) begins before the
-            previous execution has ended, as in a plan it begins before the previous step has
-            ended. By default each execution waits for the end of the previous one.
+            Whether consecutive executions may overlap. Kernels with `KernelSource.begins_early`
+            then begin before the previous execution has ended, just as they begin before the
+            previous step of a plan has ended. By default each execution waits for the previous one.
 
         Returns
         -------
         callable
-            A function that replays all executions and returns their time in microseconds. Where
-            the device measures the time itself, delays of the calling thread are no part of this
-            time.
+            A function that replays all executions and returns their total microseconds. If the
+            device measures the time itself, it excludes delays of the calling thread.
 
         Raises
         ------
         DeviceError
-            The device has no graphs, or the recording failed.
+            The device does not support graphs, or recording failed.
         """
         graph = self.capture(work, repeats=repeats)
         return lambda: self.time(graph)
 
     def side_streams(self, stream: Any, count: int) -> list[Any]:
-        """Return streams for work that forks from a stream and joins it again by `wait`.
+        """Return streams for work that runs in parallel with a stream.
+
+        The work forks from the stream and joins it again by `wait`.
 
         Parameters
         ----------
@@ -290,8 +293,8 @@ class Device(CoreDevice, OtherLibraries):
         Returns
         -------
         list
-            The streams; a further call for the same stream returns the same ones. By default each
-            of them is `stream` itself, so that the work runs one part after another.
+            The streams. Later calls for the same stream return the same streams. By default each
+            of them is `stream` itself, which serialises the work.
         """
         return [stream] * count
 
@@ -302,16 +305,16 @@ class Device(CoreDevice, OtherLibraries):
 
     def assemble(self, key: Sequence[str],
                  generate: Callable[[], Sequence[Any]]) -> Sequence[Kernel]:
-        """Build PTX programs, or load them from the disk cache, where `assembles_ptx` is true.
+        """Build PTX programs, or load them from the cache. Requires `assembles_ptx`.
 
         Parameters
         ----------
         key : sequence of str
-            Texts that name everything on which the programs' code depends.
+            Texts that identify everything that the code of the programs depends on.
         generate : callable
             Returns the programs, each a gossamer.device.cuda.ptx.PtxProgram. It is called only
-            where the disk cache does not hold the programs' kernels, and in one of `compilers`
-            where it can be pickled.
+            if the disk cache does not contain the kernels; if it can be pickled, one of the
+            `compilers` calls it.
 
         Returns
         -------
@@ -321,15 +324,15 @@ class Device(CoreDevice, OtherLibraries):
         Raises
         ------
         DeviceError
-            The device runs no PTX.
+            The device does not run PTX.
         CompileError
-            The assembler refused a program; the message has the assembler's log.
+            The assembler rejected a program; the message contains its log.
         """
-        raise DeviceError(f"{self.name} runs no PTX; use a CUDA device")
+        raise DeviceError(f"{self.name} does not run PTX; use a CUDA device")
 
     @property
     def locks_pages(self) -> bool:
-        """True if copies from and to page-locked memory overlap the host's own work."""
+        """True if copies from and to page-locked memory overlap host work."""
         return False
 
     def page_locked(self, nbytes: int) -> np.ndarray:
@@ -343,7 +346,7 @@ class Device(CoreDevice, OtherLibraries):
         Returns
         -------
         numpy.ndarray
-            Uninitialised memory of dtype uint8, which is freed with the last array over it.
+            Uninitialised memory of dtype uint8, freed when the last array that uses it is deleted.
 
         Raises
         ------
@@ -353,7 +356,7 @@ class Device(CoreDevice, OtherLibraries):
         return np.empty(nbytes, np.uint8)
 
     def is_page_locked(self, array: np.ndarray) -> bool:
-        """Return whether an array lies in page-locked memory, whichever library allocated it.
+        """Return whether an array is in page-locked memory of any library.
 
         Parameters
         ----------
@@ -363,14 +366,14 @@ class Device(CoreDevice, OtherLibraries):
         Returns
         -------
         bool
-            False where `locks_pages` is false.
+            Always False if `locks_pages` is false.
         """
         return False
 
     def queue_write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         """Copy a page-locked array to the start of a buffer, in the stream's order.
 
-        The array must not be changed, nor freed, before the stream has made the copy.
+        The array must not be modified or freed before the stream has executed the copy.
 
         Parameters
         ----------
@@ -393,7 +396,7 @@ class Device(CoreDevice, OtherLibraries):
     def queue_read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         """Fill a page-locked array from the start of a buffer, in the stream's order.
 
-        The array must not be read, nor freed, before the stream has made the copy.
+        The array must not be read or freed before the stream has executed the copy.
 
         Parameters
         ----------

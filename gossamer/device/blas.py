@@ -1,4 +1,4 @@
-"""The number of threads of BLAS, the library by which NumPy and SciPy multiply matrices."""
+"""The thread counts of the BLAS libraries that NumPy and SciPy call."""
 
 from __future__ import annotations
 
@@ -12,27 +12,35 @@ from threadpoolctl import LibController, ThreadpoolController
 
 _lock = threading.Lock()
 _unlimited: list[tuple[LibController, int]] = []
-"""The libraries that are limited now, each with its number of threads before the first limit."""
+"""The libraries limited at present, each with its thread count before the first limit."""
 _OF_SCIPY = ("scipy.linalg._fblas", "scipy.special._ufuncs")
-"""The modules of SciPy that load its own BLAS."""
+"""The SciPy modules that load SciPy's own BLAS."""
+_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 _limits = 0
-"""Number of `limited` blocks that are running, in different threads or one within another."""
+"""Number of active `limited` blocks, in different threads or nested."""
 
 
 def threads() -> int:
-    """Return the largest number of threads that a BLAS library takes outside of `limited`; 1 where
-    no BLAS is found."""
+    """Return the largest thread count of a BLAS library outside of `limited`.
+
+    The result is 1 if no BLAS library is found.
+    """
     with _lock:
         return max((count for _, count in _unlimited or _thread_counts()), default=1)
+
+
+def variables(count: int) -> dict[str, str]:
+    """Return the environment variables that limit BLAS to so many threads in another process."""
+    return dict.fromkeys(_VARIABLES, str(count))
 
 
 @contextmanager
 def limited(most: int) -> Iterator[None]:
     """Limit BLAS to at most `most` threads within a `with` block.
 
-    The limit holds for the whole process, other Python threads included. Where blocks overlap, the
-    limit of the block that began last holds. The end of the last block restores the numbers of
-    threads from before the first one.
+    The limit applies to the whole process, including other Python threads. If blocks overlap, the
+    limit of the block that began last applies. When the last block ends, the original thread counts
+    are restored.
     """
     global _limits
     with _lock:
@@ -53,17 +61,19 @@ def limited(most: int) -> Iterator[None]:
 
 
 def _libraries() -> tuple[LibController, ...]:
-    """Return the BLAS libraries of NumPy, and of SciPy where it has loaded its own. Each library
-    has threads of its own."""
+    """Return the BLAS libraries of NumPy and, if loaded, of SciPy.
+
+    Each library has its own thread pool.
+    """
     return _loaded(sum(module in sys.modules for module in _OF_SCIPY))
 
 
 @functools.cache
 def _loaded(scipy_modules: int) -> tuple[LibController, ...]:
-    """Return the BLAS libraries that are loaded, each as the same object in every result.
+    """Return the loaded BLAS libraries, each as the same object every time.
 
-    scipy_modules: how many modules of _OF_SCIPY are imported. The argument makes the cache search
-    again after each further import; libraries that an earlier search found are taken from there.
+    scipy_modules: number of imported modules of _OF_SCIPY. It is part of the cache key, so that
+    libraries are searched again after another import. Libraries found earlier are reused.
     """
     before = _loaded(scipy_modules - 1) if scipy_modules else ()
     found = ThreadpoolController().select(user_api="blas").lib_controllers
@@ -71,5 +81,5 @@ def _loaded(scipy_modules: int) -> tuple[LibController, ...]:
 
 
 def _thread_counts() -> list[tuple[LibController, int]]:
-    """Return the libraries, each with its present number of threads."""
+    """Return the libraries, each with its current thread count."""
     return [(library, library.get_num_threads()) for library in _libraries()]

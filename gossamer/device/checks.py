@@ -1,5 +1,4 @@
-"""Checks of copies, of views of buffers and of whole devices, and the error of too little memory.
-"""
+"""Checks of copies, views and devices, and the out-of-memory error."""
 
 from __future__ import annotations
 
@@ -13,25 +12,25 @@ from gossamer.errors import DeviceError, OutOfMemoryError
 
 
 def check_view(buffer: Buffer, offset: int, nbytes: int) -> None:
-    """Check that a view of a buffer begins at an aligned byte and lies within the buffer.
+    """Check that a view of a buffer is aligned and within bounds.
 
     Parameters
     ----------
     buffer : Buffer
-        The buffer of which the view shows a part.
+        The viewed buffer.
     offset, nbytes : int
         First byte and size of the view.
 
     Raises
     ------
     ValueError
-        The offset is not aligned, or the view leaves the buffer.
+        The offset is not aligned, or the view exceeds the buffer.
     """
     if offset % buffer.device.alignment:
-        raise ValueError(f"a view on {buffer.device.name} starts at a multiple of "
-                         f"{buffer.device.alignment} bytes, got {offset}")
+        raise ValueError(f"a view on {buffer.device.name} must start at a multiple of "
+                         f"{buffer.device.alignment} bytes, got offset {offset}")
     if offset < 0 or nbytes < 0 or offset + nbytes > buffer.nbytes:
-        raise ValueError(f"a view of {nbytes} bytes at {offset} leaves a buffer of "
+        raise ValueError(f"a view of {nbytes} bytes at offset {offset} exceeds a buffer of "
                          f"{buffer.nbytes} bytes")
 
 
@@ -53,12 +52,12 @@ def check_transfer(buffer: Buffer, array: np.ndarray) -> None:
     if not array.flags.c_contiguous:
         raise ValueError("only C-contiguous arrays can be copied to or from a device")
     if array.nbytes > buffer.nbytes:
-        raise ValueError(f"an array of {array.nbytes} bytes does not fit a buffer of "
+        raise ValueError(f"an array of {array.nbytes} bytes does not fit into a buffer of "
                          f"{buffer.nbytes} bytes")
 
 
 def check_copy(target: Buffer, source: Buffer, nbytes: int) -> None:
-    """Check that two buffers are large enough for a copy from one to the other.
+    """Check that two buffers are large enough for a copy.
 
     Parameters
     ----------
@@ -74,23 +73,23 @@ def check_copy(target: Buffer, source: Buffer, nbytes: int) -> None:
     """
     least = min(target.nbytes, source.nbytes)
     if nbytes > least:
-        raise ValueError(f"a copy of {nbytes} bytes does not fit a buffer of {least} bytes")
+        raise ValueError(f"a copy of {nbytes} bytes exceeds a buffer of {least} bytes")
 
 
 def out_of_memory(device: Device, nbytes: int, purpose: str,
                   free: int | None = None) -> OutOfMemoryError:
-    """Return the error for an allocation that failed.
+    """Return the error for a failed allocation.
 
     Parameters
     ----------
     device : Device
         The device with too little memory.
     nbytes : int
-        Bytes asked for.
+        Requested bytes.
     purpose : str
         Use of the memory.
     free : int, optional
-        Free bytes, where the driver reports them.
+        Free bytes, if the driver reports them.
 
     Returns
     -------
@@ -98,8 +97,8 @@ def out_of_memory(device: Device, nbytes: int, purpose: str,
         The error, which the caller raises.
     """
     have = (f"{free} bytes are free" if free is not None
-            else f"it has {device.limits.memory_bytes} bytes in all")
-    return OutOfMemoryError(f"{device.name} has no room for {nbytes} bytes ({purpose}): {have}; "
+            else f"it has {device.limits.memory_bytes} bytes in total")
+    return OutOfMemoryError(f"{device.name} cannot allocate {nbytes} bytes ({purpose}): {have}; "
                             "use a smaller batch or another device")
 
 
@@ -123,4 +122,4 @@ def self_check(device: Device) -> None:
     result = np.zeros_like(values)
     device.read(buffer, result)
     if not np.array_equal(result, values * 2 + 1):
-        raise DeviceError(f"{device.name} built a one-line kernel but computed wrong numbers")
+        raise DeviceError(f"{device.name} built a one-line kernel but it computed wrong numbers")

@@ -1,4 +1,4 @@
-"""What every device implements: Buffer, Kernel, and the methods of CoreDevice."""
+"""The interface that every device implements: Buffer, Kernel and CoreDevice."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gossamer.device.limits import Limits, PeakRates
+from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError
 
 
 class Buffer(abc.ABC):
-    """Device memory, which is freed with the last reference to it.
+    """Device memory that is freed when the last reference is dropped.
 
     Attributes
     ----------
@@ -29,36 +29,36 @@ class Buffer(abc.ABC):
 
     @property
     def address(self) -> int:
-        """Address of the first byte, on devices that run libraries for CUDA.
+        """Address of the first byte, for CUDA libraries.
 
         Raises
         ------
         DeviceError
-            The device's memory has no addresses.
+            Memory of the device has no addresses.
         """
-        raise DeviceError(f"memory of {self.device.name} has no address, which libraries for CUDA "
-                          "need; use a CUDA device")
+        raise DeviceError(f"CUDA libraries need a memory address, which {self.device.name} does "
+                          "not provide; use a CUDA device")
 
     @abc.abstractmethod
     def view(self, offset: int, nbytes: int) -> Buffer:
-        """Return a part of this buffer that keeps the full buffer alive.
+        """Return a view of this buffer that keeps the whole buffer alive.
 
         Parameters
         ----------
         offset : int
-            First byte of the part, a multiple of `Device.alignment`.
+            First byte of the view, a multiple of `Device.alignment`.
         nbytes : int
-            Size of the part in bytes.
+            Size of the view in bytes.
 
         Returns
         -------
         Buffer
-            The same memory from `offset` on.
+            The same memory, starting at `offset`.
 
         Raises
         ------
         ValueError
-            The offset is not aligned, or the part leaves the buffer.
+            The offset is not aligned, or the view exceeds the buffer.
         """
 
 
@@ -72,12 +72,12 @@ class Kernel(abc.ABC):
     source : KernelSource
         The source from which the kernel was built.
     registers : int or None
-        Registers of each thread, where the compiler reports them.
+        Registers per thread, if the compiler reports them.
     spill_bytes : int or None
-        Bytes of each thread in CUDA's thread-local memory, registers that were spilled included,
-        where the compiler reports them.
+        CUDA local memory per thread in bytes, including spilled registers, if the compiler reports
+        it.
     code_bytes : int or None
-        Size of the binary, where it is known.
+        Size of the binary in bytes, if known.
     from_cache : bool
         Whether the binary was read from the disk cache.
     """
@@ -91,21 +91,23 @@ class Kernel(abc.ABC):
 
 
 Argument = Buffer | int | float | np.generic | None
-"""A kernel argument: int means int32, float means float32, None a null pointer."""
+"""A kernel argument: int means int32, float means float32, and None is a null pointer."""
 
 
 class CoreDevice(abc.ABC):
     """The methods that every device implements.
 
-    A parameter `stream` takes None for the device's default stream. Arguments named `array` must
-    be C-contiguous. Copying a device returns the same device, and a pickle holds only its name.
-    The subclass Device adds the capabilities that only some devices have.
+    For every parameter `stream`, None means the device's default stream. Arguments named `array`
+    must be C-contiguous. Copying a device returns the same device, and pickles contain only its
+    name.
+
+    The subclass Device adds optional capabilities.
 
     Attributes
     ----------
     api : str
-        "host", "opencl" or "cuda", the first part of the device's name. Other code decides by the
-        device's capabilities, never by its api.
+        "host", "opencl" or "cuda", the first part of the device's name. Other code must test the
+        device's capabilities instead of its api.
     index : int
         Number of the device among the devices of its api.
     description : str
@@ -114,10 +116,8 @@ class CoreDevice(abc.ABC):
         Name and version of the driver.
     limits : Limits
         The capabilities of the device.
-    rates : PeakRates or None
-        The peak rates of the device; None until they were measured.
     alignment : int
-        Bytes of which the offset of every view of a buffer is a multiple.
+        Required alignment in bytes of the offsets of buffer views.
     """
 
     api: ClassVar[str]
@@ -125,26 +125,25 @@ class CoreDevice(abc.ABC):
     description: str
     driver: str
     limits: Limits
-    rates: PeakRates | None = None
     alignment: int = 256
     unusable: str = ""
-    """Why the device cannot be used in this process any more; empty while it can be used."""
+    """Reason why this process can no longer use the device; empty while it is usable."""
     reopen: ClassVar[Callable[[str], CoreDevice] | None] = None
-    """Function that opens a device by its name in another process; the registry sets it."""
+    """Function that opens a device by its name in another process. The registry sets it."""
 
     @property
     def name(self) -> str:
-        """The name that a user types: host, opencl:0, cuda:1."""
+        """The name that users specify: host, opencl:0, cuda:1."""
         return self.api if self.api == "host" else f"{self.api}:{self.index}"
 
     @property
     def kind(self) -> tuple[str, str, int]:
-        """The kind of device: measurements hold for all devices of the same kind."""
+        """The kind of device; measurements are shared by devices of one kind."""
         return self.api, self.description, self.limits.compute_units
 
     @property
     def chip(self) -> str:
-        """Name of the chip alone; a description may also contain the driver's name."""
+        """Name of the chip, without the driver's name that `description` may contain."""
         return self.description
 
     def check_usable(self) -> None:
@@ -160,7 +159,7 @@ class CoreDevice(abc.ABC):
 
     @abc.abstractmethod
     def compile(self, source: KernelSource) -> Kernel:
-        """Return a kernel for this device, built now or taken from memory or the disk cache.
+        """Return a kernel, built now or loaded from memory or disk.
 
         Parameters
         ----------
@@ -175,7 +174,7 @@ class CoreDevice(abc.ABC):
         Raises
         ------
         CompileError
-            The compiler refused the source; the message has the compiler's log.
+            The compiler rejected the source; the message contains its log.
         """
 
     @abc.abstractmethod
@@ -187,10 +186,10 @@ class CoreDevice(abc.ABC):
         nbytes : int
             Size in bytes.
         purpose : str
-            Use of the memory, for the error's message.
+            Use of the memory, for the error message.
         stream : Any
-            A stream, if only its work uses the memory. The buffer may then be dropped before that
-            work is done, and on CUDA the memory comes from a pool, which allocates faster.
+            A stream, if only work on this stream uses the memory. The buffer may then be dropped
+            before that work is complete, and on CUDA it is allocated faster, from a pool.
 
         Returns
         -------
@@ -212,7 +211,7 @@ class CoreDevice(abc.ABC):
         array : numpy.ndarray
             Array of any shape and dtype.
         purpose : str
-            Use of the memory, for the error's message.
+            Use of the memory, for the error message.
 
         Returns
         -------
@@ -229,7 +228,7 @@ class CoreDevice(abc.ABC):
     def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         """Copy an array's bytes to the start of a buffer, in the stream's order.
 
-        The array may be changed after the return.
+        The caller may modify the array after the call returns.
 
         Parameters
         ----------
@@ -271,7 +270,7 @@ class CoreDevice(abc.ABC):
 
     @abc.abstractmethod
     def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
-        """Copy bytes from one buffer to another of this device, in the stream's order.
+        """Copy bytes between buffers of this device, in the stream's order.
 
         Parameters
         ----------
@@ -285,25 +284,25 @@ class CoreDevice(abc.ABC):
         Raises
         ------
         ValueError
-            A buffer is smaller.
+            A buffer is smaller than `nbytes`.
         """
 
     @abc.abstractmethod
     def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
                arguments: Sequence[Argument], *, shared_bytes: int = 0,
                stream: Any = None) -> None:
-        """Queue a kernel; nothing is launched where a dimension of `groups` is 0.
+        """Queue a kernel, unless a dimension of `groups` is 0.
 
         Parameters
         ----------
         kernel : Kernel
             A kernel that this device compiled.
         groups, work_group_size : sequence of int
-            Number of work-groups, and of work-items in each, along one to three dimensions.
+            Number of work-groups, and work-items per work-group, in one to three dimensions.
         arguments : sequence of Argument
             The kernel's arguments in order.
         shared_bytes : int
-            Bytes of dynamic shared memory for each work-group.
+            Bytes of dynamic shared memory per work-group.
         stream : Any
             The stream that orders the launch.
 
@@ -329,17 +328,17 @@ class CoreDevice(abc.ABC):
         """
 
     def wait(self, waiting: Any, awaited: Any) -> None:
-        """Make later work of one stream start after the present work of another stream.
+        """Make later work of one stream wait for queued work of another.
 
-        By default the calling thread itself waits for the present work. Nothing happens where both
-        streams are the same.
+        By default the calling thread waits for the queued work. Nothing happens if both streams are
+        the same.
 
         Parameters
         ----------
         waiting : Any
-            The stream whose later work waits.
+            The stream that waits.
         awaited : Any
-            The stream whose present work is waited for.
+            The stream to wait for.
 
         Raises
         ------
@@ -351,19 +350,19 @@ class CoreDevice(abc.ABC):
 
     @abc.abstractmethod
     def create_stream(self) -> Any:
-        """Return a new stream of the device; None on the host, which has no streams."""
+        """Return a new stream, or None on the host, which has no streams."""
 
     @abc.abstractmethod
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
-        """Return the time that the device spends on some work.
+        """Return the device time of some work in microseconds.
 
-        The time is measured by the device's events, or by the host's clock where events would slow
-        the work down.
+        The time is measured by device events, or by the host's clock if events would slow down the
+        work.
 
         Parameters
         ----------
         work : callable
-            Queues the work on the stream that it is called with.
+            Queues the work on the stream passed to it.
         stream : Any
             The stream on which the work is timed.
 
@@ -387,7 +386,7 @@ class CoreDevice(abc.ABC):
         return self
 
     def __reduce__(self) -> Any:
-        """Pickle the name only: another process opens the device itself."""
+        """Pickle only the name; the other process opens the device itself."""
         if type(self).reopen is None:
             raise TypeError(f"{self.name} cannot be pickled: import gossamer.device.registry first")
         return type(self).reopen, (self.name,)

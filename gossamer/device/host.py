@@ -1,6 +1,6 @@
-"""The host as a device, which runs NumPy, and the number of processors that this process may use.
+"""The host as a device, and the processors available to this process.
 
-The host always works, needs no driver and compiles no kernels.
+The host runs NumPy. It always works, needs no driver and compiles no kernels.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from gossamer.errors import DeviceError
 from gossamer.tensor import TensorSpec
 
 _ALIGNMENT = 64
-"""Bytes of a cache line and of the longest vectors of x86 processors: buffers begin at a multiple
-of this number."""
+"""Alignment of buffers in bytes: a cache line, and the longest vector of x86 processors."""
 _GROUPS = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
 
 
 def processors() -> int:
-    """Return the number of processors that this process may use: those that it is bound to, but at
-    most the limit of its container."""
+    """Return the number of processors that this process may use.
+
+    The number is determined by the affinity of the process and the limit of its container.
+    """
     if hasattr(os, "sched_getaffinity"):
         return min(len(os.sched_getaffinity(0)), _most_processors())
     return os.cpu_count() or 1
@@ -42,16 +43,16 @@ def processors() -> int:
 
 @functools.cache
 def _most_processors() -> int:
-    """Return the limit of the container in whole processors. It is read once in a process."""
+    """Return the container's limit in whole processors, read once per process."""
     quota = cpu_quota()
     return sys.maxsize if quota == math.inf else max(1, math.ceil(quota))
 
 
 class HostBuffer(Buffer):
-    """Host memory, which algorithms use as NumPy arrays through `host_array`.
+    """Host memory, which algorithms access through `host_array`.
 
     bytes: the memory as a flat uint8 array.
-    pointer: where the memory begins.
+    pointer: address of the first byte.
     """
 
     device: HostDevice
@@ -72,12 +73,11 @@ class HostBuffer(Buffer):
 
 def host_array(buffer: Buffer, shape: TensorSpec | Sequence[int],
                dtype: np.typing.DTypeLike | None = None) -> np.ndarray:
-    """Return the start of a host buffer as a C-contiguous array that shares its memory.
+    """Return the start of a host buffer as a C-contiguous array view.
 
-    shape: shape of the array; a TensorSpec stands for its stored shape and dtype.
-    dtype: dtype of the array, by default the spec's, or float32 for a plain shape.
-
-    Raises DeviceError for memory of another device, and ValueError where the memory is too small.
+    shape: shape of the array, or a TensorSpec with its stored shape and dtype.
+    dtype: dtype of the array; by default the spec's, or float32 for a plain shape.
+    Raises DeviceError for memory of another device, and ValueError if the memory is too small.
     """
     if isinstance(shape, TensorSpec):
         dtype = shape.stored_dtype if dtype is None else dtype
@@ -86,26 +86,30 @@ def host_array(buffer: Buffer, shape: TensorSpec | Sequence[int],
     size = math.prod(shape) * kind.itemsize
     if size > buffer.nbytes:
         raise ValueError(f"shape {tuple(shape)} of {kind} needs {size} bytes, "
-                         f"the buffer has {buffer.nbytes}")
+                         f"but the buffer has {buffer.nbytes}")
     return _bytes_of(buffer)[:size].view(kind).reshape(tuple(shape))
 
 
 def address_of(buffer: Buffer) -> int:
-    """Return where the memory of a host buffer begins. Raises DeviceError for memory of another
-    device."""
+    """Return the address of a host buffer.
+
+    Raises DeviceError for memory of another device.
+    """
     _bytes_of(buffer)
     return buffer.pointer  # type: ignore[attr-defined,no-any-return]
 
 
 def part_of(buffer: Buffer, offset: int, nbytes: int) -> Buffer:
-    """Return a part of a host buffer, which need not be aligned. Raises DeviceError for memory of
-    another device."""
+    """Return a view of a host buffer, which need not be aligned.
+
+    Raises DeviceError for memory of another device.
+    """
     data = _bytes_of(buffer)
     return HostBuffer(buffer.device, data[offset:offset + nbytes])  # type: ignore[arg-type]
 
 
 class HostDevice(Device):
-    """NumPy on this machine. The device has no streams: work is done when a call returns."""
+    """NumPy on this machine. Without streams, all calls are synchronous."""
 
     api = "host"
     alignment = _ALIGNMENT
@@ -138,13 +142,13 @@ class HostDevice(Device):
         return f"BLAS with {threads} thread" + "s" * (threads != 1)
 
     def compile(self, source: KernelSource) -> NoReturn:
-        raise DeviceError(f"the host compiles no kernels and cannot build {source.function} of "
+        raise DeviceError(f"the host cannot compile the kernel {source.function} of "
                           f"{source.path.name}; use an OpenCL or CUDA device")
 
     def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
                arguments: Sequence[Argument], *, shared_bytes: int = 0,
                stream: Any = None) -> NoReturn:
-        raise DeviceError(f"the host launches no kernels and cannot run {kernel.name}; use an "
+        raise DeviceError(f"the host cannot launch the kernel {kernel.name}; use an "
                           "OpenCL or CUDA device")
 
     def empty(self, nbytes: int, purpose: str, stream: Any = None) -> HostBuffer:
@@ -186,8 +190,8 @@ class HostDevice(Device):
 
 def _bytes_of(buffer: Buffer) -> np.ndarray:
     if not isinstance(buffer, HostBuffer):
-        raise DeviceError(f"memory of {buffer.device.name} is not memory of the host; copy it to "
-                          "the host by Device.read")
+        raise DeviceError(f"expected host memory, got memory of {buffer.device.name}; copy it to "
+                          "the host with Device.read")
     return buffer.bytes
 
 
@@ -210,8 +214,10 @@ def _processor_name() -> str:
 
 
 def cpu_quota() -> float:
-    """Return the number of processors that the control groups of this process allow it, such as
-    1.5; infinite where no limit is set or known."""
+    """Return the number of processors allowed by this process's control groups.
+
+    The number may be fractional, for example 1.5. It is infinite if no limit is set or known.
+    """
     try:
         lines = _GROUPS.read_text().splitlines()
     except OSError:
@@ -227,16 +233,18 @@ def cpu_quota() -> float:
 
 
 def _folders(root: Path, path: str) -> Iterator[Path]:
-    """Yield the folder of a control group, and the folders of the groups that contain it."""
-    # in a container the path may begin with "..": the group lies above the mounted folder
+    """Yield the folders of a control group and its ancestors."""
+    # in a container the path may begin with "..", for a group above the mounted folder
     names = [name for name in PurePosixPath(path).parts if name not in ("/", "..")]
     for count in range(len(names) + 1):
         yield root.joinpath(*names[:count])
 
 
 def _version_2(folder: Path) -> float:
-    """Return the limit of a control group of version 2. Its file holds the quota and the period:
-    'max 100000' (no limit) or '150000 100000'."""
+    """Return the processor limit of a version 2 control group.
+
+    Its file contains the quota and the period: 'max 100000' (no limit) or '150000 100000'.
+    """
     try:
         quota, period = (folder / "cpu.max").read_text().split()
         return math.inf if quota == "max" else int(quota) / int(period)
@@ -245,8 +253,10 @@ def _version_2(folder: Path) -> float:
 
 
 def _version_1(folder: Path) -> float:
-    """Return the limit of a control group of version 1, which has one file with the quota (-1 for
-    no limit) and one with the period."""
+    """Return the processor limit of a version 1 control group.
+
+    One file contains the quota (-1 for no limit), another one the period.
+    """
     try:
         quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text())
                          for name in ("quota", "period"))

@@ -1,4 +1,4 @@
-"""Calls of code that is generated for processors."""
+"""Calls of code generated for host processors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ _TASK = ctypes.CFUNCTYPE(
 
 
 class Function:
-    """A function in memory, called with the address of its arguments, the first task, the end,
-    and the address of scratch memory.
+    """A generated function in memory.
 
-    address: where its code begins.
+    It is called with the address of its arguments, the first task, the end of the tasks, and the
+    address of scratch memory.
+
+    address: address of the code.
     """
 
     def __init__(self, address: int) -> None:
@@ -24,12 +26,12 @@ class Function:
 
 @dataclass(frozen=True)
 class Job:
-    """A call of a function of generated code.
+    """A call of a generated function.
 
-    arguments: its arguments as 64-bit integers, such as addresses.
-    count: the number of its tasks.
-    grain: how many tasks a thread takes at once.
-    scratch: bytes of memory that each thread needs meanwhile.
+    arguments: the arguments as 64-bit integers, such as addresses.
+    count: number of tasks.
+    grain: number of tasks that a thread claims at a time.
+    scratch: bytes of scratch memory per thread.
     """
 
     function: Function

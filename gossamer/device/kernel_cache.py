@@ -1,4 +1,4 @@
-"""The cache folder, and the compiled kernels that are stored in it."""
+"""The cache folder and its compiled kernels."""
 
 from __future__ import annotations
 
@@ -17,20 +17,26 @@ from gossamer.errors import GossamerWarning
 from gossamer.io.output_files import atomically_replacing
 
 MOST_BYTES = 2**30
-"""The most bytes of compiled kernels on disk, approximately; the least recently used kernels are
-removed first."""
+"""Approximate maximum bytes of compiled kernels on disk.
+
+The least recently used kernels are removed first.
+"""
 
 PRIVATE = 0o600
-"""The permissions of files in the cache folder. Others may not write code that is run from there,
-nor read the names of networks."""
+"""The permissions of files in the cache folder.
+
+Other users must not be able to write code that runs from there, or to read the names of networks.
+"""
 _DIGEST = hashlib.sha256().digest_size
 _MOST_UNWRITTEN = 2**29
-"""The most bytes of kernels that are kept in memory because they could not be written; the least
-recently used kernels are removed first."""
+"""Maximum bytes of kernels kept in memory because they could not be written.
+
+The least recently used kernels are removed first.
+"""
 _CHECK_EVERY = 2**24
-"""Bytes that a process writes between two checks of the folder's size, a rule of thumb."""
+"""Bytes that a process writes between two checks of the folder's size. A rule of thumb."""
 _ABANDONED_SECONDS = 3600
-"""Seconds after which a half-written file is removed: its writer must have died."""
+"""Age in seconds at which a partially written file is removed, since its writer must have died."""
 _warned: set[Path] = set()
 _unwritten: OrderedDict[str, bytes] = OrderedDict()
 _unchecked = _CHECK_EVERY
@@ -39,8 +45,10 @@ _lock = threading.Lock()
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: $GOSSAMER_CACHE, else $XDG_CACHE_HOME/gossamer, else
-    ~/.cache/gossamer."""
+    """Return the cache folder.
+
+    This is $GOSSAMER_CACHE, else $XDG_CACHE_HOME/gossamer, else ~/.cache/gossamer.
+    """
     if folder := os.environ.get("GOSSAMER_CACHE"):
         return Path(folder)
     if shared := os.environ.get("XDG_CACHE_HOME"):
@@ -49,8 +57,10 @@ def cache_folder() -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder, and the folders above it, that only their owner may enter. Existing folders
-    keep their permissions. Raises OSError."""
+    """Create a folder and its parents, accessible only by their owner.
+
+    Existing folders keep their permissions. Raises OSError.
+    """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(0o700, exist_ok=True)
@@ -59,8 +69,10 @@ def make_private(folder: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> bool:
-    """Replace a file in the cache folder as a whole. Returns False, after a warning, and leaves the
-    file unchanged where the folder cannot be written."""
+    """Replace a file in the cache folder atomically.
+
+    If the folder cannot be written, issue a warning, leave the file unchanged and return False.
+    """
     try:
         make_private(path.parent)
         with atomically_replacing(path, PRIVATE) as file:
@@ -72,20 +84,20 @@ def write_atomically(path: Path, data: bytes) -> bool:
 
 
 def warn_unwritable(folder: Path, reason: str) -> None:
-    """Give a warning, once in a process, that a folder of the cache cannot be written."""
+    """Warn, once per process, that a cache folder cannot be written."""
     if folder not in _warned:
         _warned.add(folder)
         warnings.warn(
-            f"the cache folder {folder} cannot be written ({reason}): what is compiled or measured "
-            "now is lost at exit; set GOSSAMER_CACHE to a folder that you can write",
+            f"the cache folder {folder} cannot be written ({reason}): compiled kernels and "
+            "measurements will be lost at exit; set GOSSAMER_CACHE to a writable folder",
             GossamerWarning, stacklevel=3)
 
 
 def cached(key: Sequence[str], build: Callable[[], bytes]) -> tuple[bytes, bool]:
     """Return the bytes of a key, and whether they came from the cache.
 
-    Where no process has stored the key, or its entry is damaged, build() makes the bytes, and they
-    are stored: on disk, or in the memory of this process where the folder cannot be written.
+    If the key is not stored or its entry is damaged, build() creates the bytes. They are then
+    stored on disk or, if the folder cannot be written, in the memory of this process.
     """
     data = stored(key)
     if data is not None:
@@ -96,15 +108,14 @@ def cached(key: Sequence[str], build: Callable[[], bytes]) -> tuple[bytes, bool]
 
 
 def stored(key: Sequence[str]) -> bytes | None:
-    """Return the bytes of a key that any process has stored; None where there is no intact entry.
-    """
+    """Return the stored bytes of a key; None without an intact entry."""
     name = _name(key)
     data = _intact(cache_folder() / "kernels" / name)
     return _unwritten_entry(name) if data is None else data
 
 
 def forget(key: Sequence[str]) -> None:
-    """Drop one entry, if it is there and the folder can be written."""
+    """Remove one entry, if it exists and the folder can be written."""
     name = _name(key)
     with _lock:
         _unwritten.pop(name, None)
@@ -147,15 +158,16 @@ def _intact(path: Path) -> bytes | None:
     if hashlib.sha256(data).digest() != digest:
         return None
     with contextlib.suppress(OSError):
-        # the time of modification records the last use
+        # the modification time records the last use
         os.utime(path)
     return data
 
 
 def _limit_size(folder: Path, written: int) -> None:
-    """Remove the least recently used entries beyond MOST_BYTES, once in _CHECK_EVERY bytes written.
+    """Remove the least recently used entries beyond MOST_BYTES.
 
-    Other processes may read or remove entries meanwhile: a process builds a missing entry again.
+    The size is checked once per _CHECK_EVERY bytes written. Concurrent processes are safe: they
+    rebuild missing entries.
     """
     global _unchecked
     with _lock:
@@ -176,8 +188,10 @@ def _limit_size(folder: Path, written: int) -> None:
 
 
 def _entries(folder: Path) -> Iterator[tuple[int, int, Path]]:
-    """Yield the time of last use, the size and the path of each entry. Remove half-written files
-    whose writers have died."""
+    """Yield the last use, size and path of each entry.
+
+    Partially written files of processes that died are removed.
+    """
     with contextlib.suppress(OSError):
         for path in list(folder.iterdir()):
             with contextlib.suppress(OSError):

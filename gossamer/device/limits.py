@@ -1,4 +1,4 @@
-"""The limits of a device, whether it can be used, and its peak rates."""
+"""The limits, usability and peak rates of devices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """The capabilities of a device, by which kernels are selected and sized.
+    """The capabilities of a device, used to select and size kernels.
 
     Attributes
     ----------
@@ -18,28 +18,29 @@ class Limits:
     shared_bytes : int
         Bytes of shared memory that a work-group can use.
     shared_bytes_opt_in : int
-        Bytes of shared memory that a work-group can use where its kernel asks for more than CUDA's
+        Bytes of shared memory that a work-group can use if its kernel opts in to more than CUDA's
         default limit.
     work_group_size : int
         Largest number of work-items in a work-group.
     subgroup_size : int
-        Number of work-items that execute in lockstep (a warp), 1 where unknown.
+        Number of work-items that execute in lockstep (a warp); 1 if unknown.
     sure_work_group_size : int
-        Number of work-items in a work-group that the device allows for every kernel. For some
-        kernels an OpenCL device allows fewer than `work_group_size`, which it tells only after
-        the kernel was built.
+        Number of work-items per work-group that the device allows for every kernel. For some
+        kernels an OpenCL device allows fewer than `work_group_size`, but reports this only after
+        the kernel is built.
     cache_bytes : int
-        Bytes of the cache that all compute units share, 0 where unknown.
+        Bytes of the cache shared by all compute units; 0 if unknown.
     graph : bool
         Whether `Device.capture` records graphs.
     mma : bool
-        Whether CUDA's matrix multiply-accumulate instructions (mma, from sm_80 on) exist.
+        Whether the device supports CUDA's matrix multiply-accumulate instructions (mma, since
+        sm_80).
     wgmma : bool
-        Whether the device has the instruction wgmma, by which four warps together multiply
-        operands in shared memory. Only sm_90 has it.
+        Whether the device supports the instruction wgmma, with which four warps together multiply
+        operands in shared memory. Only sm_90 supports it.
     cluster : int
         Largest number of work-groups in a cluster, which can access one another's shared memory; 1
-        where the device has no clusters.
+        if the device does not support clusters.
     float64 : bool
         Whether kernels can compute in double precision.
     """
@@ -61,7 +62,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """One device of this machine, and whether it can be used.
+    """A device of this machine, and whether it is usable.
 
     Attributes
     ----------
@@ -70,12 +71,12 @@ class DeviceInfo:
     description, driver : str
         Name of the hardware; name and version of the driver.
     compute_units : int
-        Number of compute units; 0 where the device cannot be used.
+        Number of compute units; 0 if the device is unusable.
     memory_bytes : int
-        Bytes of the device's memory; 0 where the device cannot be used.
+        Bytes of the device's memory; 0 if the device is unusable.
     problem : str or None
-        One line that says why the device cannot be used; None where the device built and ran a
-        one-line kernel.
+        Reason why the device is unusable, in one line; None if the device built and ran a test
+        kernel.
     """
 
     name: str
@@ -84,19 +85,3 @@ class DeviceInfo:
     compute_units: int
     memory_bytes: int
     problem: str | None
-
-
-@dataclass(frozen=True)
-class PeakRates:
-    """The peak rates of a device per microsecond, by which algorithms order their configs.
-
-    Attributes
-    ----------
-    multiply_adds : float
-        Multiply-adds in float32, on all compute units together.
-    nbytes : float
-        Bytes of a copy in the device's memory, read plus written.
-    """
-
-    multiply_adds: float
-    nbytes: float

@@ -1,6 +1,6 @@
-"""OpenCL devices, through PyOpenCL: any GPU, CPU or simulator with an OpenCL 1.2 driver.
+"""OpenCL devices through PyOpenCL: GPUs, CPUs and simulators with OpenCL 1.2.
 
-OpenCL calls shared memory "local memory", as PyOpenCL's names do: LocalMemory, LOCAL_MEM_SIZE.
+OpenCL and PyOpenCL call shared memory "local memory": LocalMemory, LOCAL_MEM_SIZE.
 """
 
 from __future__ import annotations
@@ -45,14 +45,21 @@ _MEMORY_STATUS = {
 }
 
 _QUEUED_US = 7.0
-"""Microseconds that NVIDIA's driver takes to queue a kernel without an event: 6.5 to 7.1 on the
-host of an H200. On a slower or faster host the expected times of short kernels are wrong by the
-difference."""
+"""Microseconds that NVIDIA's driver needs to queue a kernel without an event.
+
+Measured: 6.5 to 7.1 on the host of an H200. On slower or faster hosts, the expected times of short
+kernels are wrong by the difference.
+"""
 _WAITS = 10
-"""How often the wait for an empty stream is measured; the shortest wait counts. A rule of thumb."""
+"""Number of times that waiting for an empty stream is measured; the minimum counts.
+
+A rule of thumb.
+"""
 _LEAST_SHARE = 0.1
-"""The least share of a time by the host's clock that remains when the wait for an empty stream is
-subtracted. A rule of thumb."""
+"""The smallest share of a wall-clock time left after subtracting the wait for an empty stream.
+
+A rule of thumb.
+"""
 
 _REFUSED = (cl.Error, OverflowError, TypeError, LaunchError)
 """Errors that PyOpenCL or a driver raises for a command or its arguments."""
@@ -107,8 +114,8 @@ class OpenCLDevice(Device):
     def compile(self, source: KernelSource) -> OpenCLKernel:
         kernel = self._kernels.get(source)
         if kernel is None:
-            # without the lock two threads could build the same kernel, and one of the two kernels
-            # would be released by a thread that does not hold the lock
+            # without the lock, two threads could build the same kernel, and a thread without the
+            # lock would release one of the two kernels
             with self._calls:
                 kernel = self._kernels.get(source) or self._kernels.setdefault(
                     source, self._build(source))
@@ -117,21 +124,23 @@ class OpenCLDevice(Device):
     def _build(self, source: KernelSource) -> OpenCLKernel:
         text = source.text()
         with self._calls, warnings.catch_warnings():
-            # some drivers write a log for every build, which PyOpenCL turns into a warning
+            # some drivers write a log for every build, and PyOpenCL turns it into a warning
             warnings.simplefilter("ignore", cl.CompilerWarning)
             try:
                 return self._built(source, text)
             except cl.Error as error:
-                # the traceback's frames refer to the program, which must be released while this
-                # thread holds the lock
+                # the frames of the traceback refer to the program, which must be released under
+                # the lock
                 traceback.clear_frames(error.__traceback__)
                 problem = str(error)
         raise CompileError(f"{self.name} cannot build {source.function} of {source.path.name}: "
                            f"{problem}")
 
     def _built(self, source: KernelSource, text: str) -> OpenCLKernel:
-        """Return a source's kernel, built from the source's text. Raises cl.Error where the driver
-        cannot build it."""
+        """Build the kernel of a source from its text.
+
+        Raises cl.Error if the driver cannot build it.
+        """
         program = cl.Program(self._context, text)
         # drivers cache builds themselves; PyOpenCL's cache fails in a read-only home
         program.build(self._options, cache_dir=False)  # type: ignore[arg-type]
@@ -142,8 +151,8 @@ class OpenCLDevice(Device):
             with self._calls:
                 memory = OpenCLMemory(cl.Buffer(
                     self._context, cl.mem_flags.READ_WRITE, max(nbytes, 1)), self._calls)
-                # without this command drivers would allocate the memory at its first use, when an
-                # error could not name its purpose
+                # force the allocation: drivers otherwise allocate at the first use, when an error
+                # can no longer name the purpose
                 cl.enqueue_migrate_mem_objects(
                     self._queue, [memory.starting_at(0)],
                     cl.mem_migration_flags.CONTENT_UNDEFINED).wait()
@@ -159,7 +168,7 @@ class OpenCLDevice(Device):
         return buffer
 
     def queue(self, stream: Any) -> cl.CommandQueue:
-        """Return the queue of a stream, for libraries that add commands of their own to it."""
+        """Return the queue of a stream, for libraries that add commands to it."""
         return stream or self._queue
 
     def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
@@ -205,9 +214,9 @@ class OpenCLDevice(Device):
 
     def _launch_command(self, kernel: cl.Kernel, global_size: tuple[int, ...],
                         local_size: tuple[int, ...]) -> Command:
-        """Return a command that launches a kernel with its present arguments.
+        """Return a command that launches a kernel with its current arguments.
 
-        Recorded launches, of which plans consist, make no event on GPUs: NVIDIA's driver takes 1.5
+        On GPUs the launches recorded for plans create no events, because NVIDIA's driver takes 1.5
         times as long to queue a launch with an event.
         """
         if self._is_recording and self._is_gpu and ENQUEUE is not None:
@@ -221,12 +230,12 @@ class OpenCLDevice(Device):
             size *= length
         if size > kernel.work_group_size:
             raise DeviceError(f"{self.name} runs {kernel.name} with at most "
-                              f"{kernel.work_group_size} work-items in a work-group, "
-                              f"asked for {size}")
+                              f"{kernel.work_group_size} work-items per work-group, "
+                              f"got {size}")
         needed = kernel.shared_bytes + shared_bytes
         if needed > self.limits.shared_bytes:
             raise DeviceError(f"{kernel.name} needs {needed} bytes of shared memory, "
-                              f"{self.name} has {self.limits.shared_bytes}")
+                              f"but {self.name} has {self.limits.shared_bytes}")
 
     def synchronize(self, stream: Any = None) -> None:
         try:
@@ -240,19 +249,20 @@ class OpenCLDevice(Device):
             return cl.CommandQueue(self._context)
 
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
-        """Return the time of some work, by the host's clock on GPUs, by events on other devices.
+        """Return the time of some work in microseconds.
 
-        GPUs run short kernels faster than drivers queue them, so the time of short kernels is the
-        time to queue them. Events need a stream that records times, and on such a stream NVIDIA's
-        driver takes twice as long to queue a kernel as on the streams of plans. Events on a GPU
-        would therefore give longer times than kernels take in a plan.
+        The time is measured by the host's clock on GPUs, and by events on other devices. GPUs run
+        short kernels faster than drivers queue them, so a short kernel costs the time to queue it.
+        Events need a stream with profiling, on which NVIDIA's driver takes twice as long to queue a
+        kernel as on the streams of plans. On a GPU, events would therefore measure longer times
+        than kernels need in a plan.
         """
         self.synchronize(stream)
         return (self._time_by_clock if self._is_gpu else self._time_by_events)(work)
 
     def _time_by_clock(self, work: Callable[[Any], None]) -> float:
         queue = self._timing_queue
-        # holds the lock throughout, so that the time contains no wait for a build in another thread
+        # hold the lock throughout, so that the time includes no wait for a build in another thread
         with self._calls:
             waiting_us = self._waiting_us
             start = time.perf_counter()
@@ -263,7 +273,7 @@ class OpenCLDevice(Device):
 
     @cached_property
     def _waiting_us(self) -> float:
-        """Microseconds that waiting for a stream takes where the stream has no kernel to run."""
+        """Microseconds that waiting for an empty stream takes."""
         def once() -> float:
             markers = Owner([], self._calls)
             start = time.perf_counter()
@@ -274,10 +284,10 @@ class OpenCLDevice(Device):
         return min(once() for _ in range(_WAITS))
 
     def _time_by_events(self, work: Callable[[Any], None]) -> float:
-        """Return the time from the start of the work's first command to the end of its last one.
+        """Return the time between the first and the last command of the work.
 
-        Where another library queues the commands, their events are unknown, and the result is the
-        time between a marker before and a marker behind the work.
+        If another library queues the commands, their events are unknown, and the time is measured
+        between markers before and after the work.
         """
         queue = self._timing_queue
         events, markers = Owner([], self._calls), Owner([], self._calls)
@@ -297,8 +307,10 @@ class OpenCLDevice(Device):
             return (after - before) / 1000
 
     def _mark(self, queue: cl.CommandQueue, markers: Owner) -> None:
-        """Queue a marker, which ends when all commands before it have ended, and add its event to
-        `markers`."""
+        """Queue a marker, and add its event to `markers`.
+
+        The marker completes when all earlier commands are complete.
+        """
         try:
             with self._calls:
                 markers.objects.append(cl.enqueue_marker(queue))
@@ -307,8 +319,10 @@ class OpenCLDevice(Device):
 
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> OpenCLGraph:
-        """Record the launches and copies of work(stream). Each launch has a kernel object of its
-        own, with the arguments that it is recorded with."""
+        """Record the launches and copies of work(stream).
+
+        Each recorded launch uses a separate kernel object, which keeps its arguments.
+        """
         commands: list[tuple[str, Command]] = []
         buffers: list[Buffer] = []
         self._recording.commands, self._recording.buffers = commands, buffers
@@ -319,8 +333,11 @@ class OpenCLDevice(Device):
         return OpenCLGraph(self.replay, Owner(commands, self._calls), buffers, stream, repeats)
 
     def replay(self, commands: Sequence[tuple[str, Command]], stream: Any) -> None:
-        """Queue recorded commands. Where the calling thread times the stream, keep the events of
-        the first and the last command."""
+        """Queue recorded commands.
+
+        While the calling thread times the stream, the events of the first and the last command are
+        kept.
+        """
         last = len(commands) - 1
         timed = (0, last) if self._is_timed(stream) else ()
         queue = stream or self._queue
@@ -332,16 +349,16 @@ class OpenCLDevice(Device):
                     raise self._failed(what, error) from None
                 if index in timed:
                     self._timed.events.append(event)
-                # an event that is dropped here is released under the lock
+                # release an event that is not kept while the lock is held
                 del event
 
     @property
     def _is_recording(self) -> bool:
-        """True while the calling thread records a graph."""
+        """Whether the calling thread is recording a graph."""
         return getattr(self._recording, "commands", None) is not None
 
     def _is_timed(self, stream: Any) -> bool:
-        """Return whether the calling thread times the commands of a stream."""
+        """Return whether the calling thread is timing a stream."""
         return stream is self._timing_queue and getattr(self._timed, "events", None) is not None
 
     def _enqueue(self, what: str, command: Command, stream: Any,
@@ -354,10 +371,13 @@ class OpenCLDevice(Device):
             self.replay([(what, command)], stream)
 
     def _enqueue_now(self, what: str, command: Command, stream: Any) -> None:
-        """Queue a copy between host and device. Raises DeviceError while a graph is recorded: the
-        host's memory may have been freed when the graph is replayed."""
+        """Queue a copy between host and device.
+
+        Raises DeviceError while a graph is being recorded, because the host memory may be freed
+        before the graph is replayed.
+        """
         if self._is_recording:
-            raise DeviceError(f"{self.name} failed {what}: a graph records only launches, and "
+            raise DeviceError(f"{self.name} failed {what}: a graph can record only launches and "
                               "copies within the device")
         self.replay([(what, command)], stream)
 

@@ -1,7 +1,7 @@
 """OpenCL drivers: their devices and limits, memory, kernels, and recorded commands.
 
-NVIDIA's driver may be called by only one thread at a time. `lock_of` returns the lock round its
-calls, and `Owner` releases objects while it holds this lock.
+Only one thread at a time may call NVIDIA's driver. `lock_of` returns the lock for its calls, and
+`Owner` releases objects while it holds this lock.
 """
 
 from __future__ import annotations
@@ -22,16 +22,20 @@ from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 
 _SURE_WORK_GROUP_SIZE = 256
-"""Work-items in a work-group that OpenCL drivers allow for every kernel of gossamer."""
+"""Work-items per work-group that OpenCL drivers allow for every kernel of gossamer."""
 
 _NVIDIA_CALLS = threading.RLock()
-"""The lock round calls of NVIDIA's driver. Without it the driver crashes where several threads of a
-process call it at the same time, even for different devices."""
+"""The lock for calls of NVIDIA's driver.
+
+The driver crashes if several threads of a process call it concurrently, even for different devices.
+"""
 
 
 def handles() -> list[cl.Device]:
-    """Return every OpenCL device of this machine: GPUs first, then other hardware, Oclgrind
-    last."""
+    """Return every OpenCL device of this machine.
+
+    GPUs come first, then other hardware, then Oclgrind.
+    """
     def rank(device: cl.Device) -> int:
         if is_simulator(device):
             return 2
@@ -45,7 +49,7 @@ def handles() -> list[cl.Device]:
 
 
 def drivers() -> list[str]:
-    """Return the names of all installed OpenCL drivers, including those without a device."""
+    """Return the names of all installed OpenCL drivers, with or without devices."""
     try:
         return [platform.name.strip() for platform in cl.get_platforms()]
     except cl.Error:
@@ -53,28 +57,30 @@ def drivers() -> list[str]:
 
 
 def lock_of(handle: cl.Device) -> AbstractContextManager[Any]:
-    """Return the lock to hold during each call of a device's driver. It does nothing for drivers
-    that several threads may call at the same time."""
+    """Return the lock to hold during each call of a device's driver.
+
+    It does nothing for drivers that support concurrent calls.
+    """
     return _NVIDIA_CALLS if "NVIDIA" in handle.platform.name else nullcontext()
 
 
 def is_simulator(handle: cl.Device) -> bool:
-    """Return whether a device is Oclgrind, which interprets kernels to find their faults."""
+    """Return whether a device is Oclgrind, which simulates kernels to find faults."""
     return handle.platform.name.strip() == "Oclgrind"
 
 
 def is_gpu(handle: cl.Device) -> bool:
-    """Return whether a device is a GPU; no other OpenCL device is selected by default."""
+    """Return whether a device is a GPU; only GPUs are selected by default."""
     return bool(handle.type & cl.device_type.GPU) and not is_simulator(handle)
 
 
 def describe(handle: cl.Device) -> str:
-    """Return the name of a device and of its driver."""
+    """Return the names of a device and its driver."""
     return f"{handle.name.strip()} ({handle.platform.name.strip()})"
 
 
 def limits_of(handle: cl.Device) -> Limits:
-    """Return the limits of a device by which kernels are selected."""
+    """Return the limits of a device."""
     extensions = handle.extensions.split()
     subgroup = 1
     if "cl_nv_device_attribute_query" in extensions:
@@ -96,10 +102,12 @@ def limits_of(handle: cl.Device) -> Limits:
 
 
 class Owner:
-    """Holds the only references to some objects of a driver, and drops them under the driver's
-    lock: dropping the last reference to an object calls the driver to release the object.
+    """Owner of driver objects that releases them under the driver's lock.
 
-    calls: the lock round the driver's calls.
+    It holds the only references to the objects; dropping the last reference makes the driver
+    release an object.
+
+    calls: the lock for calls of the driver.
     """
 
     def __init__(self, objects: list[Any], calls: AbstractContextManager[Any]) -> None:
@@ -112,13 +120,13 @@ class Owner:
 
 
 class OpenCLMemory:
-    """An allocation and its sub-buffers, which are kept as long as the allocation.
+    """An allocation and its sub-buffers.
 
-    Sub-buffers are released only with the allocation, the latest first. NVIDIA's driver reads
-    memory that it has freed where two sub-buffers share bytes and the older one is released first;
-    in the long run this crashes the process.
+    Sub-buffers are released only with the allocation, latest first. If two sub-buffers overlap and
+    the older one is released first, NVIDIA's driver accesses freed memory, which eventually crashes
+    the process.
 
-    calls: the lock round the driver's calls.
+    calls: the lock for calls of the driver.
     """
 
     def __init__(self, whole: cl.Buffer, calls: AbstractContextManager[Any]) -> None:
@@ -128,8 +136,10 @@ class OpenCLMemory:
         self._lock = threading.Lock()
 
     def starting_at(self, offset: int) -> cl.Buffer:
-        """Return the sub-buffer from this byte to the end of the allocation. All buffers that
-        begin at this byte share it."""
+        """Return the sub-buffer from an offset to the end of the allocation.
+
+        All buffers with this offset share it.
+        """
         if offset == 0:
             return self._whole
         with self._calls, self._lock:
@@ -138,7 +148,7 @@ class OpenCLMemory:
             return self._parts[offset]
 
     def __del__(self) -> None:
-        # dropping the references might release nothing: others may still refer to the objects
+        # release explicitly: other references may keep the objects alive
         with self._calls:
             while self._parts:
                 self._parts.popitem()[1].release()
@@ -158,9 +168,8 @@ class OpenCLBuffer(Buffer):
 
     @property
     def handle(self) -> cl.Buffer:
-        """The OpenCL memory object that begins at this buffer's first byte; it may be longer than
-        the buffer."""
-        # OpenCL allows no sub-buffer that begins at the end of the allocation
+        """The OpenCL memory object at this buffer's first byte, which may be longer."""
+        # OpenCL does not allow a sub-buffer that begins at the end of the allocation
         return self._memory.starting_at(self.offset if self.nbytes else 0)
 
     def view(self, offset: int, nbytes: int) -> OpenCLBuffer:
@@ -169,8 +178,10 @@ class OpenCLBuffer(Buffer):
 
 
 class OpenCLKernel(Kernel):
-    """One kernel function of a built program. Setting the arguments of a kernel object is not
-    thread-safe in OpenCL, so every thread has its own."""
+    """One kernel function of a built program.
+
+    Every thread uses its own kernel object, because setting arguments is not thread-safe in OpenCL.
+    """
 
     def __init__(self, source: KernelSource, program: cl.Program, device: cl.Device,
                  calls: AbstractContextManager[Any]) -> None:
@@ -180,7 +191,7 @@ class OpenCLKernel(Kernel):
         self._calls = calls
         self._per_thread = threading.local()
         info, kernel = cl.kernel_work_group_info, self.create()
-        # a kernel may require a larger work-group than the maximum that the driver reports for it
+        # a kernel may require a larger work-group than the maximum reported by the driver
         required = kernel.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, device)
         self.work_group_size = max(
             kernel.get_work_group_info(info.WORK_GROUP_SIZE, device), math.prod(required))
@@ -196,17 +207,19 @@ class OpenCLKernel(Kernel):
             return owner.objects[0]
 
     def create(self) -> cl.Kernel:
-        """Return a kernel object with arguments of its own."""
+        """Return a new kernel object, whose arguments are independent of others."""
         return cl.Kernel(self._program, self.name)
 
 
 Command = Callable[[cl.CommandQueue], cl.Event | None]
-"""A function that queues one command and returns its event, if it has one."""
+"""A function that queues one command and returns its event, if any."""
 
 
 def _enqueue_function() -> Callable[..., int] | None:
-    """Return clEnqueueNDRangeKernel of the library that PyOpenCL is linked with; None where the
-    function cannot be found."""
+    """Return clEnqueueNDRangeKernel of the library that PyOpenCL is linked with.
+
+    None if the function cannot be found.
+    """
     try:
         return ctypes.CDLL(cl._cl.__file__).clEnqueueNDRangeKernel
     except (OSError, AttributeError):
@@ -214,25 +227,25 @@ def _enqueue_function() -> Callable[..., int] | None:
 
 
 ENQUEUE = _enqueue_function()
-"""OpenCL's own function that queues a kernel: PyOpenCL's wrapper makes an event for each launch."""
+"""OpenCL's function that queues a kernel. PyOpenCL's wrapper creates an event for each launch."""
 
 
 class LaunchError(Exception):
-    """A driver refused to queue a kernel."""
+    """A driver failed to queue a kernel."""
 
 
 class LaunchWithoutEvent:
-    """A command that launches a kernel with its present arguments, and makes no event.
+    """A command that launches a kernel without creating an event.
 
-    kernel: a kernel object whose arguments are not changed any more.
-    global_size, local_size: the work-items of the launch and of a work-group along each dimension.
+    kernel: a kernel object whose arguments must not change any more.
+    global_size, local_size: work-items of the launch and of a work-group in each dimension.
     """
 
     def __init__(self, kernel: cl.Kernel, global_size: Sequence[int],
                  local_size: Sequence[int]) -> None:
         assert ENQUEUE is not None
         self._enqueue = ENQUEUE
-        # keeps the kernel object alive: the arguments below hold only its pointer
+        # keep the kernel object alive: the arguments below contain only its pointer
         self._kernel = kernel
         sizes = ctypes.c_size_t * len(global_size)
         self._arguments = (ctypes.c_void_p(kernel.int_ptr), ctypes.c_uint(len(global_size)), None,
@@ -240,31 +253,33 @@ class LaunchWithoutEvent:
         self._latest: tuple[cl.CommandQueue | None, Callable[[], int]] = (None, int)
 
     def __call__(self, queue: cl.CommandQueue) -> None:
-        """Queue the launch. Raises LaunchError where the driver refuses it."""
+        """Queue the launch. Raises LaunchError if the driver rejects it."""
         latest = self._latest
         if latest[0] is not queue:
             latest = self._latest = (queue, functools.partial(
                 self._enqueue, ctypes.c_void_p(queue.int_ptr), *self._arguments))
         status = latest[1]()
         if status:
-            # drivers have status numbers of their own, which PyOpenCL does not know
+            # drivers may define status codes unknown to PyOpenCL
             name = cl.status_code.to_string(status, "status %d")  # type: ignore[operator]
             raise LaunchError(f"clEnqueueNDRangeKernel: {name}")
 
 
 class OpenCLGraph:
-    """Recorded commands. Calling the graph queues all of them again. Kernel arguments are not set
-    again; setting them takes most of the time of a first launch."""
+    """Recorded commands; calling the graph queues all of them again.
+
+    Kernel arguments are not set again, which would take most of the time of a launch.
+    """
 
     def __init__(self, replay: Callable[[Sequence[tuple[str, Command]], Any], None],
                  commands: Owner, buffers: Sequence[Buffer], stream: Any, repeats: int) -> None:
         self._replay = replay
         self._commands = commands
-        # keeps the buffers alive: a kernel object does not keep the memory of its arguments
+        # keep the buffers alive: a kernel object does not own the memory of its arguments
         self._buffers = buffers
         self._stream = stream
         self._repeats = repeats
 
     def __call__(self, stream: Any = None) -> None:
-        """Queue the commands on a stream; None means the stream for which they were recorded."""
+        """Queue the commands on a stream; None means the stream of the recording."""
         self._replay(self._commands.objects * self._repeats, stream or self._stream)

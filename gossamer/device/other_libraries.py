@@ -1,4 +1,4 @@
-"""How other libraries use a device's memory and streams, and which library defines an array."""
+"""Interoperation with other libraries: arrays, memory and streams."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gossamer.tensor import TensorSpec
 
 
 class DeviceArray(Protocol):
-    """A C-contiguous array in a device's memory, which other libraries can read by DLPack."""
+    """A C-contiguous array in device memory that supports DLPack."""
 
     @property
     def buffer(self) -> Buffer:
@@ -22,40 +22,40 @@ class DeviceArray(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The array's shape."""
+        """The shape of the array."""
 
     @property
     def dtype(self) -> np.dtype:
-        """The array's dtype."""
+        """The dtype of the array."""
 
 
 class OtherLibraries(abc.ABC):
-    """The capabilities of devices in whose memory other libraries work.
+    """Capabilities of devices that share memory with other libraries.
 
-    A device without these capabilities inherits methods that raise a DeviceError.
+    The inherited methods raise a DeviceError, for devices without these capabilities.
     """
 
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """The name that a user types; error messages begin with it."""
+        """The name that users specify; error messages begin with it."""
 
     @property
     def runs_cuda_libraries(self) -> bool:
-        """True if libraries for CUDA can work in the device's memory and on its streams.
+        """True if CUDA libraries can use the device's memory and streams.
 
-        Such libraries are cuBLAS, cuSPARSE, cuDNN, PyTorch and JAX. These libraries need
-        `Buffer.address`, `stream_handle`, `current`, `keep` and `wrap`.
+        Such libraries are cuBLAS, cuSPARSE, cuDNN, PyTorch and JAX. They need `Buffer.address`,
+        `stream_handle`, `current`, `keep` and `wrap`.
         """
         return False
 
     def stream_handle(self, stream: Any) -> int:
-        """Return CUDA's handle of a stream, where `runs_cuda_libraries` is true.
+        """Return CUDA's handle of a stream. Requires `runs_cuda_libraries`.
 
         Parameters
         ----------
         stream : Any
-            A stream of the device, or of a library that works on the device.
+            A stream of the device, or of a library that uses the device.
 
         Returns
         -------
@@ -65,42 +65,42 @@ class OtherLibraries(abc.ABC):
         Raises
         ------
         DeviceError
-            The device has no streams of CUDA.
+            The device has no CUDA streams.
         InputError
-            The object is no stream.
+            The object is not a stream.
         """
         raise self._without_cuda("its streams have no handles")
 
     def current(self) -> AbstractContextManager[None]:
-        """Return a context manager inside which the device's CUDA context is current.
+        """Return a context manager that makes the device's CUDA context current.
 
         Returns
         -------
         context manager
-            The context is current in the calling thread only.
+            It affects only the calling thread.
 
         Raises
         ------
         DeviceError
             The device has no CUDA context.
         """
-        raise self._without_cuda("it has no context of CUDA")
+        raise self._without_cuda("it has no CUDA context")
 
     def keep(self, *objects: Any) -> None:
-        """Keep objects alive as long as the graph that the calling thread records.
+        """Keep objects alive as long as the graph being recorded.
 
-        Launches and copies do this for their own arguments. The call does nothing where the thread
-        records no graph.
+        Launches and copies already do this for their arguments. The call does nothing if the
+        calling thread is not recording a graph.
 
         Parameters
         ----------
         *objects : Any
-            Objects that a library's call uses: buffers, descriptors, plans.
+            Objects used by a library call: buffers, descriptors, plans.
         """
         return None
 
     def wrap(self, address: int, nbytes: int, owner: object) -> Buffer:
-        """Return memory of another library as a buffer, where `runs_cuda_libraries` is true.
+        """Wrap another library's memory as a buffer. Requires `runs_cuda_libraries`.
 
         Parameters
         ----------
@@ -109,7 +109,7 @@ class OtherLibraries(abc.ABC):
         nbytes : int
             Size in bytes.
         owner : object
-            Object that the buffer keeps alive, since the memory is freed with this object.
+            The owner of the memory; the buffer keeps it alive.
 
         Returns
         -------
@@ -119,12 +119,12 @@ class OtherLibraries(abc.ABC):
         Raises
         ------
         DeviceError
-            The device's memory has no addresses.
+            Memory of the device has no addresses.
         """
         raise self._without_cuda("its memory has no addresses")
 
     def holds(self, array: Any) -> bool:
-        """Return whether an array of another library lies on a device of this kind.
+        """Return whether another library's array is on such a device.
 
         Parameters
         ----------
@@ -134,26 +134,26 @@ class OtherLibraries(abc.ABC):
         Returns
         -------
         bool
-            True where `incoming` accepts the array without a copy, or says in its error why the
-            array must be moved first.
+            True if `incoming` accepts the array without a copy, or raises an error that says why
+            the array must be moved first.
         """
         return False
 
     def incoming(self, array: Any, stream: Any = None, *, name: str = "the input",
                  dtype: np.typing.DTypeLike | None = None) -> DeviceArray:
-        """Return another library's array as an array of this device, where `holds` is true.
+        """Convert another library's array without a copy. Requires `holds`.
 
-        The returned array shares the memory and keeps it alive. Work that is pending on the array
-        ends before later work of the stream begins.
+        The returned array shares the memory and keeps it alive. Later work of the stream waits for
+        pending work on the array.
 
         Parameters
         ----------
         array : Any
             The array.
         stream : Any
-            The stream whose work will read the array.
+            The stream that will read the array.
         name : str
-            Name of the array, for the error's message.
+            Name of the array, for the error message.
         dtype : dtype, optional
             The dtype that the array must have.
 
@@ -165,9 +165,9 @@ class OtherLibraries(abc.ABC):
         Raises
         ------
         DeviceError
-            The device accepts no arrays of other libraries.
+            The device does not accept arrays of other libraries.
         InputError
-            The array lies on another device, is not contiguous, or has another dtype; the message
+            The array is on another device, is not contiguous, or has another dtype; the message
             says what to do.
         """
         raise self._without_arrays()
@@ -180,9 +180,9 @@ class OtherLibraries(abc.ABC):
         spec : TensorSpec
             Shape and dtype of the array.
         purpose : str
-            Use of the memory, for the error's message.
+            Use of the memory, for the error message.
         stream : Any
-            The stream whose work fills the array.
+            The stream that fills the array.
 
         Returns
         -------
@@ -192,23 +192,23 @@ class OtherLibraries(abc.ABC):
         Raises
         ------
         DeviceError
-            The device exchanges no arrays with other libraries.
+            The device does not exchange arrays with other libraries.
         OutOfMemoryError
             The device has too little memory.
         """
         raise self._without_arrays()
 
     def array_in(self, buffer: Buffer, spec: TensorSpec, stream: Any = None) -> DeviceArray:
-        """Return memory of the device as an array that other libraries can read.
+        """Return device memory as an array that other libraries can read.
 
         Parameters
         ----------
         buffer : Buffer
-            The memory, which lives as long as the array.
+            The memory; the array keeps it alive.
         spec : TensorSpec
             Shape and dtype of the array.
         stream : Any
-            The stream whose work fills the array.
+            The stream that fills the array.
 
         Returns
         -------
@@ -218,12 +218,12 @@ class OtherLibraries(abc.ABC):
         Raises
         ------
         DeviceError
-            The device exchanges no arrays with other libraries.
+            The device does not exchange arrays with other libraries.
         """
         raise self._without_arrays()
 
     def like(self, array: Any, result: DeviceArray) -> Any:
-        """Return a result as an array of the library that defines `array`, over the same memory.
+        """Convert a result to the library of an array, without a copy.
 
         Parameters
         ----------
@@ -235,24 +235,25 @@ class OtherLibraries(abc.ABC):
         Returns
         -------
         Any
-            The library's array; the result itself where gossamer does not know the library.
+            The library's array; the result itself if gossamer does not know the library.
 
         Raises
         ------
         DeviceError
-            The device exchanges no arrays with other libraries.
+            The device does not exchange arrays with other libraries.
         """
         raise self._without_arrays()
 
     def _without_cuda(self, reason: str) -> DeviceError:
-        return DeviceError(f"{self.name} runs no libraries for CUDA, as {reason}; use a CUDA "
-                           "device")
+        return DeviceError(f"{self.name} does not support CUDA libraries, since {reason}; use a "
+                           "CUDA device")
 
     def _without_arrays(self) -> DeviceError:
-        return DeviceError(f"{self.name} takes no arrays of other libraries; give NumPy arrays")
+        return DeviceError(f"{self.name} does not accept arrays of other libraries; "
+                           "pass NumPy arrays")
 
 
 def library(array: Any) -> str:
-    """Return the name of the package that defines an array, such as numpy, torch, cupy or jax."""
+    """Return the package that defines an array: numpy, torch, cupy, jax or another."""
     package = type(array).__module__.split(".")[0]
     return "jax" if package == "jaxlib" else package

@@ -24,13 +24,13 @@ from gossamer.errors import (
 __all__ = ["devices", "find", "find_or_best", "find_several", "names_several"]
 
 ALL = "all"
-"""The word that stands for every index in a name of devices, as in cuda:all."""
+"""The index that denotes all devices of an API, as in cuda:all."""
 
 
 class _DeviceProbe:
-    """A device that may work: it is opened and checked when it is first asked for, and only then.
+    """A device that is opened and checked on first use.
 
-    preferred: whether the device may be the best device, which `find` returns without a name.
+    preferred: whether `find` may return the device if no name is given.
     """
 
     def __init__(self, name: str, description: str, open_device: Callable[[], Device],
@@ -45,7 +45,7 @@ class _DeviceProbe:
         self._checked = False
 
     def check(self) -> Device | None:
-        """Return the device if it works. Otherwise return None, and set `problem` to the reason."""
+        """Return the device if it works, else None with the reason in `problem`."""
         with self._lock:
             if not self._checked:
                 self._checked = True
@@ -59,20 +59,20 @@ class _DeviceProbe:
             return self.device
 
     def forked(self) -> None:
-        """Mark the device as unusable in a forked child process, where drivers hang."""
+        """Mark the device as unusable in a forked child, where drivers hang."""
         self._lock = threading.Lock()
         if self.name != "host":
-            self.problem = ("was found before this process was forked, and its driver works in the "
-                            "parent only; start processes by spawn, as "
-                            "multiprocessing.get_context('spawn') and joblib do")
+            self.problem = ("was opened before this process was forked, and its driver works only "
+                            "in the parent; start processes with "
+                            "multiprocessing.get_context('spawn') or joblib")
             if self.device is not None:
-                # plans still refer to the device; the driver would let them wait forever for a lock
+                # plans still refer to the device, and would wait forever for a lock of the driver
                 # that a thread of the parent held at the fork
                 self.device.unusable = self.problem
             self._checked, self.device = True, None
 
     def info(self) -> DeviceInfo:
-        """Check the device, and return whether it can be used."""
+        """Check the device and describe it."""
         device = self.check()
         if device is None:
             return DeviceInfo(self.name, self.description, "", 0, 0, self.problem)
@@ -82,36 +82,39 @@ class _DeviceProbe:
 
 _lock = threading.Lock()
 _candidates: dict[str, list[_DeviceProbe]] = {}
-"""The devices by API. An API is searched for devices only when it is asked for, so that a program
-that computes on the host loads no library of CUDA or OpenCL."""
+"""The devices by API.
+
+An API is searched for devices on first use, so that a program that computes on the host loads no
+CUDA or OpenCL libraries.
+"""
 
 
 def devices() -> list[DeviceInfo]:
     """Return every device of this machine in the order of preference.
 
-    Each device is checked once in a process by building and running a one-line kernel.
+    Each device is checked once per process by building and running a one-line kernel.
 
     Returns
     -------
     list of DeviceInfo
-        One entry for each device. The `problem` of an entry says why the device is unusable.
+        One entry per device. If a device is unusable, `problem` says why.
     """
     return [candidate.info() for candidate in _all()]
 
 
 def find(name: str | None = None) -> Device:
-    """Return a device, the same instance at every call.
+    """Return a device; every call returns the same instance.
 
     Parameters
     ----------
     name : str, optional
-        Name of the device, such as host, opencl:0 or cuda:1; a name without an index means index
-        0. By default the best device is returned: CUDA, else an OpenCL GPU, else the host.
+        Name of the device, such as host, opencl:0 or cuda:1. Without an index, the index is 0. By
+        default the best device is returned: CUDA, else an OpenCL GPU, else the host.
 
     Returns
     -------
     Device
-        The device, which has been checked.
+        The device, after a successful check.
 
     Raises
     ------
@@ -134,23 +137,23 @@ def find(name: str | None = None) -> Device:
             return device
     usable = ", ".join(info.name for info in devices() if info.problem is None)
     known = {part for info in devices() for part in (info.name, info.name.partition(":")[0])}
-    # torch and others name the host "cpu"
+    # torch and others call the host "cpu"
     hint = "; did you mean 'host'?" if full_name == "cpu:0" else did_you_mean(name, known)
     raise DeviceError(f"there is no device {name!r} here; usable devices: {usable}{hint}")
 
 
 def names_several(device: object) -> TypeGuard[str | Sequence[str | Device]]:
-    """Return whether a value names several devices in a form that `find_several` accepts.
+    """Return whether a value is an argument for `find_several`.
 
     Parameters
     ----------
     device : object
-        The value that a caller gave as a device.
+        The value that a caller passed as a device.
 
     Returns
     -------
     bool
-        True for "cuda:all", for a text with commas, and for a list or tuple.
+        True for "cuda:all", a text with commas, a list and a tuple.
     """
     if isinstance(device, str):
         return "," in device or device.strip().lower().endswith(f":{ALL}")
@@ -158,13 +161,13 @@ def names_several(device: object) -> TypeGuard[str | Sequence[str | Device]]:
 
 
 def find_several(devices: str | Sequence[str | Device]) -> list[Device]:
-    """Return the devices that share work.
+    """Return several devices that share work.
 
     Parameters
     ----------
     devices : str or sequence of str or Device
-        Names in a sequence, or in one text with commas between. "cuda:all" stands for every usable
-        device of CUDA. A device may be named twice.
+        A sequence of names or devices, or one text of names separated by commas. "cuda:all" means
+        every usable CUDA device. A device may occur twice.
 
     Returns
     -------
@@ -174,15 +177,15 @@ def find_several(devices: str | Sequence[str | Device]) -> list[Device]:
     Raises
     ------
     DeviceError
-        A device does not exist or cannot be used, or none of an API can be used whose devices are
-        all asked for.
+        A device does not exist or is unusable, or all devices of an API are requested and none of
+        them is usable.
     InputError
-        The sequence is empty, or holds something else than names and devices.
+        The sequence is empty, or contains something other than names and devices.
 
     Warns
     -----
     GossamerWarning
-        All devices of an API are asked for, and one that does not work is skipped.
+        All devices of an API are requested, and an unusable one is skipped.
     """
     if not isinstance(devices, str | Sequence) or not all(
             isinstance(each, str | Device) for each in devices):
@@ -198,12 +201,12 @@ def find_several(devices: str | Sequence[str | Device]) -> list[Device]:
         else:
             found.append(find(part))
     if not found:
-        raise InputError("the list of devices is empty; expected names such as cuda:0, or cuda:all")
+        raise InputError("the list of devices is empty; expected names such as cuda:0 or cuda:all")
     return found
 
 
 def _all_of(api: str) -> list[Device]:
-    """Return every usable device of an API, and warn of the devices that cannot be used."""
+    """Return every usable device of an API, and warn of unusable ones."""
     found = []
     problems = []
     for candidate in _all():
@@ -216,14 +219,14 @@ def _all_of(api: str) -> list[Device]:
             problems.append(f"{candidate.name} cannot be used: {candidate.problem}")
     if not found:
         raise DeviceError(f"there is no device {api}:{ALL} here: "
-                          f"{'; '.join(problems) or 'no API of that name'}")
+                          f"{'; '.join(problems) or 'there is no such API'}")
     for problem in problems:
         warnings.warn(problem, GossamerWarning, stacklevel=4)
     return found
 
 
 def find_or_best(name: str) -> Device:
-    """Return a device, or the best device, with a warning, where that device cannot be used.
+    """Return a device, or the best device if the named one is unusable.
 
     Parameters
     ----------
@@ -233,18 +236,18 @@ def find_or_best(name: str) -> Device:
     Returns
     -------
     Device
-        The device, which has been checked.
+        The device, after a successful check.
 
     Warns
     -----
     GossamerWarning
-        Another device is returned.
+        The named device is unusable, and the best device is returned.
     """
     try:
         return find(name)
     except DeviceError as error:
         device = find()
-        warnings.warn(f"{error}; {device.name} takes its place", GossamerWarning, stacklevel=2)
+        warnings.warn(f"{error}; using {device.name} instead", GossamerWarning, stacklevel=2)
         return device
 
 
@@ -264,7 +267,7 @@ def _best() -> Device:
             return device
         warnings.warn(f"{candidate.name} ({candidate.description}) cannot be used: "
                       f"{candidate.problem}", GossamerWarning, stacklevel=3)
-    raise DeviceError("no device works here, not even the host")
+    raise DeviceError("no device of this machine works, not even the host")
 
 
 def _all() -> list[_DeviceProbe]:
@@ -273,7 +276,7 @@ def _all() -> list[_DeviceProbe]:
 
 
 def _of(api: str) -> list[_DeviceProbe]:
-    """Return the devices of an API; none where the API is not installed."""
+    """Return the devices of an API; empty if the API is not installed."""
     with _lock:
         if api not in _candidates and api in _FINDERS:
             _candidates[api] = list(_FINDERS[api]())
@@ -315,7 +318,7 @@ def _no_opencl(drivers: Sequence[str]) -> str:
         return "no OpenCL driver found; on Debian: apt-get install pocl-opencl-icd"
     problem = f"the OpenCL driver offers no device: {', '.join(drivers)}"
     if "Portable Computing Language" in drivers:
-        problem += "; it needs a folder that it can write: set XDG_CACHE_HOME to one of yours"
+        problem += "; it needs a writable folder: set XDG_CACHE_HOME to one"
     return problem
 
 
@@ -342,7 +345,7 @@ def _host() -> Iterator[_DeviceProbe]:
 
 _FINDERS: dict[str, Callable[[], Iterator[_DeviceProbe]]] = {
     "cuda": _cuda, "opencl": _opencl, "host": _host}
-"""The functions that find the devices of each API, in the order of preference."""
+"""The functions that find the devices of each API, in order of preference."""
 
 
 def _missing(name: str, description: str, problem: str) -> _DeviceProbe:

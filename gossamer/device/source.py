@@ -1,4 +1,4 @@
-"""Sources of kernels, and the hash of all files that decide what an algorithm does."""
+"""Kernel sources, and the hash of all sources of an algorithm."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from gossamer.hashed_once import HashedOnce
 
 _PACKAGE = Path(__file__).parents[1]
 INCLUDE_ROOTS = (Path(__file__).parent / "include", _PACKAGE)
-"""The folders in which the name of an included header is looked up, after the folder of the file
-that includes it. compile_flags.txt names the same folders for clangd."""
+"""The folders searched for included headers, after the folder of the including file.
+
+compile_flags.txt lists the same folders for clangd.
+"""
 DIALECT = INCLUDE_ROOTS[0] / "dialect" / "common.h"
-"""The header that makes one source valid OpenCL C and CUDA C++."""
+"""The header that makes a source valid in both OpenCL C and CUDA C++."""
 _EARLY_BEGIN = INCLUDE_ROOTS[0] / "ptx" / "griddepcontrol.h"
 _INCLUDE = re.compile(r'[ \t]*#[ \t]*include[ \t]+"([^"]+)"')
 _CONDITION = re.compile(r"[ \t]*#[ \t]*(if|endif)")
@@ -41,12 +43,12 @@ class KernelSource(HashedOnce):
     defines : tuple of (str, str)
         Names and values of macros, in order; a value may be any C text.
     architectures : tuple of (str, str)
-        The oldest and the newest CUDA architecture for which tests build the kernel; a device
-        builds it for its own architecture. ("sm_90a", "sm_90a") is given for a kernel with
-        instructions that only sm_90a has.
+        The oldest and the newest CUDA architecture for which tests build the kernel. Devices build
+        it for their own architecture. Kernels with instructions specific to sm_90a must specify
+        ("sm_90a", "sm_90a").
     dynamic_shared : bool
-        Whether the kernel has a DYNAMIC_SHARED array. In OpenCL this array is the kernel's last
-        parameter, which DYNAMIC_SHARED_PARAMETER declares.
+        Whether the kernel has a DYNAMIC_SHARED array. In OpenCL, DYNAMIC_SHARED_PARAMETER declares
+        this array as the last parameter of the kernel.
     """
 
     path: Path
@@ -58,7 +60,7 @@ class KernelSource(HashedOnce):
     @staticmethod
     def of(path: Path, function: str, defines: Mapping[str, object] | None = None,
            **options: Any) -> KernelSource:
-        """Return a source, with its macros given as a mapping.
+        """Create a source with macros from a mapping.
 
         Parameters
         ----------
@@ -81,16 +83,16 @@ class KernelSource(HashedOnce):
 
     @property
     def begins_early(self) -> bool:
-        """Whether CUDA may begin the kernel before the previous kernel in the stream has ended.
+        """Whether CUDA may begin the kernel before the previous kernel has ended.
 
-        True where the kernel's file includes ptx/griddepcontrol.h: such a kernel itself waits for
-        the previous kernel before it reads its results. Devices make use of it from sm_90 on.
-        Kernels of generated PTX have no file, and do not begin early.
+        True if the kernel's file includes ptx/griddepcontrol.h: such a kernel waits for the
+        previous kernel in the stream before it reads that kernel's results. Devices since sm_90
+        support this. Generated PTX kernels have no file and do not begin early.
         """
         return self.path.suffix != ".ptx" and _EARLY_BEGIN in files_of(self.path)
 
     def built_for(self, architecture: str) -> str:
-        """Return the architecture for which the kernel is built on a device.
+        """Return the target architecture of the kernel on a device.
 
         Parameters
         ----------
@@ -100,8 +102,8 @@ class KernelSource(HashedOnce):
         Returns
         -------
         str
-            The device's architecture; sm_90a in place of sm_90 where the kernel has instructions
-            that only sm_90a has.
+            The device's architecture, except sm_90a instead of sm_90 for a kernel with instructions
+            specific to sm_90a.
         """
         alone = f"{architecture}a"
         return alone if alone in self.architectures else architecture
@@ -109,9 +111,9 @@ class KernelSource(HashedOnce):
     def text(self) -> str:
         """Return the full translation unit: macros, headers and the kernel's file.
 
-        The text of each header replaces the header's first `#include`. Lines are numbered by
-        `#line` directives, so that compilers and profilers name the file and line of the original.
-        Files are named by their paths from the folder that contains the package.
+        The text of each header replaces the header's first `#include`. `#line` directives make
+        compilers and profilers report the original file and line. File names are relative to the
+        folder that contains the package.
 
         Returns
         -------
@@ -129,7 +131,7 @@ class KernelSource(HashedOnce):
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """Return a kernel's file and the headers that it includes, directly or through other headers.
+    """Return a kernel's file and the headers that it includes transitively.
 
     Parameters
     ----------
@@ -151,9 +153,9 @@ def files_of(path: Path) -> tuple[Path, ...]:
 
 @cache
 def _with_headers(path: Path) -> tuple[str, tuple[Path, ...]]:
-    """Return the text of a file with its headers in place, and the paths of all these files.
+    """Return the text of a file with its headers expanded, and all file paths.
 
-    The result is cached, since hundreds of kernels may share a file.
+    The result is cached, because hundreds of kernels may share a file.
     """
     lines: list[str] = []
     files: dict[Path, None] = {}
@@ -162,7 +164,7 @@ def _with_headers(path: Path) -> tuple[str, tuple[Path, ...]]:
 
 
 def _add_file(path: Path, lines: list[str], files: dict[Path, None]) -> None:
-    """Append the lines of a file, and the lines of headers that were not included before."""
+    """Append the lines of a file, with headers that were not yet included."""
     files[path] = None
     shown = path.relative_to(_PACKAGE.parent) if path.is_relative_to(_PACKAGE.parent) else path.name
     lines.append(f'#line 1 "{shown}"')
@@ -170,8 +172,8 @@ def _add_file(path: Path, lines: list[str], files: dict[Path, None]) -> None:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if include := _INCLUDE.match(line):
             if depth:
-                # a header's text stands only at its first #include; a condition there could hide
-                # it from files that include the header later
+                # a header is expanded only at its first #include; a condition there could hide it
+                # from later files that include it
                 raise CompileError(f"{shown}, line {number}: {include[1]} is included between #if "
                                    "and #endif; move the condition into the header")
             header = _header(include[1], path, number)
@@ -181,8 +183,8 @@ def _add_file(path: Path, lines: list[str], files: dict[Path, None]) -> None:
                 _add_file(header, lines, files)
                 lines.append(f'#line {number + 1} "{shown}"')
         elif line.strip() == "#pragma once":
-            # the pragma is left out: each header's text stands here once anyway, and compilers
-            # warn of the pragma in a main file
+            # drop the pragma: each header is expanded only once anyway, and compilers warn about
+            # the pragma in a main file
             lines.append("")
         else:
             if condition := _CONDITION.match(line):
@@ -193,12 +195,12 @@ def _add_file(path: Path, lines: list[str], files: dict[Path, None]) -> None:
 def _header(name: str, includer: Path, number: int) -> Path:
     """Return the path of a header.
 
-    Raises CompileError, with the place of the `#include`, where the header does not exist.
+    Raises CompileError with the location of the `#include` if the header does not exist.
     """
     for folder in (includer.parent, *INCLUDE_ROOTS):
         if (header := folder / name).is_file():
             return header
-    raise CompileError(f"{includer.name}, line {number}: there is no header {name} in "
+    raise CompileError(f"{includer.name}, line {number}: header {name} not found in "
                        f"{', '.join(map(str, (includer.parent, *INCLUDE_ROOTS)))}")
 
 
@@ -208,7 +210,7 @@ def _one_line(text: str) -> str:
 
 _FOLLOWED = ("gossamer.ops", "gossamer.expression", "gossamer.device.cuda.ptx",
              "gossamer.device.cuda.nvjitlink", "gossamer.device.native")
-"""The beginnings of the names of modules that count as sources of the modules that import them."""
+"""Prefixes of modules that count as sources of the modules that import them."""
 _LIBRARIES = {
     "cudnn": ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
     "nvmath": ("nvmath-python", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cusparse",
@@ -216,19 +218,19 @@ _LIBRARIES = {
     "scipy": ("scipy",),
     "llvmlite": ("llvmlite",),
 }
-"""Modules that algorithms call, and the packages that contain the code of each."""
-# Python's parser would take ten times as long as these regular expressions
+"""Modules that algorithms call, and the packages that contain their code."""
+# regular expressions, because Python's parser takes ten times as long
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)"
                      r"|import[ \t]+([^\n]*))", re.M)
 _STRING = re.compile(r"""["']([\w.]+)["']""")
 
 
 def sources(module: str) -> tuple[list[Path], dict[str, str]]:
-    """Return the files, and the versions of packages, that decide what a module does.
+    """Return the files and package versions that determine a module's behaviour.
 
-    The files are the module itself, the modules of _FOLLOWED that it imports directly or through
-    other modules, the kernels that all these modules name, and the headers of the kernels and of
-    the dialect. The packages are those of _LIBRARIES that these modules name.
+    The files are the module, its transitive imports among _FOLLOWED, the kernels named in these
+    modules, and the headers of the kernels and of the dialect. The packages are those of _LIBRARIES
+    that these modules name.
     """
     files = set(files_of(DIALECT))
     versions: dict[str, str] = {}
@@ -247,9 +249,9 @@ def sources(module: str) -> tuple[list[Path], dict[str, str]]:
 
 @functools.cache
 def source_hash(module: str) -> str:
-    """Return a hash of the files and versions that decide what a module does; see `sources`.
+    """Return a hash of the sources of a module; see `sources`.
 
-    The hash is computed once in a process.
+    The hash is computed once per process.
     """
     files, versions = sources(module)
     digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode())
@@ -262,8 +264,8 @@ def source_hash(module: str) -> str:
 def _named_in(path: Path) -> tuple[list[Path], list[Path], dict[str, str]]:
     """Return the kernels, modules and packages that a module names.
 
-    The kernels come with their headers, the modules are those of _FOLLOWED, and the packages come
-    with their versions.
+    The kernels include their headers, the modules are restricted to _FOLLOWED, and the packages
+    are mapped to their versions.
     """
     kernels: list[Path] = []
     modules: list[Path] = []
@@ -280,7 +282,7 @@ def _named_in(path: Path) -> tuple[list[Path], list[Path], dict[str, str]]:
 
 
 def _names(path: Path) -> tuple[str, ...]:
-    """Return the names that a module imports, and its strings that could name a file or module."""
+    """Return a module's imports, and its strings that may name files or modules."""
     text = path.read_text(encoding="utf-8")
     names: dict[str, None] = {}
     for module, imported, modules in _IMPORT.findall(text):

@@ -1,1 +1,1 @@
-"""Files of users (images, arrays, class names, results), text in the terminal, and processes."""
+"""User files (images, arrays, class names, results), terminal output and processes."""

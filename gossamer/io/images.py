@@ -1,7 +1,7 @@
-"""Photos: image files, and how they are prepared for a network.
+"""Reading of photos, and their preprocessing for a network.
 
-Pillow is imported only when the first photo is read. Every network needs this module for its
-metadata, but not every network gets photos.
+Pillow is imported only when the first photo is read, because every network needs this module for
+its metadata, but not every network processes photos.
 """
 
 from __future__ import annotations
@@ -26,29 +26,31 @@ if TYPE_CHECKING:
 CHANNEL_ORDERS = ("rgb", "bgr", "grey")
 ROUNDINGS = ("none", "signed8", "sign")
 LONGEST = 16384
-"""The longest side, in pixels, to which a photo may be scaled."""
+"""Maximum side length in pixels to which a photo may be scaled."""
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")
-"""The formats of photos that are read, by Pillow's names."""
+"""The supported formats of photos, by Pillow's names."""
 MOST_PIXELS = 2**26
-"""The most pixels of a photo that is read. Memory holds several copies of it at once, with 4 bytes
-a pixel."""
+"""Maximum number of pixels of a photo.
+
+Several copies of a photo are in memory at once, with 4 bytes per pixel.
+"""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Steps that turn a photo into a network's input.
+    """The steps that convert a photo to a network's input.
 
-    A photo is scaled and cropped, and its numbers v, from 0 to 255, become
-    (v * scale - mean) / std, which may be rounded.
+    A photo is scaled and cropped. Its values v, from 0 to 255, become (v * scale - mean) / std and
+    are optionally rounded.
 
-    size: (height, width) of the result; None crops nothing.
-    resize: length to which the short side is scaled, before the centre is cropped to `size`. With
-    None the whole photo is scaled to `size`.
+    size: (height, width) of the result; None does not crop.
+    resize: length to which the short side is scaled before the centre is cropped to `size`. None
+    scales the whole photo to `size`.
     channels: "rgb", "bgr" or "grey".
-    scale: factor of the photo's numbers.
-    mean, std: one number for all channels, or one for each in the order of `channels`.
-    rounding: "signed8" rounds down to multiples of 1/128 in [-1, 127/128]; "sign" gives -1 for
-    negative numbers and 1 for others; "none" leaves the numbers as they are.
+    scale: factor of the photo's values.
+    mean, std: one number for all channels, or one per channel in the order of `channels`.
+    rounding: "signed8" rounds down to multiples of 1/128 in [-1, 127/128]; "sign" returns -1 for
+    negative values and 1 for others; "none" does not round.
     """
 
     size: tuple[int, int] | None = None
@@ -68,32 +70,32 @@ class Preprocessing:
         allowed = (1,) if self.channels == "grey" else (1, 3)
         for option, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in allowed:
-                raise InputError(f"{option} has {len(values)} numbers; {self.channels} images "
-                                 f"take {' or '.join(map(str, allowed))}")
+                raise InputError(f"{option} has {len(values)} numbers, expected "
+                                 f"{' or '.join(map(str, allowed))} for {self.channels} images")
             if not all(map(math.isfinite, values)):
                 raise InputError(f"{option} {', '.join(map(str, values))}: expected finite "
                                  "numbers")
         if not math.isfinite(self.scale):
             raise InputError(f"scale {self.scale}: expected a finite number")
         if 0.0 in self.std:
-            raise InputError("std has a zero; expected numbers to divide by")
+            raise InputError("std contains 0; expected nonzero numbers")
         resize = () if self.resize is None else (self.resize,)
         size = "x".join(map(str, self.size or ()))
         if any(not 1 <= length <= LONGEST for length in (*(self.size or ()), *resize)):
             raise InputError(f"{f'size {size}' if size else ''}{', ' if size and resize else ''}"
-                             f"{f'resize {self.resize}' if resize else ''}: lengths are 1 to "
-                             f"{LONGEST}")
+                             f"{f'resize {self.resize}' if resize else ''}: expected lengths "
+                             f"from 1 to {LONGEST}")
         if self.size and self.resize and self.resize < max(self.size):
-            raise InputError(f"resize {self.resize} leaves less than size {size} to crop")
+            raise InputError(f"resize {self.resize} is too small to crop size {size}")
 
     def fitted(self, shape: Sequence[int | None]) -> Preprocessing:
-        """Return this preprocessing with the size that a network's input shape asks for.
+        """Return this preprocessing with the size that an input shape requires.
 
-        The size stays as it is where dimensions of the shape are open. `resize` keeps its
-        proportion to the size.
+        The size is unchanged if dimensions of the shape are dynamic. `resize` keeps its proportion
+        to the size.
 
-        shape: (N, C, H, W), or (N, C * H * W) for a network that takes a photo as one row of
-        numbers. Unless the present size has the row's number of numbers, a square photo is taken.
+        shape: (N, C, H, W), or (N, C * H * W) for a network with flattened photos. A flattened
+        photo keeps the current size if it has C * H * W values; otherwise it becomes square.
         """
         channels = 1 if self.channels == "grey" else 3
         size = None
@@ -111,26 +113,29 @@ class Preprocessing:
         return replace(self, size=size, resize=resize)
 
     def __call__(self, image: np.ndarray | Image.Image) -> np.ndarray:
-        """Return the network's input for one photo, (channels, height, width) float32.
+        """Return the network input of one photo: float32 (channels, height, width).
 
-        image: the photo as open_image() or load_image() returns it, (height, width, 3) uint8.
+        image: the photo from open_image() or load_image(), uint8 (height, width, 3).
         """
         return self.normalised(np.asarray(self._sized(image), dtype=np.float32))
 
     def pixels(self, image: np.ndarray | Image.Image) -> np.ndarray:
-        """Return one photo scaled and cropped but not normalised, (height, width, channels) uint8.
+        """Return one photo scaled and cropped but not normalised.
 
-        image: the photo as open_image() or load_image() returns it.
+        The result is uint8 (height, width, channels).
+
+        image: the photo from open_image() or load_image().
         """
         values = np.asarray(self._sized(image))
         values = values[:, :, None] if values.ndim == 2 else values
         return np.ascontiguousarray(values[:, :, ::-1] if self.channels == "bgr" else values)
 
     def normalised(self, values: np.ndarray) -> np.ndarray:
-        """Return the network's input for a photo of the right size, (channels, height, width)
-        float32.
+        """Return the network input of a photo that has the right size.
 
-        values: the photo's numbers from 0 to 255, float32, (height, width, 3) in RGB, or (height,
+        The result is float32 (channels, height, width).
+
+        values: the photo's values from 0 to 255 as float32: (height, width, 3) in RGB, or (height,
         width) in grey.
         """
         if self.channels == "bgr":
@@ -146,17 +151,21 @@ class Preprocessing:
         return np.ascontiguousarray(values.transpose(2, 0, 1), dtype=np.float32)
 
     def batch(self, images: Sequence[np.ndarray | Image.Image]) -> np.ndarray:
-        """Return the prepared photos, (N, channels, height, width). Raises InputError where the
-        photos have different sizes."""
+        """Return the network input of several photos: (N, channels, height, width).
+
+        Raises InputError if the photos have different sizes.
+        """
         return _stacked([self(image) for image in images])
 
     def pixel_batch(self, images: Sequence[np.ndarray | Image.Image]) -> np.ndarray:
-        """Return photos as pixels() does, (N, height, width, channels). Raises InputError where
-        the photos have different sizes."""
+        """Return pixels() of several photos: (N, height, width, channels).
+
+        Raises InputError if the photos have different sizes.
+        """
         return _stacked([self.pixels(image) for image in images])
 
     def _sized(self, photo: np.ndarray | Image.Image) -> Image.Image:
-        """Return the photo scaled and cropped, in grey where `channels` is "grey"."""
+        """Return the photo scaled and cropped, in grey if `channels` is "grey"."""
         from PIL import Image
 
         image = Image.fromarray(photo) if isinstance(photo, np.ndarray) else photo
@@ -166,8 +175,9 @@ class Preprocessing:
             short = min(image.size)
             width, height = (self.resize * length // short for length in image.size)
             if max(width, height) > LONGEST:
-                raise InputError(f"a photo of {image.height}x{image.width} is too long and narrow "
-                                 f"to be scaled to a short side of {self.resize}")
+                raise InputError(f"a photo of {image.height}x{image.width} is too narrow to scale "
+                                 f"its short side to {self.resize}: the long side would exceed "
+                                 f"{LONGEST}")
             image = image.resize((width, height), Image.Resampling.BILINEAR)
             if self.size is not None:
                 left = round((width - self.size[1]) / 2)
@@ -180,7 +190,7 @@ class Preprocessing:
 
 def _stacked(photos: Sequence[np.ndarray]) -> np.ndarray:
     if len({values.shape for values in photos}) > 1:
-        raise InputError("images of different sizes cannot be one batch; give --size")
+        raise InputError("images of different sizes cannot form a batch; set --size")
     return np.stack(photos)
 
 
@@ -197,40 +207,45 @@ PRESETS = {
 
 
 def load_image(path: str | Path) -> np.ndarray:
-    """Return a photo as (height, width, 3) uint8 in RGB. Raises the errors of open_image()."""
+    """Read a photo as a uint8 array (height, width, 3) in RGB.
+
+    Raises the same errors as open_image().
+    """
     return np.asarray(open_image(path))
 
 
 def open_image(path: str | Path) -> Image.Image:
-    """Return a photo in RGB, turned upright as its EXIF orientation says.
+    """Read a photo as an upright Pillow image in RGB.
 
-    Grey and palette images are expanded, transparency is laid on white, 16 bits are scaled to 8.
-    The result is an image of Pillow, which can be scaled without a copy, unlike an array.
+    The photo is rotated by its EXIF orientation. Grey and palette images are expanded, transparent
+    pixels are blended with white, and 16 bits are scaled to 8. Unlike an array, a Pillow image can
+    be scaled without a copy.
 
-    Raises InputError for a file that is missing, is no image of FORMATS, is damaged or has more
-    pixels than MOST_PIXELS.
+    Raises InputError if the file is missing, is not an image of FORMATS, is damaged, or has more
+    than MOST_PIXELS pixels.
     """
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path}: is a folder, expected an image file")
     if path.exists() and not path.is_file():
-        raise InputError(f"{path}: is no regular file")
+        raise InputError(f"{path}: is not a regular file")
     return _read(path, str(path))
 
 
 class ImageSizeError(InputError):
-    """A photo has more pixels, or a longer side, than may be read."""
+    """A photo with too many pixels or too long a side."""
 
 
 def decode_image(data: bytes, name: str = "the picture", *,
                  most_pixels: int | None = None, longest: int | None = None) -> Image.Image:
-    """Return the photo in the bytes of a file, as open_image() does.
+    """Read a photo from the bytes of a file; see open_image().
 
     name: the photo's name in messages.
-    most_pixels: the most pixels that the photo may have (default: MOST_PIXELS).
-    longest: the most pixels that a side may have (default: any number).
-    Raises InputError where the bytes are no photo that can be read, and ImageSizeError where it is
-    too large.
+    most_pixels: maximum number of pixels of the photo (default: MOST_PIXELS).
+    longest: maximum side length in pixels (default: unlimited).
+
+    Raises InputError if the bytes are not a readable photo, and ImageSizeError if the photo is too
+    large.
     """
     return _read(io.BytesIO(data), name, most_pixels, longest)
 
@@ -242,14 +257,14 @@ def _read(source: Path | io.BytesIO, name: str, most_pixels: int | None = None,
     most_pixels = most_pixels or MOST_PIXELS
     try:
         with warnings.catch_warnings():
-            # Pillow warns of damage that it ignores
+            # Pillow warns about damage that it can ignore
             warnings.simplefilter("ignore")
             return _opened(source, name, most_pixels, longest)
     except FileNotFoundError:
         raise InputError(f"{name}: no such image file{similar_file(name)}") from None
     except UnidentifiedImageError:
-        hint = "; give arrays by --input" if name.endswith((".npy", ".npz")) else ""
-        raise InputError(f"{name}: not an image that can be read; expected "
+        hint = "; pass arrays with --input" if name.endswith((".npy", ".npz")) else ""
+        raise InputError(f"{name}: not a readable image; expected "
                          f"{', '.join(FORMATS)}{hint}") from None
     except InputError:
         raise
@@ -257,7 +272,7 @@ def _read(source: Path | io.BytesIO, name: str, most_pixels: int | None = None,
         raise ImageSizeError(f"{name}: too many pixels; scale it down to {most_pixels} or fewer "
                              "first") from None
     except Exception as error:
-        # Pillow's decoders raise errors of many kinds for damaged files
+        # Pillow's decoders raise many kinds of errors for damaged files
         raise InputError(f"{name}: damaged image ({first_line(error)})") from None
 
 
@@ -265,7 +280,7 @@ def _opened(source: Path | io.BytesIO, name: str, most_pixels: int,
             longest: int | None) -> Image.Image:
     from PIL import Image, ImageOps
 
-    # without a list of formats Pillow would read any that it knows, some by running other programs
+    # without a list of formats, Pillow reads all it knows, some of them by running other programs
     with Image.open(source, formats=FORMATS) as file:
         width, height = file.size
         if width * height > most_pixels:
@@ -274,7 +289,7 @@ def _opened(source: Path | io.BytesIO, name: str, most_pixels: int,
         if longest is not None and max(width, height) > longest:
             raise ImageSizeError(f"{name}: is {width} pixels wide and {height} high; scale it down "
                                  f"to sides of {longest} or shorter first")
-        # in place, so that an upright photo is not copied
+        # in place, so that upright photos are not copied
         ImageOps.exif_transpose(file, in_place=True)
         file.load()
     return _to_rgb(file)
@@ -284,7 +299,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     from PIL import Image
 
     if image.mode.startswith("I"):
-        # 65535 is white: 257 levels of 16 bits become one level of 8 bits
+        # 65535 / 257 = 255: white stays white
         levels = np.asarray(image).astype(np.uint32)
         image = Image.fromarray(((levels + 128) // 257).clip(max=255).astype(np.uint8))
     if image.has_transparency_data:
@@ -295,14 +310,14 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".webp")
-"""The suffixes of pictures in FORMATS."""
+"""The file suffixes of FORMATS."""
 
 
 def pictures_in(folder: Path) -> tuple[list[Path], int]:
-    """Return the pictures below a folder, sorted by their paths, and the number of other files.
+    """Return the pictures in a folder tree, and the number of other files.
 
-    Hidden files and folders (.name) do not count, and links to folders are not followed. Raises
-    InputError where there is no picture, and for a folder that cannot be read.
+    The pictures are sorted by path. Hidden files and folders (.name) are ignored, and links to
+    folders are not followed. Raises InputError if there is no picture or a folder cannot be read.
     """
     def unreadable(error: OSError) -> None:
         raise InputError(f"{error.filename}: cannot be read: {error.strerror}") from None
@@ -318,6 +333,6 @@ def pictures_in(folder: Path) -> tuple[list[Path], int]:
             else:
                 others += 1
     if not pictures:
-        found = f"; it has {others} other file{'s' if others > 1 else ''}" if others else ""
-        raise InputError(f"{folder}: has no pictures ({', '.join(SUFFIXES)}){found}")
+        found = f", but {others} other file{'s' if others > 1 else ''}" if others else ""
+        raise InputError(f"{folder}: contains no pictures ({', '.join(SUFFIXES)}){found}")
     return sorted(pictures), others

@@ -1,7 +1,7 @@
-"""Arrays in NumPy's format, from .npy files and from the entries of .npz files.
+"""Arrays in NumPy's format, from .npy and .npz files.
 
-An array is read only where the bytes behind its header are as many as the header states, so that a
-file cannot make the reader allocate more memory. Python objects are never read.
+An array is read only if the number of bytes after its header is as stated in the header, so that
+a file cannot make the reader allocate more memory. Python objects are never read.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0,
 _DAMAGED = (EOFError, LookupError, MemoryError, NotImplementedError, OverflowError, RecursionError,
             RuntimeError, SyntaxError, TypeError, ValueError, tokenize.TokenError,
             zipfile.BadZipFile, zlib.error)
-"""Errors that Python and NumPy raise for damaged files, and RuntimeError for encrypted ones."""
+"""Errors that Python and NumPy raise for damaged files (RuntimeError: for encrypted files)."""
 
 
 class BadArray(ValueError):
-    """An array cannot be read. The message is the reason, to follow a file's name."""
+    """An unreadable array; the message is a reason to follow a file name."""
 
 
 class PickledObjects(BadArray):
-    """An array has Python objects, which are never read."""
+    """An array of Python objects, which are never read."""
 
 
 def read_array(stream: IO[bytes], size: int) -> np.ndarray:
-    """Return the array in a stream of NumPy's format.
+    """Read the array in a stream of NumPy's format.
 
     size: bytes of the whole stream.
-    Raises BadArray where the array cannot be read.
+    Raises BadArray if the array cannot be read.
     """
     try:
         if stream.read(len(MAGIC)) != MAGIC:
-            raise BadArray("is no .npy file")
+            raise BadArray("is not a .npy file")
         version = tuple(stream.read(2))
         if version not in _HEADERS:
             raise BadArray(f"has version {version} of NumPy's format, expected (1, 0) or (2, 0)")
         with warnings.catch_warnings():
-            # NumPy warns of headers that Python 2 wrote
+            # NumPy warns about headers written by Python 2
             warnings.simplefilter("ignore")
             shape, fortran, dtype = _HEADERS[version](stream)  # type: ignore[index]
         if dtype.hasobject:
-            raise PickledObjects("holds pickled Python objects, expected an array of numbers or "
+            raise PickledObjects("contains pickled Python objects, expected an array of numbers or "
                                  "texts")
         count = math.prod(shape)
         if (min(shape, default=0) < 0 or (count and not dtype.itemsize)
@@ -75,9 +75,9 @@ def read_array(stream: IO[bytes], size: int) -> np.ndarray:
 def read_archive(file: Path | io.BytesIO, name: str) -> Archive:
     """Open a .npz file.
 
-    name: name of the file, with which the message of InputError begins.
-    Raises BadArray where the file is no .npz file, OSError where it cannot be read, and InputError
-    where its arrays unpack to more bytes than gossamer.io.limits allows.
+    name: name of the file, for the message of InputError.
+    Raises BadArray if the file is not a .npz file, OSError if it cannot be read, and InputError if
+    its arrays decompress to more bytes than gossamer.io.limits allows.
     """
     try:
         archive = zipfile.ZipFile(file)
@@ -93,7 +93,7 @@ def read_archive(file: Path | io.BytesIO, name: str) -> Archive:
 
 
 class Archive:
-    """An open .npz file, which the end of a `with` block closes.
+    """An open .npz file, to be used as a context manager.
 
     names: names of its arrays.
     """
@@ -110,7 +110,7 @@ class Archive:
         self._archive.close()
 
     def read(self, name: str) -> np.ndarray:
-        """Return an array by its name. Raises BadArray where the array cannot be read."""
+        """Return an array by name. Raises BadArray if it cannot be read."""
         try:
             info = self._archive.getinfo(name + SUFFIX)
             with self._archive.open(info) as stream:
@@ -122,12 +122,12 @@ class Archive:
 
 
 def reason(error: Exception) -> str:
-    """Return the text of an error of Python or NumPy, cut to one short line."""
+    """Return the text of a Python or NumPy error, cut to one short line."""
     return cut(one_line(" ".join(str(error).split()))) or type(error).__name__
 
 
 def _fill(stream: IO[bytes], flat: np.ndarray) -> None:
-    """Read the bytes of an array. Raises BadArray where the stream ends too early."""
+    """Read the bytes of an array. Raises BadArray if the stream ends early."""
     target = flat.view(np.uint8).data
     filled = 0
     while filled < len(target):
@@ -139,10 +139,12 @@ def _fill(stream: IO[bytes], flat: np.ndarray) -> None:
 
 
 def read_arrays(file: str, option: str) -> dict[str, np.ndarray]:
-    """Return the arrays of a .npz file by their names, or that of a .npy file by the name "".
+    """Return the arrays of a .npz or .npy file by name.
+
+    The name of the array in a .npy file is "".
 
     option: the option that names the file, for messages.
-    Raises InputError where the file cannot be read.
+    Raises InputError if the file cannot be read.
     """
     path = Path(file)
     try:

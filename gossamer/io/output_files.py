@@ -1,5 +1,4 @@
-"""Output files that options name: checked before the work, and written after it, whole or not at
-all."""
+"""Output files of options, checked before the work and written atomically."""
 
 from __future__ import annotations
 
@@ -18,11 +17,11 @@ from gossamer.errors import InputError
 
 
 def check(name: str, outputs: int, read: Sequence[str]) -> Path:
-    """Return the file of --output, with symbolic links followed.
+    """Return the path of --output with symbolic links resolved.
 
-    outputs: number of arrays that write() will get.
+    outputs: number of arrays that will be written.
     read: files that the command reads, which must not be replaced.
-    Raises InputError where the arrays cannot be written to the file.
+    Raises InputError if the arrays cannot be written to the file.
     """
     if not name:
         raise InputError("--output: the name is empty; expected one that ends in .npy or .npz")
@@ -34,7 +33,7 @@ def check(name: str, outputs: int, read: Sequence[str]) -> Path:
         raise InputError(f"--output {name}: {error.strerror}{missing}") from None
     check_named(f"--output {name}", named, (".npy", ".npz"))
     if named.suffix == ".npy" and outputs > 1:
-        raise InputError(f"--output {name}: the network has {outputs} outputs; give a name that "
+        raise InputError(f"--output {name}: the network has {outputs} outputs; use a name that "
                          "ends in .npz")
     check_place(f"--output {name}", path, read)
     return path
@@ -42,9 +41,9 @@ def check(name: str, outputs: int, read: Sequence[str]) -> Path:
 
 def check_file(option: str, path: Path, suffix: str | None,
                read: Iterable[str | Path] = ()) -> None:
-    """Raise InputError where a file cannot be written, or must not be.
+    """Raise InputError if a file cannot or must not be written.
 
-    suffix: the suffix that the file must have; None allows any.
+    suffix: the required suffix; None allows any.
     read: files that the command reads, which must not be replaced.
     """
     if suffix is not None:
@@ -55,17 +54,17 @@ def check_file(option: str, path: Path, suffix: str | None,
 def check_named(option_text: str, path: Path, suffixes: Sequence[str]) -> None:
     """Raise InputError unless a file has one of the suffixes.
 
-    option_text: the option and its value, with which the message begins.
+    option_text: the option and its value, for the start of the message.
     """
     if path.suffix not in suffixes:
         raise InputError(f"{option_text}: expected a name that ends in {' or '.join(suffixes)}")
 
 
 def check_place(option_text: str, path: Path, read: Iterable[str | Path]) -> None:
-    """Raise InputError where no file can be written at a path, or the path is a file that the
-    command reads.
+    """Raise InputError if a path cannot be written, or is an input file.
 
-    option_text: the option and its value, with which messages begin.
+    option_text: the option and its value, for the start of messages.
+    read: files that the command reads, which must not be replaced.
     """
     if path.is_dir():
         raise InputError(f"{option_text}: is a folder")
@@ -73,23 +72,23 @@ def check_place(option_text: str, path: Path, read: Iterable[str | Path]) -> Non
         raise InputError(f"{option_text}: there is no folder {path.parent}")
     if path.exists():
         if not path.is_file():
-            raise InputError(f"{option_text}: is no regular file")
+            raise InputError(f"{option_text}: is not a regular file")
         if any(Path(file).exists() and path.samefile(file) for file in read):
-            raise InputError(f"{option_text}: is a file that this command reads; give another name")
+            raise InputError(f"{option_text}: is an input file of this command; use another name")
     if not os.access(path.parent, os.W_OK):
-        raise InputError(f"{option_text}: the folder {path.parent} cannot be written to")
+        raise InputError(f"{option_text}: the folder {path.parent} is not writable")
 
 
 def write(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> None:
     """Write one array as a .npy file, or several as a .npz file.
 
-    name: the value of --output, whose suffix decides.
-    Raises InputError with the system's reason where writing fails.
+    name: the value of --output; its suffix determines the format.
+    Raises InputError with the system's reason if writing fails.
     """
     with replacing(path, f"--output {name}") as file:
         if name.endswith(".npy"):
             (array,) = arrays.values()
-            # for a real file NumPy would call tofile(), whose errors do not tell the reason
+            # for a real file NumPy would call tofile(), and its errors lack the reason
             np.lib.format.write_array(SimpleNamespace(write=file.write), array,
                                       allow_pickle=False)
         else:
@@ -98,11 +97,12 @@ def write(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> None:
 
 @contextmanager
 def replacing(path: Path, option_text: str = "") -> Iterator[IO[bytes]]:
-    """Yield a file that replaces the one at the path at the end of a `with` block, if the block
-    does not fail.
+    """Yield a new file that replaces the one at a path.
 
-    option_text: the option and its value, with which the message begins in place of the path.
-    Raises InputError where the file cannot be written.
+    The file is replaced at the end of a `with` block, unless the block fails.
+
+    option_text: the option and its value, for the start of the message; by default the path.
+    Raises InputError if the file cannot be written.
     """
     try:
         with atomically_replacing(path) as file:
@@ -113,7 +113,7 @@ def replacing(path: Path, option_text: str = "") -> Iterator[IO[bytes]]:
 
 
 def _write_npz(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
-    # not by np.savez, which takes arrays as keywords, so that none could have the name "file"
+    # np.savez accepts arrays only as keywords, so none could have the name "file"
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -121,16 +121,17 @@ def _write_npz(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
 
 
 PARTIAL = ".partial-"
-"""Beginning of the name of an incomplete file, which a killed process may leave behind."""
+"""Prefix of the names of incomplete files, which a killed process may leave behind."""
 
 
 @contextmanager
 def atomically_replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
-    """Yield a file that replaces the one at `path` at the end of a `with` block, if neither the
-    block nor the writing fails.
+    """Yield a new file that replaces the one at a path.
 
-    mode: the permissions of the file, less the process's umask.
-    Raises OSError where the file cannot be written.
+    The file is replaced at the end of a `with` block, unless the block or the writing fails.
+
+    mode: the permissions of the file, before the process's umask is applied.
+    Raises OSError if the file cannot be written.
     """
     partial = path.with_name(f"{PARTIAL}{secrets.token_hex(8)}")
     try:

@@ -1,9 +1,8 @@
-"""Pictures that are read from files ahead of their use, in batches of one size.
+"""Prefetching of pictures from files, in batches of one shape.
 
-Threads read the pictures, or other processes where there are many files and processors. The
-processes write pictures to shared memory, in the shape and dtype that a network takes, and answer
-once for several files. Reading then hardly holds Python's lock (the GIL) in the process that
-computes.
+Threads read the pictures or, if there are many files and processors, other processes do. The
+processes write pictures to shared memory, in the shape and dtype that the network expects, and
+respond once for several files. The process that computes then rarely waits for the GIL.
 """
 
 from __future__ import annotations
@@ -25,47 +24,47 @@ import numpy as np
 from gossamer.io.process_pool import NoProcessError, ProcessPool
 
 _PROCESSORS, _FILES = 8, 2000
-"""The fewest processors and files with which processes read pictures in place of threads. Processes
-take a second to start. On the host of an H200 one thread reads 212 pictures a second, but 16
-threads, which wait for Python's lock, read only 1,200."""
-_GROUP = 16
-"""The most files for which a process answers at once. Sending such a group to a process and taking
-its answer takes about as long as reading a small picture."""
-_MOST_PROCESSES = 64
-"""The most processes that read. Each takes a few file descriptors of this process."""
-_AHEAD_BYTES = 2**29
-"""The most bytes of pictures that are read ahead, unless one picture for each process takes more.
+"""Minimum numbers of processors and files for reading pictures by processes instead of threads.
+
+Processes need a second to start. On the host of an H200, one thread reads 212 pictures per second,
+but 16 threads, limited by the GIL, read only 1,200.
 """
+_GROUP = 16
+"""Maximum number of files that are sent to a process at once.
+
+Sending such a group and receiving the response takes about as long as reading a small picture.
+"""
+_MOST_PROCESSES = 64
+"""Maximum number of reading processes; each needs a few file descriptors in this process."""
+_AHEAD_BYTES = 2**29
+"""Maximum bytes of prefetched pictures, except that each process may prefetch one picture."""
 
 T = TypeVar("T")
 
 Form = tuple[tuple[int, ...], np.dtype]
 """Shape and dtype of a picture."""
 Answer = tuple[list[str], list[np.ndarray] | np.ndarray]
-"""For each of some files the reason why it cannot be read, or ""; and the pictures of the files
-that can be read, in order."""
+"""A reason per file why it cannot be read, or "", and the readable pictures in order."""
 _Block = tuple[np.ndarray | None, list[tuple[Sequence[str], Future[Any]]]]
-"""Shared memory for the pictures of some files, and these files in groups, each with the future of
-its answer."""
+"""Shared memory for pictures, and groups of files with the futures of their answers."""
 
 
 class PictureReader(Protocol):
-    """Reads a picture as an array that a network takes. A reader can be pickled for other
-    processes."""
+    """A picklable function that reads a picture as an input array."""
 
     def form(self) -> Form | None:
-        """Return the shape and dtype that all pictures have; None where their sizes differ."""
+        """Return the common shape and dtype of all pictures, or None."""
 
     def __call__(self, file: str) -> np.ndarray | str:
-        """Return the picture, or the reason why the file cannot be read."""
+        """Return the picture, or a reason why the file cannot be read."""
 
 
 @dataclass(frozen=True)
 class PictureBatch:
-    """Some files in their order, and the pictures of those that can be read.
+    """A batch of consecutive files, and the pictures of the readable ones.
 
-    errors: for each file the reason why it cannot be read, or "".
-    pictures: the pictures in one array, in order; None where no file can be read.
+    errors: a reason per file why it cannot be read, or "".
+    pictures: the pictures in one array, in order; None if no file can be read.
     """
 
     errors: list[str]
@@ -74,10 +73,10 @@ class PictureBatch:
 
 def picture_batches(reader: PictureReader, files: Sequence[str], processors: int,
                     batch: int) -> Iterator[PictureBatch]:
-    """Yield the pictures of files, in their order, in batches of one shape.
+    """Yield the pictures of files in order, in batches of one shape.
 
-    processors: number of processors that may read ahead.
-    batch: the most pictures of a batch. Files that cannot be read do not count.
+    processors: number of processors that may prefetch pictures.
+    batch: maximum number of pictures in a batch, not counting unreadable files.
     """
     by_processes = processors >= _PROCESSORS and len(files) >= _FILES
     most = min(batch, len(files))
@@ -95,7 +94,7 @@ def picture_batches(reader: PictureReader, files: Sequence[str], processors: int
                     if pictures is not None and (
                             count == most or found[index].shape != pictures.shape[1:]):
                         yield PictureBatch(errors, pictures[:count])
-                        # drop the batch, whose memory may be shared and is used again
+                        # drop the references: shared memory of the batch is reused
                         errors, pictures, count = [], None, 0
                     if pictures is None:
                         whole = found[index:index + most]
@@ -124,11 +123,11 @@ def _by_threads(reader: PictureReader, files: Sequence[str],
 
 def _by_processes(reader: PictureReader, files: Sequence[str], processors: int,
                   batch: int) -> Generator[Answer, None, None]:
-    # more processes than processors: one that has answered waits for its next group
+    # more processes than processors, because a process is idle between two groups
     count = min(processors + processors // 2, _MOST_PROCESSES)
     form = reader.form()
     nbytes = 0 if form is None else math.prod(form[0]) * form[1].itemsize
-    # a block holds whole batches, so that these need no copy, and about a group of files or more
+    # a block holds whole batches, which then need no copy, and roughly one group of files or more
     size = min(batch * max(1, _GROUP // batch), len(files)) if batch else 1
     ahead = max(count, min(2 * count * _GROUP, _AHEAD_BYTES // max(1, nbytes)))
     with (closing(SharedBlocks(size * nbytes)) as shared,
@@ -147,13 +146,13 @@ def _by_processes(reader: PictureReader, files: Sequence[str], processors: int,
 
         for block in _ahead(map(submit, range(0, len(files), size)), 1 + -(-ahead // size)):
             yield _answer_of(reader, *block)
-            # drop the block, whose memory is used again
+            # drop the reference: the memory of the block is reused
             del block
 
 
 def _answer_of(reader: PictureReader, memory: np.ndarray | None,
                groups: list[tuple[Sequence[str], Future[Any]]]) -> Answer:
-    """Wait for the groups of a block, and return their answers as one."""
+    """Wait for the groups of a block, and merge their answers."""
     errors: list[str] = []
     pictures: list[np.ndarray] = []
     for group, future in groups:
@@ -173,12 +172,12 @@ def _answer_of(reader: PictureReader, memory: np.ndarray | None,
 
 
 class SharedBlocks:
-    """Blocks of shared memory, which other processes write through a path.
+    """Blocks of shared memory that other processes write through a path.
 
-    A block is used again when no array lies in it any more. The memory is a file without a name,
-    which the system frees with the last descriptor and array, even where processes are killed.
-    Processes write the file and do not map it: where the system has no room, writing gives an
-    error, while touching a mapped page would kill the process.
+    A block is reused when no array refers to it any more. The memory is an unnamed file, which the
+    system frees with the last descriptor and array, even if processes are killed. Processes write
+    to the file instead of mapping it: if memory runs out, a write returns an error, whereas an
+    access to a mapped page kills the process.
 
     nbytes: bytes of a block.
     """
@@ -191,9 +190,11 @@ class SharedBlocks:
         self.path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def take(self, count: int, form: Form | None) -> tuple[np.ndarray | None, int]:
-        """Return an array for `count` pictures in a block, and the block's offset in the file at
-        `path`. The array is None where the system has no such memory, or the pictures' sizes
-        differ."""
+        """Return an array for `count` pictures in a block, and the block's offset.
+
+        The offset is that of the block in the file at `path`. The array is None if the system does
+        not support such memory, or the sizes of the pictures differ.
+        """
         if form is None or self._descriptor < 0:
             return None, 0
         try:
@@ -212,14 +213,14 @@ class SharedBlocks:
         return block, offset
 
     def close(self) -> None:
-        """Close the descriptor. A block stays until no array lies in it any more."""
+        """Close the descriptor; a block lives as long as arrays refer to it."""
         self._free.clear()
         if self._descriptor >= 0:
             os.close(self._descriptor)
 
 
 def _ahead(futures: Iterator[T], count: int) -> Iterator[T]:
-    """Yield items in their order, and take `count` of them from the iterator ahead."""
+    """Yield items in order, prefetching `count` of them from the iterator."""
     waiting = deque(islice(futures, count))
     while waiting:
         yield waiting.popleft()
@@ -234,8 +235,11 @@ def _read(reader: PictureReader, files: Sequence[str]) -> tuple[list[str], list[
 
 def _read_into(path: str, offset: int, reader: PictureReader,
                files: Sequence[str]) -> tuple[list[str], list[np.ndarray] | None]:
-    """Write the pictures of a group of files to the file at `path`, from `offset` on, and return
-    the answer with None for the pictures. Where they cannot be written, return them."""
+    """Read a group of files, and write the pictures to shared memory.
+
+    Returns the reasons of unreadable files, and None for the pictures. If they cannot be written
+    to the file at `path`, the pictures themselves are returned.
+    """
     errors, pictures = _read(reader, files)
     arrays = [np.ascontiguousarray(picture) for picture in pictures]
     with suppress(OSError), open(path, "r+b", buffering=0) as file:  # there may be no room

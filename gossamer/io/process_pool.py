@@ -1,9 +1,9 @@
 """ProcessPool: calls of functions in other Python processes.
 
-Each thread of a ThreadPoolExecutor has a process of its own. Where a process ends, its task alone
-fails, and another process takes its place. In a ProcessPoolExecutor all tasks would fail, or wait
-forever for the rest of a result. Its processes would import the user's program, which may lack the
-guard `if __name__ == "__main__"`, and modules that lie in the working directory.
+Each thread of a ThreadPoolExecutor owns one process. If a process ends, only its task fails, and a
+new process replaces it. This is why ProcessPoolExecutor is not used: there all tasks would fail, or
+wait forever for the rest of a result. Its processes also import the user's program, which may lack
+the guard `if __name__ == "__main__"`, and modules in the working directory.
 """
 
 from __future__ import annotations
@@ -25,37 +25,34 @@ from typing import Any
 from gossamer.errors import GossamerError, first_line
 
 MOST_DEATHS = 3
-"""How many processes of a pool are replaced at most, as a multiple of their number."""
+"""Maximum number of replaced processes of a pool, as a multiple of its size."""
 START_SECONDS = 30.0
-"""Seconds within which a process must start; it is ended otherwise."""
+"""Seconds after which a process that has not started is killed."""
 _ENDS_SECONDS = 5.0
-"""Seconds that a process may take to end after its pipe has failed."""
+"""Maximum seconds between the failure of a process's pipe and its end."""
 _OOM_SCORE = "500"
-"""Linux's oom_score_adj of the processes, of at most 1000. Where memory runs out, Linux kills them
-before most others."""
+"""The oom_score_adj of the processes (at most 1000): Linux kills them early if memory runs out."""
 
 
 class NoProcessError(GossamerError):
-    """No process of the pool can do a task. The process that submitted the task may do it itself.
-    """
+    """No process can run a task; the caller may run it itself."""
 
 
 class ProcessEndedError(GossamerError):
-    """A process ended before its task was done. Another try may succeed."""
+    """A process ended before its task was complete; retrying may succeed."""
 
 
 class ProcessPool:
-    """Processes that call functions, each one function at a time.
+    """A pool of processes that each call one function at a time.
 
     The processes start immediately. They end with `close`, with the end of a `with` block, or with
-    this process, even where this process is killed. They import the modules of the functions, but
-    not the user's program. The last line of their output is quoted in the error of a process that
-    ended.
+    this process, even if it is killed. They import the modules of the functions, but not the user's
+    program. If a process ends, its error quotes the last line of its output.
 
     count: number of processes.
-    kind: words for one process, such as "process that builds candidates".
+    kind: description of one process for messages, such as "process that builds candidates".
     initializer: function that each process calls first.
-    variables: environment variables that the processes get in addition to this process's.
+    variables: environment variables of the processes, in addition to those of this process.
     """
 
     def __init__(self, count: int, kind: str, initializer: Callable[[], object] = int, *,
@@ -76,27 +73,30 @@ class ProcessPool:
 
     @property
     def has_idle(self) -> bool:
-        """Whether a process is free for another task."""
+        """Whether a process is idle."""
         with self._lock:
             return self._unfinished < self._count
 
     def submit(self, function: Callable[..., Any], *arguments: Any, what: str) -> Future[Any]:
-        """Return the future of a function's call in another process, which imports the function.
+        """Call a function in another process, and return a future.
 
-        Calls begin in the order in which they are submitted, and can be cancelled before they
-        begin. The future has the function's result or exception, NoProcessError where no process
-        can call the function, or ProcessEndedError where the process ended during the call.
+        The other process imports the function. Calls begin in the order of submission, and can be
+        cancelled before they begin. The future holds the function's result or exception,
+        NoProcessError if no process can call the function, or ProcessEndedError if the process
+        ended during the call.
 
-        what: words for the work, such as "compiled a kernel", for the error of an ended process.
+        what: description of the work in the past tense, such as "compiled a kernel", for the error.
         """
         return self._submit(self._do, what, function, *arguments)
 
     def end(self) -> None:
-        """Cancel the tasks that wait, and kill the processes without waiting for their end. Calls
-        that have begun fail with NoProcessError."""
+        """Cancel waiting tasks, and kill the processes without waiting.
+
+        Calls that have begun fail with NoProcessError.
+        """
         with self._lock:
             self._is_closed = True
-            self._problem = f"no {self._kind} is left: they were closed"
+            self._problem = f"no {self._kind} is available: the pool was closed"
         self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             for process in self._processes:
@@ -121,7 +121,7 @@ class ProcessPool:
         future: Future[Any] = Future()
         try:
             future = self._threads.submit(function, *arguments)
-        except RuntimeError:  # the threads were shut down
+        except RuntimeError:  # the executor was shut down
             future.set_exception(NoProcessError(self._problem))
         future.add_done_callback(self._count_finished)
         return future
@@ -149,7 +149,7 @@ class ProcessPool:
             raise ProcessEndedError(f"the process that {what} {ended}") from None
 
     def _process(self) -> _Process:
-        """Return the process of this thread, which is started if it does not run."""
+        """Return the process of this thread, and start it if necessary."""
         process: _Process | None = getattr(self._of_thread, "process", None)
         if process is not None and not process.has_ended and not self._problem:
             return process
@@ -177,18 +177,20 @@ class ProcessPool:
 
 
 class _Process:
-    """A process that calls functions, one after another. Its constructor raises OSError where the
-    process cannot start."""
+    """A process that calls one function after another.
+
+    The constructor raises OSError if the process cannot start.
+    """
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         if not sys.executable:
-            raise OSError("Python does not say where it lies (sys.executable is empty)")
-        # the process imports from the folders of this one; -P keeps it from adding its working
+            raise OSError("the path of the Python executable is unknown (sys.executable is empty)")
+        # the process uses the import folders of this one; -P keeps Python from adding the working
         # directory
         folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         with ExitStack() as stack:
             self._errors = stack.enter_context(tempfile.TemporaryFile())
-            # (a process group of its own keeps interrupts from the keyboard away from the process)
+            # a separate process group keeps keyboard interrupts away from the process
             self._popen = subprocess.Popen(
                 [sys.executable, "-P", "-c", f"from {__name__} import work; work()"],
                 env={**os.environ, "PYTHONPATH": folders, **variables}, process_group=0,
@@ -197,7 +199,7 @@ class _Process:
 
     @property
     def pid(self) -> int:
-        """Number of the process."""
+        """Process ID."""
         return self._popen.pid
 
     @property
@@ -206,8 +208,10 @@ class _Process:
         return self._popen.poll() is not None
 
     def initialize(self, initializer: Callable[[], object]) -> None:
-        """Call the initializer in the process. Raises ProcessEndedError where this takes more than
-        START_SECONDS."""
+        """Call the initializer in the process.
+
+        Raises ProcessEndedError after START_SECONDS.
+        """
         timer = threading.Timer(START_SECONDS, self.kill)
         timer.daemon = True
         timer.start()
@@ -217,10 +221,11 @@ class _Process:
             timer.cancel()
 
     def call(self, task: bytes) -> Any:
-        """Return the result of a function in the process, or raise its exception. Raises
-        ProcessEndedError where the process ends.
+        """Return the result of a function in the process, or raise its exception.
 
-        task: the pickled function and its arguments.
+        Raises ProcessEndedError if the process ends.
+
+        task: the pickled function and arguments.
         """
         assert self._popen.stdin is not None and self._popen.stdout is not None
         try:
@@ -228,14 +233,14 @@ class _Process:
             self._popen.stdin.flush()
             is_done, value = pickle.load(self._popen.stdout)
         except Exception:
-            # the process has ended, or has written what is no pickled result
+            # the process has ended, or its output is not a pickled result
             raise ProcessEndedError(self._ending()) from None
         if not is_done:
             raise value
         return value
 
     def _ending(self) -> str:
-        """Wait for the end of a process whose pipe has failed, and return how it ended."""
+        """Wait for the end of the process, and say how it ended."""
         try:
             status = self._popen.wait(_ENDS_SECONDS)
         except subprocess.TimeoutExpired:
@@ -250,30 +255,29 @@ class _Process:
         return f"ended with status {status}{said}"
 
     def kill(self) -> None:
-        """Kill the process and the processes that it started, even in the middle of a call."""
+        """Kill the process and its children, even during a call."""
         if not self.has_ended:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill the process, wait until it has ended, and close its pipes and its file of errors."""
+        """Kill the process, wait for its end, and close its files."""
         self.kill()
         self._popen.wait()
         for stream in (self._errors, self._popen.stdin, self._popen.stdout):
-            # closing fails where data in a buffer cannot be written to the ended process
+            # closing fails if buffered data cannot be written to the ended process
             with suppress(OSError):
                 stream.close()  # type: ignore[union-attr]
 
 
 def work() -> None:
-    """Do one task after another in the other process, until the process that started it ends or
-    closes the pipe."""
-    # interrupts from the keyboard are for the process that started this one
+    """Run tasks until the parent process ends or closes the pipe."""
+    # keyboard interrupts are handled by the parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what functions print must not come between the results
+    os.dup2(2, 1)  # printed text must not mix with the results
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(tasks,), daemon=True).start()
     while True:
@@ -282,16 +286,16 @@ def work() -> None:
 
 
 def _receive(tasks: queue.SimpleQueue[bytes]) -> None:
-    """Receive tasks until the pipe is closed, and then end this process.
+    """Receive tasks until the pipe is closed, then end this process.
 
-    A thread of its own does this, so that the process ends even in the middle of a task.
+    This runs in a separate thread, so that the process ends even during a task.
     """
     try:
         while True:
             tasks.put(pickle.load(sys.stdin.buffer))
     except EOFError:
         if os.getpgrp() == os.getpid():
-            # ends the processes that this one has started, too
+            # kill the children of this process as well
             os.killpg(0, signal.SIGKILL)
         os._exit(0)
     except BaseException as error:
@@ -300,7 +304,7 @@ def _receive(tasks: queue.SimpleQueue[bytes]) -> None:
 
 
 def _result(task: bytes) -> tuple[bool, Any]:
-    """Do a task. Return True and its result, or False and its exception."""
+    """Run a task, and return (True, result) or (False, exception)."""
     try:
         function, arguments = pickle.loads(task)
     except Exception as error:
@@ -312,7 +316,7 @@ def _result(task: bytes) -> tuple[bool, Any]:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return an error that can be pickled: the error itself, or a GossamerError with its text."""
+    """Return the error, or a GossamerError if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -17,28 +17,29 @@ from rich.text import Text
 from gossamer.errors import one_line
 
 _PIPE_WIDTH = 500
-"""Width of the output where it goes to a pipe, in characters as all widths here."""
+"""Width of output to a pipe. All widths here are in characters."""
 _GAP = 2
 """Width between columns."""
 _LEAST_WIDTH = 6
-"""Width to which a column is cut at most."""
+"""Minimum width of a column that is cut."""
 _LEAST_SPARE = 12
-"""Width to which a spare column is cut at most: where this is not enough it is left out."""
+"""Minimum width of an optional column that is cut; a narrower one is hidden."""
 
 
 _printed: set[str] = set()
-"""The notices and warnings that were printed since the last call of forget_notices()."""
+"""The notices and warnings printed since the last call of forget_notices()."""
 
 
 def notice(message: object, kind: str = "notice") -> None:
-    """Print one line on stderr. The same notice or warning is printed only once, an error each
-    time.
+    """Print one line on stderr.
+
+    A repeated notice or warning is printed only once, an error every time.
 
     kind: the word before the message: "notice", "warning" or "error".
     """
     line = one_line(f"{kind}: {' '.join(str(message).split())}")
     if line not in _printed:
-        # where stdout and stderr go to one file, the line must not stand within a table
+        # if stdout and stderr go to one file, the line must not appear within a table
         with suppress(OSError, ValueError):
             sys.stdout.flush()
         print(line, file=sys.stderr)
@@ -47,37 +48,39 @@ def notice(message: object, kind: str = "notice") -> None:
 
 
 def forget_notices() -> None:
-    """Let notices that were printed be printed again. Each verb begins with this."""
+    """Allow printed notices to be printed again. Every verb calls this first."""
     _printed.clear()
 
 
 def print_line(text: str) -> None:
-    """Print one line on stdout, with codes in place of characters that control a terminal or the
-    direction of text: names in the line may come from strangers."""
+    """Print one line on stdout, with control characters escaped.
+
+    Names in the line may come from untrusted files, and must not control the terminal or the
+    direction of text.
+    """
     print(one_line(text))
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document, with null for NaN and infinity, which JSON lacks."""
+    """Print one JSON document, with null for NaN and infinity."""
     print(json.dumps(plain(value), indent=2, allow_nan=False))
 
 
 def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
                 spare: Sequence[str] = (), below: str = "") -> None:
-    """Print a table, in which columns of numbers are right-aligned.
+    """Print a table with right-aligned columns of numbers.
 
-    In a terminal that is too narrow, the column `below` is printed below the table first. Then
-    cells of spare columns are cut, spare columns are left out and named below the table, and at
-    last cells of other columns are cut.
+    If the terminal is too narrow, these steps are taken until the table fits: the column `below` is
+    printed below the table; cells of optional columns are cut; optional columns are hidden, and
+    named below the table; cells of other columns are cut.
 
     columns: the heading of each column, by its key.
     rows: the cells of each row, by the keys of the columns.
-    spare: keys of the columns that may be left out, in the order in which they are left out.
-    below: key of the column whose texts may be printed below the table, each after the first cell
-    of its row.
+    spare: keys of the optional columns, in the order in which they are hidden.
+    below: key of the column that may be printed below the table, with the first cell of each row.
     """
     lines = [{key: one_line(_cell(row.get(key))) for key in columns} for row in rows]
-    # a pipe has no width: lines must not be cut to the 80 columns that rich would assume
+    # a pipe has no width, but rich would cut lines to 80 columns
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     cells = {key: [line[key] for line in lines if line[key]] for key in columns}
     full = {key: max(map(cell_len, [heading, *cells[key]])) for key, heading in columns.items()}
@@ -93,19 +96,19 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
 
     console.print(Text(joined(columns), style="bold"), soft_wrap=True)
     for line in lines:
-        # not by rich, which takes half a millisecond for each of perhaps thousands of rows
+        # print without rich, which needs 0.5 ms per row, for tables of thousands of rows
         print(joined(line))
     first = next(iter(columns))
     for line in lines:
         if moved and line[moved]:
             console.print(Text(f"{line[first]}: {line[moved]}"))
     if left_out := [heading for key, heading in columns.items() if key not in {*widths, moved}]:
-        print(f"(left out in a narrow terminal: {', '.join(left_out)}; a pipe such as | less -S "
-              "gets all columns)")
+        print(f"(columns hidden because the terminal is narrow: {', '.join(left_out)}; pipe the "
+              "output to less -S to see all columns)")
 
 
 def _fitted(text: str, width: int, right: bool) -> str:
-    """Return a text that is padded or cut to this width."""
+    """Return a text padded or cut to a width."""
     if cell_len(text) > width:
         text = f"{set_cell_size(text, width - 1)}\N{HORIZONTAL ELLIPSIS}"
     padding = " " * (width - cell_len(text))
@@ -114,12 +117,12 @@ def _fitted(text: str, width: int, right: bool) -> str:
 
 def _widths(full_widths: Mapping[str, int], may_cut: Collection[str], spare: Sequence[str],
             available: int) -> dict[str, int]:
-    """Return the widths of the columns that are shown, by their keys.
+    """Return the widths of the visible columns, by their keys.
 
-    Among the spare columns that may be cut, or among all columns where no spare one is left, the
-    widest is always cut first. (rich would cut all columns by the same width.)
+    The widest column is always cut first: of the optional columns that may be cut, or of all
+    columns if none of these is left. (rich would cut all columns by the same width.)
 
-    full_widths: the widths of the columns without cuts.
+    full_widths: the uncut widths of the columns.
     may_cut: keys of the columns that may be cut.
     available: the width of the terminal.
     """
@@ -139,8 +142,7 @@ def _widths(full_widths: Mapping[str, int], may_cut: Collection[str], spare: Seq
 
 
 def _are_numbers(cells: Sequence[str]) -> bool:
-    """Return whether all cells are numbers, perhaps with a bound before and a unit behind, such as
-    <0.1%, 3.5 M, 13.5 MiB and 8.3 us."""
+    """Return whether all cells are numbers, such as <0.1%, 3.5 M and 8.3 us."""
     return all(cell.lstrip("<> ").rstrip("%TGMkB imsu").replace(".", "", 1).isdigit()
                for cell in cells)
 
@@ -156,7 +158,7 @@ def _cell(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value in the types of Python that JSON has; None for NaN and infinity."""
+    """Convert a value to JSON types; NaN and infinity become None."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

@@ -22,8 +22,7 @@ class NodeNames(TypedDict, total=False):
     Attributes
     ----------
     name : str
-        Name of the node; by default its op and a number. The name is lengthened where another node
-        has it.
+        Name of the node; by default its op and a number. A name that another node has is extended.
     output : str
         Name of the node's result; by default the node's name.
     source : str
@@ -39,7 +38,7 @@ class NodeNames(TypedDict, total=False):
 class GraphBuilder:
     """Make a graph layer by layer.
 
-    Each method that adds a layer returns the name of its result, which further layers take. The
+    Each method that adds a layer returns the name of its result, an input for further layers. The
     method's arguments are the attributes of the op, which `gossamer.model.opset` describes. Ops
     without a method here are added by `add`.
 
@@ -100,7 +99,7 @@ class GraphBuilder:
         Parameters
         ----------
         name : str
-            Name of the constant. It is lengthened where the graph uses the name already.
+            Name of the constant. It is extended if the graph already uses the name.
         array : array
             The constant's value; floats of any width become float32.
 
@@ -125,7 +124,7 @@ class GraphBuilder:
         op : str
             The op.
         inputs : sequence of str
-            Names of the node's inputs, in the op's order; "" stands for an absent input.
+            Names of the node's inputs, in the op's order; "" for an absent input.
         outputs : sequence of str, optional
             Names of the node's results where it has several.
         name, output, source : str
@@ -170,12 +169,12 @@ class GraphBuilder:
         strides, dilations : pair of int
             Steps of the window and of its elements, vertical and horizontal.
         pads : tuple of 4 int
-            Zeros round the input: top, left, bottom, right.
+            Zero padding: top, left, bottom, right.
         groups : int
             Number of groups of channels.
         epilogue : Expression, optional
-            Arithmetic on the result, which is the expression's input 0, and on the bias, which is
-            input 1; by default the bias is added.
+            Arithmetic on the result (the expression's input 0) and the bias (input 1); by default,
+            the bias is added.
         **names
             As in `NodeNames`.
 
@@ -195,10 +194,10 @@ class GraphBuilder:
         Parameters
         ----------
         a, b, bias : str
-            The matrices, and an optional bias with a number for each column.
+            The matrices, and an optional bias with one value per column.
         trans_a, trans_b : bool
-            Whether a or b is transposed before the product, as a weight of shape (outputs, inputs)
-            has to be.
+            Whether a or b is transposed before the product; a weight of shape (outputs, inputs)
+            needs this.
         epilogue : Expression, optional
             Arithmetic on the result, as for `conv2d`.
         **names
@@ -219,9 +218,9 @@ class GraphBuilder:
         Parameters
         ----------
         x, gamma, beta, mean, variance : str
-            The input, and constants with a number for each channel.
+            The input, and constants with one value per channel.
         epsilon : float
-            Number that is added to the variance.
+            Number added to the variance.
         **names
             As in `NodeNames`.
 
@@ -284,13 +283,13 @@ class GraphBuilder:
         x : str
             Input (N, C, H, W).
         kind : {"max", "average"}
-            The function of the numbers in each window.
+            How the values of a window are combined.
         kernel : pair of int
             Height and width of the window.
         strides, dilations, pads
             As for `conv2d`.
         ceil_mode : bool
-            Whether a last window that reaches beyond the end of the input is computed.
+            Whether a last window that extends beyond the input is computed.
         count_include_pad : bool
             Whether averages count elements of the padding.
         **names
@@ -314,11 +313,11 @@ class GraphBuilder:
         x : str
             The input.
         kind : {"mean", "max", "sum"}
-            The function of the numbers.
+            How values are combined.
         axes : sequence of int, or "spatial"
-            The dimensions; "spatial" stands for all but the first two.
+            The reduced dimensions; "spatial" means all but the first two.
         keepdims : bool
-            Whether the dimensions stay, with size 1.
+            Whether reduced dimensions are kept with size 1.
         **names
             As in `NodeNames`.
 
@@ -350,15 +349,15 @@ class GraphBuilder:
         return self.add("concat", xs, axis=axis, **names)
 
     def reshape(self, x: str, shape: Sequence[int], **names: Unpack[NodeNames]) -> str:
-        """Add a change of shape.
+        """Add a reshape.
 
         Parameters
         ----------
         x : str
             The input.
         shape : sequence of int
-            The new sizes. 0 keeps the input's size. One size may be -1: it becomes the size that
-            keeps the number of elements.
+            The new sizes. 0 keeps the input's size. One size may be -1: it is inferred from the
+            number of elements.
         **names
             As in `NodeNames`.
 
@@ -370,14 +369,14 @@ class GraphBuilder:
         return self.add("reshape", [x], shape=tuple(shape), **names)
 
     def flatten(self, x: str, axis: int = 1, **names: Unpack[NodeNames]) -> str:
-        """Add a change of shape that makes a matrix.
+        """Add a reshape to a matrix.
 
         Parameters
         ----------
         x : str
             The input.
         axis : int
-            The first of the dimensions that become the columns.
+            First dimension that is flattened into the columns.
         **names
             As in `NodeNames`.
 
@@ -392,21 +391,20 @@ class GraphBuilder:
                sizes: Sequence[int] | None = None, mode: str = "nearest",
                coordinates: str = "asymmetric", nearest_mode: str = "floor",
                **names: Unpack[NodeNames]) -> str:
-        """Add an enlargement or reduction of pictures; the defaults repeat pixels.
+        """Add a resize of images; the defaults repeat pixels.
 
         Parameters
         ----------
         x : str
             Input (N, C, H, W).
         scales : sequence of float, optional
-            Factor of each dimension, such as (1, 1, 2, 2).
+            Factor per dimension, such as (1, 1, 2, 2).
         sizes : sequence of int, optional
-            New size of each dimension, in place of scales.
+            New size of each dimension; replaces `scales`.
         mode : {"nearest", "linear"}
-            How pixels between the pixels of the input are computed.
+            How values between pixels are interpolated.
         coordinates, nearest_mode : str
-            ONNX's names of two rules: where a pixel of the result lies in the input, and which
-            pixel of the input is nearest to this place.
+            ONNX's values of `coordinate_transformation_mode` and `nearest_mode`.
         **names
             As in `NodeNames`.
 
@@ -452,9 +450,8 @@ class GraphBuilder:
         Raises
         ------
         ModelError
-            If the graph has no output, if a value is made more than once (by an input, a constant
-            or a node), or if a node or an output reads a value that no input, constant or earlier
-            node makes.
+            If the graph has no output, if two inputs, constants or nodes make the same value, or
+            if a node or an output reads a value that no input, constant or earlier node makes.
         """
         graph = self.graph
         makers: dict[str, str] = {}
@@ -479,7 +476,7 @@ class GraphBuilder:
         return graph
 
     def _note(self, makers: dict[str, str], name: str, maker: str) -> None:
-        """Note the maker of a value. Raise ModelError where the value has another maker already."""
+        """Record what makes a value. Raises ModelError if something else already makes it."""
         if name in makers:
             raise self._error(f"{name!r} is made twice, by {makers[name]} and by {maker}")
         makers[name] = maker

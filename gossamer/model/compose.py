@@ -1,4 +1,4 @@
-"""Composer: builds an Expression out of named operands, functions and other expressions."""
+"""Composer: builds an Expression from named operands, functions and other expressions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Value:
     Arithmetic on a value adds a step to the composer. The other argument may be a value, a number,
     or the name of an operand.
 
-    number: index of a step, from 0 upwards, or of an operand, from -1 downwards.
+    number: index of a step (0, 1, ...) or of an operand (-1, -2, ...).
     """
 
     composer: Composer
@@ -51,7 +51,7 @@ class Value:
 
 
 class Composer:
-    """Builds an expression step by step. A step that equals an earlier one is not added again."""
+    """Builds an expression step by step. Equal steps are stored once."""
 
     def __init__(self) -> None:
         self.operands: list[str] = []
@@ -59,7 +59,7 @@ class Composer:
         self._steps: dict[ExpressionStep, int] = {}
 
     def operand(self, name: str) -> Value:
-        """Return the operand with a name, and add it if it is new."""
+        """Return the operand with a name; add it if it is new."""
         if name not in self._numbers:
             self.operands.append(name)
             self._numbers[name] = -len(self.operands)
@@ -82,9 +82,9 @@ class Composer:
         return self.apply("constant", constants=(value,))
 
     def operand_or_constant(self, name: str, array: np.ndarray | None) -> Value:
-        """Return the named operand, or its number where it is a constant of one element.
+        """Return the named operand, or a constant if it has one known element.
 
-        array: the operand's array where it is a constant, else None.
+        array: the operand's array if it is a constant, else None.
         """
         if array is None or array.size != 1:
             return self.operand(name)
@@ -104,7 +104,7 @@ class Composer:
     def build(self, *outputs: Value, first: str | None = None) -> tuple[list[str], Expression]:
         """Return the operands that the outputs depend on, and the expression of these operands.
 
-        first: the operand that comes first, and is kept even where no output depends on it.
+        first: the operand that comes first; it is kept even if no output depends on it.
         """
         steps = list(self._steps)
         needed: set[int] = set()

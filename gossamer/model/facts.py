@@ -15,12 +15,15 @@ from gossamer.model.opset.expression_facts import may_be_nan
 from gossamer.model.opset.registry import OPSET
 
 _LARGEST_SUM = 2.0**127
-"""A bound on sums of float32 numbers which no partial sum exceeds by rounding."""
+"""Bound on sums of float32 values: below it, rounding cannot make a partial sum overflow."""
 
 
 def derive(static: StaticGraph) -> dict[str, ValueFacts]:
-    """Return the facts of every input, constant and result of a graph by its name, as the facts
-    rules of the ops derive them. gossamer.facts says for which algorithms facts hold."""
+    """Return the facts of every input, constant and result, by name.
+
+    The op definitions derive the facts of results. gossamer.facts says for which algorithms these
+    facts hold.
+    """
     facts = {info.name: dtype_facts(info.dtype) for info in static.graph.inputs}
     facts.update({name: of_array(array) for name, array in static.constants.items()})
     for node in static.nodes:
@@ -31,11 +34,11 @@ def derive(static: StaticGraph) -> dict[str, ValueFacts]:
 
 
 def stating_nan(static: StaticGraph, facts: Mapping[str, ValueFacts]) -> dict[str, ValueFacts]:
-    """Return the facts of all values, in which inputs and results also state whether NaN may occur.
+    """Return the facts of all values, including whether inputs and results may be NaN.
 
-    Inputs of the network that are floats may be NaN; integers and truth values cannot. A result
-    cannot be NaN if its arguments are finite, and its function makes no NaN of finite numbers as a
-    quotient or a root may.
+    Inputs of the network that are floats may be NaN; integers and booleans cannot. A result cannot
+    be NaN if its arguments are finite and its function makes no NaN of finite numbers. Quotients
+    and roots may do so.
     """
     found: dict[str, bool] = {info.name: _is_float(info.dtype) for info in static.graph.inputs}
 
@@ -54,7 +57,7 @@ def stating_nan(static: StaticGraph, facts: Mapping[str, ValueFacts]) -> dict[st
 
 
 def _is_of_signs(known: ValueFacts, weight: np.ndarray | None) -> bool:
-    """Return whether a product may be computed on bits, which turn NaN into a sign."""
+    """Return whether a product may be computed on bits, where NaN becomes a sign."""
     return weight is not None and (known.is_binary or known.is_ternary) and are_scaled_signs(weight)
 
 
@@ -64,8 +67,10 @@ def _is_float(dtype: str) -> bool:
 
 def _outputs_nan(static: StaticGraph, node: Node, facts: Mapping[str, ValueFacts],
                  nan: Callable[[str], bool]) -> Sequence[bool]:
-    """Return for each output of a node whether it may be NaN. nan: returns whether a value of the
-    given name may be NaN."""
+    """Return for each output of a node whether it may be NaN.
+
+    nan: function that returns whether the value with the given name may be NaN.
+    """
     known = [facts.get(name, REAL) for name in node.inputs]
     if not any(_is_float(static.dtypes[name]) for name in node.outputs):
         return [False] * len(node.outputs)

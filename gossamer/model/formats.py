@@ -1,4 +1,4 @@
-"""Sets the formats of a graph's inputs and outputs, and leaves out outputs that nobody asks for."""
+"""Sets the formats of a graph's inputs and outputs, and selects its outputs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from gossamer.model.infer.resolve import live_nodes
 from gossamer.model.input_format import InputFormat
 
 PHOTOS = "photos"
-"""The value of `inputs` that stands for photos of uint8, which the plan normalises as the network's
-metadata says."""
+"""The value of `inputs` for photos in uint8, which the plan normalises as the network's metadata
+says."""
 
 
 def with_formats(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] | str | None,
                  output_dtype: str | None) -> Graph:
-    """Return the graph with the formats that `gossamer.compile` is given; None keeps the formats
-    of the file. Raises InputError where the formats do not fit the graph."""
+    """Return the graph with the input and output formats of `gossamer.compile`.
+
+    None keeps the formats of the file. Raises InputError where the formats do not fit the graph.
+    """
     if graph.tail is not None and (inputs is not None or output_dtype is not None):
-        raise InputError(f"ONNX Runtime computes the end of {graph.name}, so that its inputs and "
-                         "outputs keep the formats of its file; leave inputs and output_dtype out")
+        raise InputError(f"ONNX Runtime computes the end of {graph.name}, so its inputs and "
+                         "outputs keep the formats of its file; do not set inputs or output_dtype")
     if inputs is not None:
         formats = _by_name(graph, inputs)
         for info in graph.inputs:
@@ -37,12 +39,11 @@ def with_formats(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] |
 
 
 def format_lines(graph: Graph) -> list[str]:
-    """Return a line for each input and output whose format for callers is not the network's
-    own."""
+    """Describe each input and output that callers pass or receive in another format."""
     lines = []
     for info in graph.inputs:
         if info.given is not None:
-            lines.append(f"input {quoted(info.name)} is taken as {shape_text(info.called.shape)} "
+            lines.append(f"input {quoted(info.name)} is passed as {shape_text(info.called.shape)} "
                          f"{info.given}")
     lines += [f"output {quoted(info.name)} is returned in {info.returned_dtype}"
               for info in graph.outputs if info.returned_dtype]
@@ -51,7 +52,7 @@ def format_lines(graph: Graph) -> list[str]:
 
 def _by_name(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] | str
              ) -> dict[str, InputFormat]:
-    """Return the formats by the names of inputs."""
+    """Return the formats by input name."""
     names = ", ".join(quoted(info.name) for info in graph.inputs)
     if isinstance(inputs, Mapping):
         for name, format_ in inputs.items():
@@ -68,8 +69,8 @@ def _by_name(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] | str
         raise InputError(f"inputs {quoted(inputs)}: expected an InputFormat, a mapping of names to "
                          f"these, or {PHOTOS!r}{did_you_mean(inputs, [PHOTOS])}")
     if len(graph.inputs) != 1:
-        raise InputError(f"inputs: {graph.name} takes {names}; give a mapping of these names to "
-                         "InputFormats")
+        raise InputError(f"inputs: {graph.name} has the inputs {names}; pass a mapping of these "
+                         "names to InputFormats")
     return {graph.inputs[0].name: inputs}
 
 
@@ -90,8 +91,8 @@ def _returned(info: ValueInfo, dtype: str) -> ValueInfo:
 def chosen(infos: Sequence[Any], names: Sequence[str], file: str) -> list[Any]:
     """Return the outputs with these names, in the order of `names`.
 
-    infos: all outputs, as objects that have a `name`. Raises InputError for a name that no output
-    has or that comes twice, and where `names` is empty.
+    infos: all outputs, as objects with a `name`. Raises InputError for an unknown or repeated name,
+    and if `names` is empty.
     """
     if isinstance(names, str):
         names = [names]
@@ -108,8 +109,11 @@ def chosen(infos: Sequence[Any], names: Sequence[str], file: str) -> list[Any]:
 
 
 def with_outputs(graph: Graph, names: Sequence[str] | None) -> Graph:
-    """Return the graph with these outputs only, and without the nodes and constants that only
-    other outputs need. Its inputs stay. Raises InputError as chosen() does."""
+    """Return the graph with the named outputs only.
+
+    Nodes and constants that only other outputs need are removed; inputs stay. Raises InputError as
+    chosen() does.
+    """
     if names is None:
         return graph
     if graph.tail is not None:

@@ -1,4 +1,4 @@
-"""Graph and Node: a network, whatever kind of file it was read from.
+"""Graph and Node: a network, independent of the format of its file.
 
 The ops of a graph, with their inputs and attributes, are defined in gossamer.model.opset. A Graph
 serves every batch size: its shapes may be computed by nodes, and attributes may depend on the batch
@@ -7,8 +7,8 @@ batch size. A static graph has no shape arithmetic, and its attributes are concr
 from 0, for example.
 
 The attribute `epilogue` of a conv2d or gemm is an Expression. Its input 0 is the op's result. Its
-further inputs are the node's inputs after the weight: each is a constant of one value a channel, or
-a tensor of the output's shape. An absent input of any node is "".
+further inputs are the node's inputs after the weight: each is a constant with one value per
+channel, or a tensor of the output's shape. In any node, "" denotes an absent input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gossamer.model.input_format import InputFormat
 from gossamer.model.metadata import ModelMetadata
 
 RETURNED = {("float32", "float16")}
-"""Pairs of an output's dtype and another dtype in which callers may get the output."""
+"""Conversions of outputs for callers: (dtype in the network, dtype returned)."""
 
 
 @dataclass
@@ -51,8 +51,8 @@ class ValueInfo:
     where the file leaves them open.
     labels: the file's name of each dimension, for messages; empty where the file names no
     dimensions.
-    given: the format in which callers give an input, where it differs from shape and dtype.
-    returned_dtype: the dtype in which callers get an output, where it differs from `dtype`.
+    given: the format in which callers pass an input, where it differs from shape and dtype.
+    returned_dtype: the dtype in which callers receive an output, where it differs from `dtype`.
     """
 
     name: str
@@ -64,7 +64,7 @@ class ValueInfo:
 
     @property
     def called(self) -> ValueInfo:
-        """The shape and dtype of the arrays that callers give or get."""
+        """The shape and dtype of the arrays that callers pass or receive."""
         if self.given is not None:
             return ValueInfo(self.name, self.given.ordered(self.shape), self.given.array_dtype,
                              self.given.ordered(self.labels))
@@ -75,13 +75,13 @@ class ValueInfo:
 class Tail:
     """The end of a network, which ONNX Runtime computes from the results of the other nodes.
 
-    It computes the values that no graph of gossamer holds, since their shape depends on the data or
-    they are no tensors of numbers, and all that follows from these values.
+    It computes values that a Graph cannot hold, because their shape depends on the data or because
+    they are not numeric tensors, and everything computed from these values.
 
     model: the bytes of the tail's ONNX model.
-    constants: the model's inputs that are the same in each call, by the index of the input.
-    reads: the values that the model's other inputs take, in order: names of outputs of the graph,
-    or of inputs of the network.
+    constants: inputs of the model that are the same in every call, by input index.
+    reads: the values of the model's other inputs, in order: names of outputs of the graph, or of
+    inputs of the network.
     inputs, outputs: all inputs and outputs of the network. The dtype of a text or of a list of
     tensors is the name of its kind, such as "string".
     """
@@ -98,13 +98,13 @@ class Graph:
     """A network: nodes in execution order, constants by name.
 
     file: path of the file from which the network was read, for messages.
-    notes: sentences on changes of the network, for reports.
+    notes: sentences about changes made to the network, for reports.
     fixed_batch: the only batch size for which the file was written, or None. The inputs' first
     dimensions are None even with a fixed batch, and resolve() rewrites the shapes that contain this
     batch size.
-    tail: the end of the network that ONNX Runtime computes; None where the nodes make all outputs
-    of the network. With a tail, the graph's outputs are the outputs that nodes make and the values
-    that the tail reads.
+    tail: the end of the network that ONNX Runtime computes; None if the nodes make all outputs of
+    the network. With a tail, the graph's outputs are the network outputs that nodes make and the
+    values that the tail reads.
     """
 
     name: str
@@ -130,8 +130,10 @@ class Graph:
         return self.outputs if self.tail is None else self.tail.outputs
 
     def batch_or(self, batch: int) -> int:
-        """Return the batch size for which the file was written, which may be 0; `batch` where the
-        file was written for every batch size."""
+        """Return the batch size of the file, or `batch` if the file fixes none.
+
+        The batch size of the file may be 0.
+        """
         return batch if self.fixed_batch is None else self.fixed_batch
 
     def __repr__(self) -> str:
@@ -171,18 +173,20 @@ def as_called(graph: Graph) -> Graph:
 
 
 def add_constant(graph: Graph, names: set[str], name: str, array: np.ndarray) -> str:
-    """Add a constant under this name, or a longer name where the graph uses this name already, and
-    return the constant's name. names: the names of all values of the graph, to which the
-    constant's name is added."""
+    """Add a constant and return its name, which is extended if it is already in use.
+
+    names: names of all values of the graph; the constant's name is added to them.
+    """
     name = new_name(names, name)
     graph.constants[name] = array
     return name
 
 
 def warn_of_broken_weights(graph: Graph) -> None:
-    """Add a warning for each constant that holds NaN, and for each constant of several elements
-    that holds infinity. A constant of one element may be infinite, since it may be a bound, such as
-    a limit of Clip."""
+    """Add a warning for each constant that holds NaN or infinity.
+
+    A constant of one element may be infinite, since it may be a bound, such as a limit of Clip.
+    """
     readers = {name: node.source for node in reversed(graph.nodes) for name in node.inputs}
     for name, array in graph.constants.items():
         if array.dtype.kind != "f" or name not in readers or np.isfinite(array).all():
@@ -200,18 +204,17 @@ def names_of(graph: Graph) -> set[str]:
 
 
 class UniqueNames:
-    """Makes names unique by a number at their end."""
+    """Makes names unique by appending a number."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
         self._counts: dict[str, int] = {}
 
     def unique(self, name: str) -> str:
-        """Return the name, or name_2, name_3 and so on where it is taken already."""
+        """Return the name, or name_2, name_3 and so on if it is already in use."""
         result = name
         while result in self._taken:
-            # the search goes on from the last number that was given to this name, because many
-            # nodes may have the same name
+            # many nodes may have the same name: continue from the last number used for it
             self._counts[name] = self._counts.get(name, 1) + 1
             result = f"{name}_{self._counts[name]}"
         self._taken.add(result)
@@ -219,14 +222,14 @@ class UniqueNames:
 
 
 def new_name(names: set[str], name: str) -> str:
-    """Return the name, lengthened until it is none of `names`, and add it to them."""
+    """Return the name, extended until it is not in `names`, and add it to them."""
     name = unused_name(names, name)
     names.add(name)
     return name
 
 
 def unused_name(names: set[str], name: str) -> str:
-    """Return the name, lengthened until it is none of `names`."""
+    """Return the name, extended until it is not in `names`."""
     while name in names:
         name += "_"
     return name

@@ -1,5 +1,4 @@
-"""InputFormat: the format in which callers give an input, and how its values are normalised to the
-numbers that the network takes."""
+"""InputFormat: the format in which callers pass an input, and how its values are normalised."""
 
 from __future__ import annotations
 
@@ -28,29 +27,28 @@ if TYPE_CHECKING:
 _Dimension = TypeVar("_Dimension", int | None, str)
 
 DTYPES = ("float32", "float16", BFLOAT16, "uint8")
-"""The dtypes in which inputs are taken."""
+"""The dtypes in which inputs are accepted."""
 LAYOUTS = ("NCHW", "NHWC")
-"""The orders of the axes in which images are taken."""
+"""The orders of the axes in which images are accepted."""
 
 
 @dataclass(frozen=True)
 class InputFormat:
-    """The format in which a plan takes an input.
+    """The format in which a plan accepts an input.
 
-    The network's input is `(x * scale - mean) / std` for the values x that the caller gives. The
-    device computes the network's input in the first layer's kernel where possible, else in a
-    separate kernel.
+    The network's input is `(x * scale - mean) / std` for the values x that the caller passes. The
+    device computes it in the first layer's kernel where possible, else in a separate kernel.
 
     Parameters
     ----------
     dtype : {"float32", "float16", "bfloat16", "uint8"}, default "float32"
-        The dtype of the arrays that the plan takes. An array of bfloat16 may also be a uint16 array
-        of the same bits, because NumPy has no bfloat16.
+        The dtype of the arrays that callers pass. An array of bfloat16 may also be a uint16 array
+        with the same bits, because NumPy has no bfloat16.
     layout : {"NCHW", "NHWC"}, default "NCHW"
-        The order of the axes of an input with four axes: (N, channels, height, width), or
-        (N, height, width, channels) as photos are decoded.
+        The order of the axes of an input with four axes: (N, channels, height, width) or
+        (N, height, width, channels), the order of decoded photos.
     scale, mean, std : float or sequence of float, default 1, 0 and 1
-        One number, or one for each channel in the network's order of channels.
+        One number, or one per channel in the network's order of channels.
 
     Raises
     ------
@@ -88,15 +86,14 @@ class InputFormat:
     @classmethod
     def from_metadata(cls, source: ModelMetadata | Preprocessing | Mapping[str, Any], *,
                       dtype: str = "uint8", layout: str = "NHWC") -> InputFormat:
-        """Make the format that normalises photos as a network's metadata or timm's data config
-        says.
+        """Make the format that normalises photos for a network.
 
         Parameters
         ----------
         source : ModelMetadata, Preprocessing or mapping
-            The metadata of a graph from `gossamer.load`, where its file or the zoo says how photos
-            are prepared; or the `preprocessing` of such metadata; or the mapping that
-            `timm.data.resolve_data_config` returns, whose mean and std are for numbers from 0 to 1.
+            The metadata of a graph from `gossamer.load` that says how photos are prepared; or the
+            `preprocessing` of such metadata; or the mapping that `timm.data.resolve_data_config`
+            returns, with mean and std for values from 0 to 1.
         dtype, layout : str
             As for InputFormat; by default the dtype and layout of decoded photos. The channels have
             the network's order, which may be BGR.
@@ -104,25 +101,26 @@ class InputFormat:
         Returns
         -------
         InputFormat
-            The format of photos whose numbers are 0 to 255.
+            The format of photos with values from 0 to 255.
 
         Raises
         ------
         InputError
-            If the source says nothing of photos, or says that photos are rounded.
+            If the source does not say how photos are prepared, or says that photos are rounded.
         """
         if isinstance(source, Mapping):
             if "mean" not in source or "std" not in source:
-                raise InputError("the data config has no mean and std; expected what "
+                raise InputError("the data config has no mean and std; expected the mapping that "
                                  "timm.data.resolve_data_config returns")
             return cls(dtype, layout, 1 / 255, source["mean"], source["std"])
         preprocessing = source.preprocessing if isinstance(source, ModelMetadata) else source
         if preprocessing is None:
-            raise InputError("the network does not say how photos are prepared for it; give "
+            raise InputError("the network does not say how photos are prepared for it; pass "
                              "InputFormat('uint8', 'NHWC', scale=, mean=, std=)")
         if preprocessing.rounding != "none":
-            raise InputError(f"photos are rounded to {preprocessing.rounding} for this network, "
-                             "which no InputFormat does; give prepared photos, without `inputs`")
+            raise InputError(f"this network needs photos rounded to {preprocessing.rounding}, "
+                             "which InputFormat does not support; pass prepared photos, without "
+                             "`inputs`")
         return cls(dtype, layout, preprocessing.scale, preprocessing.mean, preprocessing.std)
 
     @cached_property
@@ -132,38 +130,40 @@ class InputFormat:
 
     @cached_property
     def shifts(self) -> tuple[float, ...]:
-        """The number that is added to each channel after the multiplication by its factor, in
-        float32; one number where all channels have the same number."""
+        """The offset added to each channel after its factor, in float32; one number where all
+        offsets are equal."""
         return self._float32(lambda scale, mean, std: -mean / std)
 
     @property
     def changes_values(self) -> bool:
-        """Whether the network's values differ from the values that callers give."""
+        """Whether normalisation changes the values that callers pass."""
         return self.factors != (1.0,) or self.shifts != (0.0,)
 
     @property
     def is_default(self) -> bool:
-        """Whether the network takes arrays of this format without a conversion."""
+        """Whether the network accepts arrays of this format without a conversion."""
         return (self.dtype, self.layout) == ("float32", "NCHW") and not self.changes_values
 
     @property
     def array_dtype(self) -> str:
-        """The NumPy dtype of the arrays that callers give."""
+        """The NumPy dtype of the arrays that callers pass."""
         return "uint16" if self.dtype == BFLOAT16 else self.dtype
 
     def format(self, rank: int) -> Format:
-        """Return the format in which callers' memory holds an input of `rank` dimensions."""
+        """Return the format of an input of `rank` dimensions in callers' memory."""
         return Format(self.layout if rank == 4 else ROW_MAJOR, self.dtype)
 
     def ordered(self, dimensions: Sequence[_Dimension]) -> tuple[_Dimension, ...]:
-        """Return one entry for each dimension of an input, such as its size, in the order of the
-        axes of callers' arrays. dimensions: the entries in the network's order."""
+        """Return one entry per dimension in the order of the axes of callers' arrays.
+
+        dimensions: entries such as sizes, in the network's order.
+        """
         if len(dimensions) != 4:
             return tuple(dimensions)
         return tuple(dimensions[axis] for axis in AXES[self.layout])
 
     def as_network_takes(self, array: np.ndarray) -> np.ndarray:
-        """Return the network's input, float32, for an array that a caller gives."""
+        """Return the network's float32 input for an array that a caller passes."""
         x = np.asarray(array)
         if self.dtype == BFLOAT16 and x.dtype == np.uint16:
             x = of_bfloat16_bits(x)
@@ -189,10 +189,10 @@ class InputFormat:
         return np.ascontiguousarray(array, self.dtype)
 
     def check(self, name: str, shape: Sequence[int | None], dtype: str) -> None:
-        """Raise InputError unless an input with this name, shape and dtype may have this format."""
+        """Raise InputError unless an input with this name, shape and dtype can have this format."""
         if dtype != "float32":
-            raise InputError(f"inputs: input {quoted(name)} takes {dtype}, and only inputs of "
-                             "float32, such as pictures, can have a format; leave its format out")
+            raise InputError(f"inputs: input {quoted(name)} is {dtype}, and only float32 inputs, "
+                             "such as images, can have a format; do not set its format")
         counts = {name: len(self._parameter(name)) for name in ("scale", "mean", "std")}
         if len(shape) != 4 and (max(counts.values()) > 1 or self.layout != "NCHW"):
             what = f"layout {self.layout}" if self.layout != "NCHW" else "one number per channel"
@@ -204,8 +204,7 @@ class InputFormat:
                                  f"{shape[1]} channels; expected 1 or {shape[1]}")
 
     def __str__(self) -> str:
-        """Return text with the dtype, and with the layout, scale, mean and std that differ from the
-        defaults."""
+        """Return the dtype, and the layout, scale, mean and std that differ from the defaults."""
         parts = [self.dtype, *([self.layout] if self.layout != "NCHW" else [])]
         for name, neutral in (("scale", (1.0,)), ("mean", (0.0,)), ("std", (1.0,))):
             if (numbers := self._parameter(name)) != neutral:
@@ -213,12 +212,14 @@ class InputFormat:
         return " ".join(parts)
 
     def _parameter(self, name: str) -> tuple[float, ...]:
-        """Return scale, mean or std, which __post_init__ has made a tuple."""
+        """Return scale, mean or std, which __post_init__ turned into a tuple."""
         return tuple(getattr(self, name))
 
     def _float32(self, function: Any) -> tuple[float, ...]:
-        """Return the results of a function of scale, mean and std, computed in float64 and rounded
-        to float32; one number where all results are equal."""
+        """Return the float32 results of a function of scale, mean and std.
+
+        The function is computed in float64. One number is returned where all results are equal.
+        """
         with np.errstate(all="ignore"):
             parameters = (np.asarray(self._parameter(name)) for name in ("scale", "mean", "std"))
             numbers = np.atleast_1d(function(*parameters))
@@ -230,7 +231,7 @@ class InputFormat:
 def _numbers(name: str, value: Any) -> tuple[float, ...]:
     """Return one number, or one for each channel, as floats.
 
-    Raises InputError for a value of another kind, and for numbers that are not finite.
+    Raises InputError for other values, and for numbers that are not finite.
     """
     try:
         numbers = tuple(map(float, np.atleast_1d(np.asarray(value, np.float64)).tolist()))

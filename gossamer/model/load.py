@@ -28,18 +28,17 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
     Parameters
     ----------
     model : str, Path, bytes, file object, onnx.ModelProto or Graph
-        A model file, whose suffix states its kind: an ONNX file (.onnx or .onnx.gz), or a Darknet
+        A model file, recognised by its suffix: an ONNX file (.onnx or .onnx.gz) or a Darknet
         network (.cfg). Or the name of a network of the zoo. Or an ONNX model in memory: its bytes,
         a binary file that is open for reading, or the model as onnx.load returns it. Or a Graph,
         which is returned with the outputs that `outputs` names.
     *more_files : str or Path
-        The other files of a model that consists of several files, such as its weights. A file that
-        is left out is looked for beside the first file, under the first file's name with another
-        suffix.
+        Further files of the model, such as its weights. By default, they are looked up in the
+        folder of the first file, under its name with another suffix.
     weights : str or Path, optional
-        The file of the weights of a Darknet network; it may also be given in `more_files`.
+        The weights file of a Darknet network; it may also be passed in `more_files`.
     outputs : sequence of str, optional
-        Names of the outputs that are wanted, in this order; by default all outputs. Nodes that only
+        Names of the outputs to compute, in this order; by default all outputs. Nodes that only
         other outputs need are not computed.
     precision : {"fp32", "tf32", "fp16"}, optional
         The precision that `compile` will be given. With a precision, float64 in an ONNX file
@@ -62,8 +61,8 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
     Warns
     -----
     GossamerWarning
-        If the file holds numbers that are narrowed, such as float64, or that are NaN. The graph
-        keeps the texts of the warnings as `warnings`.
+        If numbers in the file are narrowed, such as float64, or are NaN. The graph keeps the texts
+        of the warnings as `warnings`.
 
     Examples
     --------
@@ -85,15 +84,15 @@ def _loaded(model: Any, more_files: Sequence[str | Path], weights: str | Path | 
     """
     if any(kind.__module__.split(".")[:2] == ["torch", "nn"] for kind in type(model).__mro__):
         raise InputError(f"cannot load {kind_of(model)}, a module of PyTorch: "
-                         "gossamer.optimize(module.eval(), example_input) makes a fast module "
-                         "of it")
+                         "gossamer.optimize(module.eval(), example_input) returns a fast module "
+                         "for it")
     if not isinstance(model, str | os.PathLike):
         further = more_files if weights is None else (*more_files, weights)
         return _from_memory(model, further, outputs, narrows)
     name = str(model)
     if "://" in name:
-        raise InputError(f"{quoted(name)}: is an address, and gossamer reads files; download it, "
-                         "and give the file")
+        raise InputError(f"{quoted(name)} is a URL, and gossamer reads local files; download it "
+                         "and pass the file")
     reader = registry.reader_of(name)
     files = [Path(file) for file in more_files]
     if weights is not None:
@@ -129,7 +128,7 @@ def _from_memory(model: Any, files: Sequence[str | Path],
         except (OSError, ValueError) as error:
             raise InputError(f"cannot read the file object: {first_line(error)}") from None
         if not isinstance(model, bytes):
-            raise InputError("the file object gives text, expected bytes; open it in mode 'rb'")
+            raise InputError("the file object returned text, expected bytes; open it in mode 'rb'")
     if isinstance(model, bytearray | memoryview):
         model = bytes(model)
     if isinstance(model, bytes) or hasattr(model, "SerializeToString"):
@@ -142,7 +141,7 @@ def _from_memory(model: Any, files: Sequence[str | Path],
 
 
 def expected_models() -> str:
-    """Return the kinds of models that `load` takes, for messages.
+    """Return the kinds of models that `load` accepts, for messages.
 
     Returns
     -------
@@ -157,10 +156,9 @@ def expected_models() -> str:
 
 def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
                   weights: Path) -> list[Path]:
-    """Return the further files of a model whose weights are in the file `weights`.
+    """Return the further files of a model: the file `weights`.
 
-    Raises InputError where the model takes no file of weights, or where its further files are given
-    already.
+    Raises InputError if the model has no weights file, or if its further files are already given.
     """
     takes_weights = reader is not None and [file.content for file in reader.further] == ["weights"]
     if files or not takes_weights:
@@ -170,7 +168,7 @@ def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
 
 
 def other_kind(name: str) -> str | None:
-    """Return the kind of a file that no reader takes, with advice; None where it is not known."""
+    """Return the kind of a file that no reader accepts, with advice; None if it is unknown."""
     if (Path(name).suffix or "/" in name) and not Path(name).exists():
         return (f"no such file or folder{similar_file(name)}; expected {expected_models()}"
                 f"{_hint(name)}")

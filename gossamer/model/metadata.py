@@ -24,7 +24,7 @@ class DetectionHead:
 
     kind: "yolo" and "region" are Darknet's raw heads (N, anchors * (5 + classes), H, W), the inputs
     of Darknet's layers with these names. "yolox" and "yolox_decoded" (N, cells, 5 + classes) are
-    heads of YOLOX, the first with boxes in units of their cells, the second with boxes in pixels.
+    heads of YOLOX, with boxes in units of their cells and in pixels, respectively.
     "yolov5" (N, anchors * cells, 5 + classes), with boxes in pixels, is the head of YOLOv5 and
     YOLOv7. "yolov8" (N, 4 + classes, cells) is the head of YOLOv8.
     mask: for each box of a cell, in order, the index of the network's anchor that the box adjusts.
@@ -69,12 +69,12 @@ class DetectorMetadata:
 def detector_of(value: Any, anchors: int) -> DetectorMetadata:
     """Return the metadata that a JSON object describes.
 
-    Fields that have a default may be left out of the object.
+    Fields with a default may be absent from the object.
 
-    anchors: number of anchors that the network has. Raises ValueError where a field is absent,
-    unknown or has a wrong value.
+    anchors: number of anchors of the network. Raises ValueError where a field is absent, unknown or
+    has a wrong value.
     """
-    wrong = ValueError(f"{value!r} does not tell how boxes are decoded")
+    wrong = ValueError(f"{value!r} does not describe how boxes are decoded")
     if not _has_fields(value, DetectorMetadata):
         raise wrong
     heads = value["heads"]
@@ -94,9 +94,11 @@ def detector_of(value: Any, anchors: int) -> DetectorMetadata:
 
 
 def _has_fields(value: Any, of: type[DetectorMetadata] | type[DetectionHead]) -> bool:
-    """Return whether a JSON value is an object with the fields of a class. Fields that have a
-    default in the class may be absent. All other fields must be present, and further fields are not
-    allowed."""
+    """Return whether a JSON value is an object with the fields of a class.
+
+    Fields with a default in the class may be absent. All other fields must be present, and further
+    fields are not allowed.
+    """
     if not isinstance(value, Mapping):
         return False
     required = {"heads", "classes"} if of is DetectorMetadata else {"kind"}
@@ -118,7 +120,7 @@ class Column:
     """A column of the table that a network was trained on.
 
     name: heading of the column; empty where the column had none.
-    fill: number that stands for an empty cell; None where no cell may be empty.
+    fill: number used for an empty cell; None where no cell may be empty.
     values: texts that the cells may hold; None for a column of numbers. A column of numbers is one
     input of the network. A column of texts is one input for each text: 1 where the cell holds the
     text, else 0.
@@ -144,8 +146,8 @@ class ModelMetadata:
     preprocessing: how photos are prepared for the first input; None where the preparation is
     unknown.
     anchors: width and height of each anchor of a detecting network, in pixels of the input.
-    detector: how boxes are decoded from the outputs; None for a network that detects no objects, or
-    whose file does not say how.
+    detector: how boxes are decoded from the outputs; None if the network detects no objects, or if
+    its file does not say how.
     columns: the columns of the table that the network was trained on, in the order of the network's
     inputs; empty where the columns are unknown.
     """
@@ -161,8 +163,7 @@ class ModelMetadata:
 
 
 def fields_of(metadata: ModelMetadata) -> dict[str, Any]:
-    """Return the metadata as values for JSON, from which metadata_of() makes the metadata
-    again."""
+    """Return the metadata as JSON values; metadata_of() is the inverse."""
     return asdict(metadata)
 
 
@@ -183,8 +184,10 @@ def metadata_of(fields: Mapping[str, Any]) -> ModelMetadata:
 
 
 def preprocessing_of(fields: Any) -> Preprocessing:
-    """Return the preprocessing that JSON values describe; fields with a default may be left out.
-    Raises ValueError where the values are no fields of a preprocessing."""
+    """Return the preprocessing that JSON values describe.
+
+    Fields with a default may be absent. Raises ValueError for unknown fields and wrong values.
+    """
     from gossamer.io.images import Preprocessing
 
     if not isinstance(fields, Mapping):
@@ -193,7 +196,7 @@ def preprocessing_of(fields: Any) -> Preprocessing:
               for name, value in fields.items()}
     for name, value in values.items():
         if name not in _PREPROCESSING_FORMS or not _PREPROCESSING_FORMS[name](value):
-            raise ValueError(f"a preprocessing whose {name} is {quoted(value)}")
+            raise ValueError(f"a preprocessing with {name} {quoted(value)}")
     try:
         return Preprocessing(**values)
     except InputError as error:
@@ -214,8 +217,8 @@ def anchors_of(value: Any) -> tuple[tuple[float, float], ...]:
 def columns_of(value: Any) -> tuple[Column, ...]:
     """Return the columns that a JSON value lists.
 
-    Raises ValueError where the value is no list of columns, each with a name, and optionally a
-    number for empty cells and a list of texts.
+    Raises ValueError unless the value is a list of columns. Each column has a name, and optionally
+    a number for empty cells and a list of texts.
     """
     if not isinstance(value, list | tuple):
         raise ValueError(f"{quoted(value)} are no columns")
@@ -234,7 +237,7 @@ def columns_of(value: Any) -> tuple[Column, ...]:
 
 def is_number(value: Any) -> TypeGuard[float]:
     """Return whether a JSON value is a finite number that a float can hold."""
-    # math.isfinite raises OverflowError for integers that no float can hold; a comparison does not
+    # math.isfinite raises OverflowError for integers beyond the range of floats
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
@@ -252,5 +255,4 @@ _PREPROCESSING_FORMS: dict[str, Callable[[Any], bool]] = {
     "std": _is_numbers,
     "rounding": lambda value: isinstance(value, str),
 }
-"""For each field of a preprocessing, a function that returns whether a value has a type that the
-field may have."""
+"""For each field of a preprocessing, a function that checks the type of a value."""

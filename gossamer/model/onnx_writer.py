@@ -1,5 +1,7 @@
-"""Writes graphs as ONNX: networks of the zoo, trained networks, networks of benchmarks, and
-networks that were read from other kinds of files."""
+"""Writes graphs as ONNX models.
+
+The graphs are networks of the zoo, of training, of benchmarks or of other file formats.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _OPSET = 17
 
 
 def to_onnx(graph: Graph) -> onnx.ModelProto:
-    """Return an ONNX model with the graph's metadata and its nodes, none of them folded or fused.
+    """Return an ONNX model of the graph's nodes and metadata, without folding or fusion.
 
     Raises UnsupportedError where _RULES cannot write a node; the message names the first such node.
     """
@@ -84,8 +86,11 @@ def _batch_norm_training(node: Node, constants: _Constants) -> list[onnx.NodePro
 
 
 def _elementwise(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
-    """Return the ONNX nodes that compute the steps of the expression; an empty list where a step
-    has no ONNX operator in the tables below, or the expression does not end in its only output."""
+    """Return the ONNX nodes that compute the steps of the expression.
+
+    The list is empty where a step has no ONNX operator in the tables below, or where the last step
+    is not the only output.
+    """
     expression = node.attributes["expression"]
     last = expression.inputs + len(expression.steps) - 1
     if not expression.steps or expression.outputs != (last,):
@@ -104,7 +109,7 @@ def _elementwise(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
         arguments = [values[argument] for argument in step.arguments]
         truth = f"{node.name}.{index}.truth"
         if step.function in _COMPARISONS:
-            # truth values are numbers in expressions, and of type bool in ONNX
+            # booleans are numbers in expressions, and of type bool in ONNX
             protos += [helper.make_node(_COMPARISONS[step.function], arguments, [truth]),
                        helper.make_node("Cast", [truth], [values[-1]], to=TensorProto.FLOAT)]
         elif step.function == "where":
@@ -185,7 +190,7 @@ def _layer_norm(node: Node, constants: _Constants) -> list[onnx.NodeProto]:
 
 
 def _integers(node: Node, part: str, constants: _Constants) -> str:
-    """Add the whole numbers of an attribute as a constant, and return its name."""
+    """Add the integers of an attribute as a constant, and return its name."""
     name, numbers = f"{node.name}.{part}", node.attributes[part]
     constants[name] = helper.make_tensor(name, TensorProto.INT64, [len(numbers)], numbers)
     return name
@@ -193,7 +198,7 @@ def _integers(node: Node, part: str, constants: _Constants) -> str:
 
 _COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater",
                 "greater_equal": "GreaterOrEqual", "equal": "Equal"}
-"""The operators of comparisons, whose results are truth values in ONNX."""
+"""The ONNX operators of comparisons, which return booleans."""
 _OPERATORS = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "min": "Min",
               "max": "Max", "neg": "Neg", "abs": "Abs", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
               "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "sin": "Sin",
@@ -208,6 +213,5 @@ _RULES: dict[str, _Rule] = {
     "reshape": _reshape, "slice": _slice, "pad": _pad, "resize": _resize,
     "transpose": _renamed("Transpose", perm="permutation"),
 }
-"""For each op, a function that returns the ONNX nodes that compute a node of this op. It adds the
-constants that they read to the file's constants. It returns no nodes where it cannot write the
-node."""
+"""For each op, a function that returns the ONNX nodes for a node of this op, and adds the constants
+that they read. It returns no nodes if it cannot write the node."""

@@ -1,5 +1,4 @@
-"""Reads outputs of a network: scores of classes, ranks of the right classes, summaries, and rows
-with NaN or infinity."""
+"""Interprets outputs of a network: class scores, ranks, summaries, and rows that are not finite."""
 
 from __future__ import annotations
 
@@ -10,9 +9,9 @@ from typing import Any
 import numpy as np
 
 _MOST_SEARCHED = 32
-"""The largest number of best classes for which each class is found by a search for the greatest
-score that is left. For larger numbers, all scores are sorted. In 1000 scores, a search takes 0.3
-us, and a sort 50 us."""
+"""The largest number of best classes that are found one by one, each by a search for the greatest
+remaining score. For larger numbers, all scores are sorted. In 1000 scores, a search takes 0.3 us,
+and a sort 50 us."""
 
 
 def is_class_scores(output: np.ndarray, rows: int) -> bool:
@@ -26,14 +25,15 @@ def is_class_scores(output: np.ndarray, rows: int) -> bool:
 
 def best_classes(scores: np.ndarray, count: int, names: Sequence[str] | None,
                  independent: bool = False) -> list[dict[str, Any]]:
-    """Return the `count` classes of highest score of one input, as best_classes_of_each() does."""
+    """Return the `count` best classes of one input, as best_classes_of_each() does."""
     return best_classes_of_each(scores.reshape(1, -1), count, names, independent)[0]
 
 
 def best_classes_of_each(scores: np.ndarray, count: int, names: Sequence[str] | None,
                          independent: bool = False) -> list[list[dict[str, Any]]]:
-    """Return the `count` classes of highest score of each input, best first; among equal scores
-    the first class comes first.
+    """Return the `count` classes with the highest scores of each input, best first.
+
+    Among equal scores the class with the lowest number comes first.
 
     Each class is a dict of its number ("class"), its "name" and its "probability". The probability
     is the softmax of the scores, or the score itself where the scores are probabilities already.
@@ -61,8 +61,10 @@ def best_classes_of_each(scores: np.ndarray, count: int, names: Sequence[str] | 
 
 
 def _best_indices(scores: np.ndarray, count: int) -> np.ndarray:
-    """Return the indices of the `count` largest numbers of each row, the index of the largest
-    first. Of equal numbers the smaller index comes first, and NaN is less than any number."""
+    """Return the indices of the `count` largest numbers of each row, largest first.
+
+    Of equal numbers the smaller index comes first, and NaN is less than any number.
+    """
     if count > _MOST_SEARCHED or not np.isfinite(scores).all():
         return np.argsort(-scores, axis=1, kind="stable")[:, :count]
     left = scores.copy()
@@ -75,8 +77,9 @@ def _best_indices(scores: np.ndarray, count: int) -> np.ndarray:
 
 
 def ranks(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the rank of each row's right class, as integers (rows,): the number of classes that
-    best_classes() puts before it.
+    """Return the rank of each row's right class, as integers (rows,).
+
+    The rank is the number of classes that best_classes() puts before the right class.
 
     scores: (rows, classes[, 1, 1]).
     right: (rows,) index of the right class of each row.
@@ -84,14 +87,16 @@ def ranks(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
     scores = scores.reshape(len(scores), -1)
     of_right = scores[np.arange(len(scores)), right][:, None]
     before = np.arange(scores.shape[1]) < right[:, None]
-    # every comparison with NaN is false; a class counts as better unless a comparison shows that it
-    # is worse, so that a score of NaN gives the right class a bad rank
+    # comparisons with NaN are false; a class counts as better unless a comparison shows that it is
+    # worse, so that a score of NaN leads to a bad rank of the right class
     return (~(scores < of_right) & ~((scores == of_right) & ~before)).sum(axis=1)
 
 
 def summary(output: np.ndarray) -> dict[str, Any]:
-    """Return an output's shape, dtype, and least and greatest number; these are None for truth
-    values and for an output without elements."""
+    """Return an output's shape, dtype, minimum and maximum.
+
+    Minimum and maximum are None for booleans and for an output without elements.
+    """
     has_numbers = output.size and output.dtype != np.bool_
     return {"shape": list(output.shape), "dtype": str(output.dtype),
             "min": output.min() if has_numbers else None,
@@ -104,8 +109,10 @@ def is_finite(output: np.ndarray) -> bool:
 
 
 def broken_rows(output: np.ndarray, rows: int) -> list[int]:
-    """Return the rows of a floating-point output that hold NaN or infinity; an empty list where
-    the output does not have one row for each of the `rows` inputs."""
+    """Return the rows of a floating-point output that hold NaN or infinity.
+
+    The list is empty if the output does not have one row for each of the `rows` inputs.
+    """
     if not output.ndim or len(output) != rows:
         return []
     finite = np.isfinite(output.reshape(len(output), -1)).all(axis=1)

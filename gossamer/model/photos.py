@@ -1,5 +1,4 @@
-"""Turns photos into arrays for a network's input: uint8 that the device normalises, or prepared
-numbers."""
+"""Turns photos into arrays for a network's input: uint8 pixels or prepared numbers."""
 
 from __future__ import annotations
 
@@ -21,22 +20,26 @@ if TYPE_CHECKING:
 
 
 def taking_photos(graph: Graph, prepare: Preprocessing) -> Graph:
-    """Return the graph with an input of uint8, which the device normalises as `prepare` does. The
-    graph is returned unchanged where no InputFormat gives the same numbers as `prepare`."""
-    # callers find photos with dark and light inverted by comparing prepared numbers with the mean
-    # brightness of the metadata; where there is one, photos are therefore prepared on the host
+    """Return the graph with an input of uint8, which the device normalises as `prepare` says.
+
+    The graph is returned unchanged if no InputFormat computes the same numbers as `prepare`.
+    """
+    # photos are prepared on the host if the metadata has a mean brightness: callers compare it with
+    # the prepared numbers to find photos with dark and light inverted
     if len(graph.inputs[0].shape) != 4 or graph.metadata.brightness is not None:
         return graph
     try:
         return with_formats(graph, InputFormat.from_metadata(prepare), None)
-    except InputError:  # `prepare` rounds, or has numbers that no InputFormat takes
+    except InputError:  # `prepare` rounds, or has numbers that InputFormat does not support
         return graph
 
 
 def as_taken(prepare: Preprocessing, info: ValueInfo,
              image: np.ndarray | Image.Image) -> np.ndarray:
-    """Return one photo as an array for the input, without the batch axis. image: the photo as
-    open_image() or load_image() returns it."""
+    """Return one photo as an array for the input, without the batch axis.
+
+    image: the photo as open_image() or load_image() returns it.
+    """
     return batch_as_taken(prepare, info, [image])[0]
 
 
@@ -69,7 +72,7 @@ class PhotoReader:
     info: ValueInfo
 
     def form(self) -> Form | None:
-        """Return the shape and the dtype of all photos; None where each photo keeps its size."""
+        """Return the shape and the dtype of all photos; None if each photo keeps its size."""
         if self.prepare.size is None:
             return None
         photo = as_taken(self.prepare, self.info, Image.new("RGB", self.prepare.size[::-1]))

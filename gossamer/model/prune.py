@@ -1,8 +1,11 @@
-"""Prunes an ONNX model by magnitude: the smallest weights become zero. Where all weights of a
-channel become zero, the channel's bias may become zero too. Nothing else changes.
+"""Prunes an ONNX model by magnitude: the smallest weights become zero.
+
+If all weights of a channel become zero, the channel's bias may become zero too. Nothing else
+changes.
 
 Magnitude pruning is the first step of S. Han, J. Pool, J. Tran and W. Dally, "Learning both Weights
-and Connections for Efficient Neural Networks", NeurIPS 2015; the retraining is left out."""
+and Connections for Efficient Neural Networks", NeurIPS 2015. The paper's retraining is not done.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ from gossamer.onnx_model import nodes_within, subgraphs
 
 SCOPES = ("global", "layer")
 PATTERNS = ("unstructured", "2:4", "channels")
-"""The patterns by which weights become zero. unstructured: the smallest weights. 2:4: of every four
-weights along the input channels, the two smallest, as the sparse tensor cores of NVIDIA GPUs (sm_80
-on) need. channels: all weights of the filters of least norm, so that the output channels of these
-filters depend on no input."""
+"""The patterns of zeros. unstructured: the smallest weights become zero. 2:4: of every four weights
+along the input channels, the two smallest become zero, as the sparse tensor cores of NVIDIA GPUs
+(sm_80 on) need. channels: all weights of the filters with the smallest norms become zero, so that
+their output channels depend on no input."""
 
 _LAYERS = ("Conv", "Gemm", "MatMul")
 _TRANSPARENT = ("Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
-"""Ops that may stand between stored weights and the layer that reads them."""
+"""Ops that may come between stored weights and the layer that reads them."""
 
 _KEEPING_CHANNELS = (*_TRANSPARENT, "Add", "Clip", "LogSoftmax", "Mul", "Relu", "Sigmoid",
                      "Softmax", "Sub", "Tanh")
@@ -39,12 +42,12 @@ _FIELDS: dict[int, str] = {
     TensorProto.FLOAT: "float_data", TensorProto.DOUBLE: "double_data",
     TensorProto.FLOAT16: "int32_data", TensorProto.BFLOAT16: "int32_data",
 }
-"""For each type of tensor that can be pruned, the field with the tensor's numbers where the tensor
-has no raw data."""
+"""For each type of tensor that can be pruned, the field with the numbers of tensors without raw
+data."""
 
 _Readers = dict[str, list[tuple[onnx.NodeProto, int]]]
-"""For each value the nodes that read it, each with the index of the input, or -1 where the body
-of the node (a branch or loop) reads the value."""
+"""For each value, the nodes that read it. Each node comes with the index of its input, or -1 if the
+body of the node (a branch or loop) reads the value."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,9 @@ class PrunedLayer:
     """A layer of the file, and the number of its nonzero weights before and after pruning.
 
     name: name of the layer in reports: the path of its module of PyTorch with its op, or the name
-    of the node; where the node has neither, its op and output.
+    of the node; if the node has neither, its op and output.
     weight: name of the tensor of weights.
-    kept: reason why the weights stay as they were; empty where they were pruned.
+    kept: reason why the weights were not changed; empty if they were pruned.
     """
 
     name: str
@@ -72,19 +75,19 @@ class PrunedLayer:
 
 @dataclass(eq=False)
 class _PrunableLayer:
-    """A layer while it is pruned.
+    """A layer during pruning.
 
     node: the name of the node in the file.
-    tensor: the stored weights; None where they are no dense constant.
+    tensor: the stored weights; None unless they are a dense constant.
     values: the weights as an array of floats.
     before: number of nonzero weights at the beginning.
-    kept: reason why the weights stay as they are; empty where they can be pruned.
-    depthwise: whether the layer is a convolution with one input channel a group.
+    kept: reason why the weights are not changed; empty if they can be pruned.
+    depthwise: whether the layer is a convolution with one input channel per group.
     sparsity: fraction of weights that becomes zero; None while it is unknown.
-    axes: the axes of output channels and of input channels in the stored weights; None where other
-    ops stand between the stored weights and the layer.
+    axes: the axes of output channels and of input channels in the stored weights; None if other ops
+    come between the stored weights and the layer.
     reaches_output: whether the layer's channels are the channels of an output of the network.
-    bias: the layer's stored bias, where no other node reads it.
+    bias: the layer's stored bias, if no other node reads it.
     """
 
     name: str
@@ -103,8 +106,7 @@ class _PrunableLayer:
 
 
 def check_sparsity(sparsity: float) -> str | None:
-    """Return what is expected of a fraction of zeros, in a few words, where it is outside of
-    [0, 1); else None."""
+    """Return the range of a fraction of zeros, as text, if the fraction is not in [0, 1)."""
     if 0 <= sparsity < 1:
         return None
     hint = f"; {sparsity:g}% is {sparsity / 100:g}" if 1 < sparsity < 100 else ""
@@ -115,23 +117,24 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
           per_layer: Mapping[str, float] | None = None, *, scope: str = "global",
           depthwise: bool = False, pattern: str = "unstructured",
           keep: Sequence[str] = ()) -> list[PrunedLayer]:
-    """Set the smallest weights of the model's convolutions and matrix products to zero, in place.
-    Returns all convolutions and products in the file's order, with the reason for each that was
-    left as it is.
+    """Set the smallest weights of convolutions and matrix products to zero, in place.
+
+    Returns all convolutions and products in the file's order, with a reason for each layer that was
+    not pruned.
 
     sparsity: the fraction of zeros, in all layers together (scope "global") or in each layer (scope
-    "layer"). It is rounded to whole weights, and at least one weight stays. With None, layers that
-    per_layer does not name stay as they are.
-    pattern: one of PATTERNS. "2:4" makes half of each layer's weights zero. "channels" takes
-    `sparsity` as the fraction of each layer's output channels; the biases of these channels become
-    zero too, where no other node reads them, so that the channels can be left out.
-    keep: names of layers, of their nodes or of their weights that stay as they are.
+    "layer"). It is rounded to whole weights, and at least one weight stays. None prunes only the
+    layers that per_layer names.
+    pattern: one of PATTERNS. "2:4" makes half of each layer's weights zero. "channels" applies
+    `sparsity` to the number of each layer's output channels; the biases of pruned channels become
+    zero too, if no other node reads them, so that the channels can be removed.
+    keep: names of layers, of their nodes or of their weights that are not pruned.
     per_layer: fractions by such names; `sparsity` does not apply to these layers.
-    depthwise: whether `sparsity` also applies to convolutions with one input channel a group.
+    depthwise: whether `sparsity` also applies to convolutions with one input channel per group.
     per_layer may name such convolutions in either case.
 
-    Among weights of equal magnitude, the first in the file become zero first. A NaN counts as the
-    largest magnitude. Weights that are zero already count as zeros, and stay zero.
+    Among weights of equal magnitude, the first in the file become zero first. NaN counts as the
+    largest magnitude. Weights that are already zero count as zeros, and stay zero.
 
     Raises InputError for an unknown pattern or name, for a fraction that is outside of [0, 1) or
     that the pattern does not allow, and for a layer of per_layer that cannot be pruned. Raises
@@ -141,8 +144,8 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
         raise InputError(f"pattern {quoted(pattern)}: {one_of(pattern, PATTERNS)}")
     if pattern == "2:4":
         if sparsity not in (None, 0.5) or per_layer:
-            raise InputError("the pattern 2:4 makes half of the weights zero; leave other "
-                             "sparsities out")
+            raise InputError("the pattern 2:4 makes half of the weights zero; do not set other "
+                             "sparsities")
         sparsity = 0.5
     for name, share in [("sparsity", sparsity or 0.0), *(per_layer or {}).items()]:
         if (reason := check_sparsity(share)) is not None:
@@ -175,8 +178,8 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
 def _prune_together(layers: Sequence[_PrunableLayer], pattern: str) -> None:
     """Set the smallest weights of some layers to zero.
 
-    The layers count as one array of weights, to which their common sparsity applies. For a pattern
-    other than "unstructured", `layers` must have one layer only.
+    The layers count as one array of weights with one sparsity. Patterns other than "unstructured"
+    need exactly one layer.
     """
     magnitudes = [_magnitudes(layer) for layer in layers]
     first, sparsity = layers[0], layers[0].sparsity
@@ -220,7 +223,7 @@ def _set_zero(tensor: TensorProto, mask: np.ndarray) -> None:
 
 
 def _keep(layers: Sequence[_PrunableLayer], names: Sequence[str]) -> None:
-    """Mark the named layers as kept. Raises InputError for a name that no layer has."""
+    """Mark the named layers as kept. Raises InputError for an unknown name."""
     for name in names:
         named = [layer for layer in layers if layer.name == name] or [
             layer for layer in layers if name and name in (layer.node, layer.weight)]
@@ -231,12 +234,12 @@ def _keep(layers: Sequence[_PrunableLayer], names: Sequence[str]) -> None:
 
 
 def _keep_unsuited(layers: Sequence[_PrunableLayer], pattern: str) -> None:
-    """Mark the layers that a pattern cannot be applied to as kept, each with the reason."""
+    """Mark the layers that do not support a pattern as kept, each with the reason."""
     for layer in layers:
         if layer.kept:
             continue
         if layer.axes is None:
-            layer.kept = "other ops stand between its stored weights and it"
+            layer.kept = "other ops come between its stored weights and the layer"
         elif pattern == "channels" and layer.reaches_output:
             layer.kept = "its channels are those of an output of the network"
         elif pattern == "2:4" and layer.values.shape[layer.axes[1]] % 4:
@@ -245,7 +248,7 @@ def _keep_unsuited(layers: Sequence[_PrunableLayer], pattern: str) -> None:
 
 
 def _assign(layers: Sequence[_PrunableLayer], per_layer: Mapping[str, float]) -> None:
-    """Give the named layers their sparsity."""
+    """Set the sparsity of the named layers."""
     by_name = {layer.weight: layer for layer in layers if not layer.kept}
     by_name.update({layer.node: layer for layer in layers if layer.node})
     by_name.update({layer.name: layer for layer in layers})
@@ -265,7 +268,7 @@ def _unknown(name: str, names: Iterable[str]) -> str:
 
 
 def _close(name: str, names: Iterable[str]) -> str:
-    """Return text for a message, with the names that are similar to a name, or the first names."""
+    """Return text for a message that lists similar names or, if there are none, the first names."""
     names = list(names)
     containing = [layer for layer in names if name and name.lower() in layer.lower()][:5]
     close = dict.fromkeys([*containing, *closest(name, names)])
@@ -274,8 +277,10 @@ def _close(name: str, names: Iterable[str]) -> str:
 
 
 def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
-    """Return the convolutions and matrix products of the file in the file's order. A layer that
-    cannot be pruned has the reason in its field `kept`."""
+    """Return the convolutions and matrix products of the file, in order.
+
+    The field `kept` of a layer that cannot be pruned has the reason.
+    """
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
@@ -317,8 +322,10 @@ def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
 
 def _stored_weights(name: str, tensors: dict[str, TensorProto],
                     producers: dict[str, onnx.NodeProto]) -> str:
-    """Follow a value back through transparent ops to a stored tensor, or to a value that another
-    op makes. Returns the name of this tensor or value."""
+    """Follow a value back through transparent ops, and return the name of its origin.
+
+    The origin is a stored tensor, or a value that another op makes.
+    """
     passed: set[str] = set()
     while name not in tensors and name not in passed and name in producers and (
             producers[name].op_type in _TRANSPARENT) and producers[name].input:
@@ -342,16 +349,20 @@ def _is_layer(node: onnx.NodeProto) -> bool:
 
 
 def _read_inside(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names of values that nodes in the bodies of a branch or loop read. A name may
-    stand for a value outside or inside of the body."""
+    """Yield the names of values that nodes in the bodies of a branch or loop read.
+
+    A name may denote a value outside or inside of the body.
+    """
     for body in subgraphs(node):
         for inner in nodes_within(body.node):
             yield from inner.input
 
 
 def _other_use(name: str, readers: _Readers, outputs: set[str]) -> str:
-    """Return the first use of a constant for anything but the weights of a layer, as text such as
-    "Gather 'a' reads"; empty where there is no such use."""
+    """Return the first use of a constant as anything but the weights of a layer.
+
+    The use is text such as "Gather 'a' reads"; empty if there is no such use.
+    """
     pending, passed = [name], set()
     while pending:
         value = pending.pop()
@@ -378,7 +389,7 @@ def _channel_axes(node: onnx.NodeProto, rank: int) -> tuple[int, int] | None:
 
 def _own_bias(node: onnx.NodeProto, layer: _PrunableLayer, tensors: dict[str, TensorProto],
               readers: _Readers) -> TensorProto | None:
-    """Return the stored bias of a layer, one number a channel, where no other node reads it."""
+    """Return the stored bias of a layer, one number per channel, if no other node reads it."""
     name = node.input[2] if len(node.input) > 2 else ""
     tensor = tensors.get(name)
     if tensor is None or layer.axes is None or len(readers[name]) > 1 or (
@@ -402,8 +413,7 @@ def _reaches_output(node: onnx.NodeProto, readers: _Readers, outputs: set[str]) 
 
 
 def _inspect(layer: _PrunableLayer, node: onnx.NodeProto) -> None:
-    """Set the fields of a layer that follow from its tensor, or the reason why its weights are
-    kept."""
+    """Set the fields of a layer that follow from its tensor, or the reason to keep its weights."""
     tensor = layer.tensor
     assert tensor is not None
     if tensor.data_type not in _FIELDS:
@@ -426,8 +436,7 @@ def _inspect(layer: _PrunableLayer, node: onnx.NodeProto) -> None:
 
 
 def smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:
-    """Return a mask of the `count` smallest magnitudes; of equal magnitudes, the mask has the
-    first."""
+    """Return a mask of the `count` smallest magnitudes; of equal ones, the first are masked."""
     if count == 0:
         return np.zeros(magnitudes.size, bool)
     threshold = np.partition(magnitudes, count - 1)[count - 1]
@@ -438,8 +447,10 @@ def smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:
 
 
 def two_of_four(magnitudes: np.ndarray, axis: int) -> np.ndarray:
-    """Return a mask of the two smallest of every four magnitudes along an axis whose length is a
-    multiple of 4; of equal magnitudes, the mask has the first."""
+    """Return a mask of the two smallest of every four magnitudes along an axis.
+
+    The length of the axis is a multiple of 4. Of equal magnitudes, the first are masked.
+    """
     moved = np.moveaxis(magnitudes, axis, -1)
     fours = moved.reshape(*moved.shape[:-1], -1, 4)
     ranks = np.argsort(np.argsort(fours, axis=-1, kind="stable"), axis=-1, kind="stable")
@@ -447,9 +458,11 @@ def two_of_four(magnitudes: np.ndarray, axis: int) -> np.ndarray:
 
 
 def whole_channels(magnitudes: np.ndarray, axis: int, sparsity: float) -> np.ndarray:
-    """Return a mask of the channels along an axis that have the least Euclidean norms. sparsity:
-    the fraction of masked channels, which is rounded; at least one channel stays. Of channels with
-    equal norms, the mask has the first."""
+    """Return a mask of the channels along an axis with the smallest Euclidean norms.
+
+    sparsity: the fraction of masked channels, which is rounded; at least one channel stays. Of
+    channels with equal norms, the first are masked.
+    """
     others = tuple(index for index in range(magnitudes.ndim) if index != axis)
     # scaled, so that no square overflows
     greatest = np.max(magnitudes[np.isfinite(magnitudes)], initial=0.0)

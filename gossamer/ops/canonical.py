@@ -1,6 +1,6 @@
-"""The fixed text of a problem.
+"""The canonical form of a problem.
 
-Equal problems have equal texts, in every process.
+Equal problems have equal canonical forms, in every process.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from gossamer.ops.algorithm import Problem
 
 _LEFT_OUT = ("crowded", "facts", "formats", "result", "scaled_signs")
-"""Fields that state facts about values or about formats in memory. They are left out where they
-have their default value, which states nothing."""
+"""Optional fields: facts about values, and memory formats. They are omitted if they have their
+default values."""
 
 
 def canonical(problem: Problem) -> dict[str, Any]:
     """Return the fields of a problem as JSON values.
 
-    Fields of _LEFT_OUT that state nothing are left out. Equal problems give equal values.
+    Fields of _LEFT_OUT with default values are omitted.
     """
     return _plain(problem)
 
@@ -29,7 +29,7 @@ def canonical(problem: Problem) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Return a field of a problem as JSON values.
 
-    Raises TypeError for a type without a fixed text.
+    Raises TypeError for a type without a canonical form.
     """
     if is_dataclass(value):
         plain = {field.name: _plain(getattr(value, field.name)) for field in fields(value)
@@ -43,4 +43,4 @@ def _plain(value: Any) -> Any:
         return str(value)
     if value is None or isinstance(value, str | int | float):
         return value
-    raise TypeError(f"a problem holds {value!r}, which has no fixed text")
+    raise TypeError(f"a problem holds {value!r}, which has no canonical form")

@@ -1,4 +1,4 @@
-"""Applies epilogues: by macros in kernels, in place by NumPy on the host."""
+"""Applies epilogues: by macros in kernels, and in place by NumPy on the host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gossamer.tensor import TensorSpec, default_spec, rounded_up
 def c_float(value: float) -> str:
     """Return a float32 literal for OpenCL C and CUDA C++.
 
-    Both read it back exactly.
+    Both languages read back the exact value.
     """
     value = float(np.float32(value))
     if np.isnan(value):
@@ -36,28 +36,28 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
 
     EPILOGUE_PARAMETERS ends the parameter list. EPILOGUE(value, channel, index) rewrites a float.
     EPILOGUE4(value, channel, index) rewrites a float4 of four neighbours in memory, where `index`
-    is a multiple of 4. For an expression with two outputs there are two more macros:
-    EPILOGUE2(value, second, channel, index) rewrites a float and sets a second one, and
-    EPILOGUE2_4(value, second, channel, index) rewrites a float4 and sets a second one.
+    is a multiple of 4. An expression with two outputs has two more macros, which set `second` to
+    the second output: EPILOGUE2(value, second, channel, index) for floats, and EPILOGUE2_4(value,
+    second, channel, index) for float4.
 
     tensor_dtype: dtype of the tensor operands, "float32" or "float16".
-    one_channel: whether the values of a float4 all have the channel `channel`; else they have
-    consecutive channels, and `channel` is a multiple of 4.
-    prefix: letters at the start of the names of the macros and, in lower case, of the parameters;
-    needed in a kernel that has several epilogues.
+    one_channel: whether all values of a float4 belong to the channel `channel`; otherwise they
+    belong to consecutive channels, and `channel` is a multiple of 4.
+    prefix: prefix of the macros' names and, in lower case, of the parameters' names, for kernels
+    with several epilogues.
     """
     return dict(_macros(epilogue, tensor_dtype, one_channel, prefix))
 
 
 def epilogue_macros_of_eight(epilogue: Epilogue) -> dict[str, str]:
-    """Return macros for eight neighbours in memory.
+    """Return the macros for epilogues of eight neighbours in memory.
 
-    These are the macros of `epilogue_macros` for tensor operands in float16, and macros for eight
+    They are those of `epilogue_macros` for float16 tensor operands, and macros for eight
     neighbours, which load each operand once.
 
-    EPILOGUE8(lower, upper, channel, index) rewrites two float4 with eight consecutive channels. For
+    EPILOGUE8(lower, upper, channel, index) rewrites two float4 of eight consecutive channels. For
     an expression with two outputs, EPILOGUE2_8(lower, upper, second_lower, second_upper, channel,
-    index) rewrites the first two float4 and sets the other two. `channel` and `index` are multiples
+    index) also sets the last two float4 to the second output. `channel` and `index` are multiples
     of 8.
     """
     loads = []
@@ -92,7 +92,8 @@ def _macros(epilogue: Epilogue, tensor_dtype: str, one_channel: bool,
     operand = f"{prefix.lower()}operand"
     halves = tensor_dtype == "float16"
     types = ["HALF" if halves and kind == "tensor" else "float" for kind in epilogue.operands]
-    # a tensor may be what the kernel before writes, see ptx/griddepcontrol.h
+    # no RESTRICT for tensors: the previous kernel may still be writing them, see
+    # ptx/griddepcontrol.h
     parameters = "".join(
         f", const GLOBAL {name} *{'RESTRICT ' if kind == 'channel' else ''}{operand}{i}"
         for i, (name, kind) in enumerate(zip(types, epilogue.operands, strict=True)))
@@ -132,10 +133,10 @@ def _macros(epilogue: Epilogue, tensor_dtype: str, one_channel: bool,
 
 
 def _body(expression: Expression, variable: str, operands: Sequence[str], second: str = "") -> str:
-    """Return a block of C that sets `variable` to the first result.
+    """Return a C block that sets `variable` to the first result.
 
-    The inputs of the expression are the variable and the operands. Where `second` is not empty, the
-    block also sets the variable of this name to the second result.
+    The inputs of the expression are the variable and the operands. If `second` is not empty, the
+    block also sets the variable of that name to the second result.
     """
     lines, results = floats_in_kernels(expression).c_statements(
         [variable, *operands], c_float, "e")
@@ -149,11 +150,11 @@ def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input:
                        ) -> list[Argument | Callable[..., Argument]]:
     """Return the kernel arguments that match EPILOGUE_PARAMETERS.
 
-    Channel operands are padded, so that kernels can read them as vectors.
+    Channel operands are padded so that kernels can read vectors.
 
     first_tensor_input: index of the run-time input that is the first tensor operand.
-    prefix: letters at the start of the channel operands' names among the weights.
-    multiple: channel operands are padded to a multiple of this number, which is a multiple of 4.
+    prefix: prefix of the channel operands' names in the weights.
+    multiple: number to a multiple of which channel operands are padded; itself a multiple of 4.
     """
     arguments: list[Argument | Callable[..., Argument]] = []
     tensor = first_tensor_input
@@ -171,10 +172,10 @@ def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input:
 
 def channel_vector(name: str, channels: int, size: int
                    ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Return a function that packs a constant as a vector.
+    """Return a function that packs a constant into a padded vector.
 
-    The vector has `size` numbers: one for each channel, then zeros. The constant has one number for
-    each channel, or a single number, which is repeated.
+    The vector has `size` numbers: one per channel, then zeros. The constant has one number per
+    channel, or a single number that is broadcast.
     """
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         padded = np.zeros(size, dtype=np.float32)
@@ -187,9 +188,9 @@ def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
                    tensors: Sequence[np.ndarray], rank: int) -> list[np.ndarray]:
     """Return an epilogue's operands as arrays.
 
-    They broadcast to a result (N, C, ...) of rank `rank`.
+    Each array broadcasts to a result (N, C, ...) of rank `rank`.
 
-    arrays: the constants by name, which hold the channel operands.
+    arrays: the constants by name, with the channel operands among them.
     tensors: the tensor operands.
     """
     result = []
@@ -206,7 +207,7 @@ def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
 def apply_in_place(epilogue: Epilogue, result: np.ndarray, operands: Sequence[np.ndarray]) -> None:
     """Apply an epilogue to a result in host memory.
 
-    Where the expression is a simple chain of functions of _IN_PLACE, no memory is allocated.
+    No memory is allocated if the expression is a simple chain of functions of _IN_PLACE.
     """
     expression = epilogue.expression
     if not _is_simple_chain(expression):
@@ -230,8 +231,8 @@ _IN_PLACE: dict[str, Callable[..., object]] = {
 def _is_simple_chain(expression: Expression) -> bool:
     """Return whether _IN_PLACE can evaluate an expression.
 
-    All functions are in _IN_PLACE, the first argument of every step is the previous step's result,
-    and all further arguments are operands.
+    It can if all functions are in _IN_PLACE, the first argument of every step is the previous
+    step's result, and all further arguments are operands.
     """
     current = 0
     for index, step in enumerate(expression.steps):
@@ -252,5 +253,5 @@ def epilogue_inputs(epilogue: Epilogue, shape: tuple[int, ...]) -> tuple[TensorS
 
 
 def buffers_as_arrays(buffers: Sequence[Buffer], specs: Sequence[TensorSpec]) -> list[np.ndarray]:
-    """Return host buffers as arrays, axes in the order of memory."""
+    """Return host buffers as arrays with axes in memory order."""
     return [host_array(buffer, spec) for buffer, spec in zip(buffers, specs, strict=True)]

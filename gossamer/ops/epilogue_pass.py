@@ -1,7 +1,7 @@
-"""Applies an epilogue in a separate kernel, to computed results or to zeros.
+"""Applies an epilogue in a separate kernel, to results or to zeros.
 
-The file is separate from epilogue.py, because measured times depend on the kernels that an
-algorithm's imports name.
+It is not in epilogue.py, because a changed kernel invalidates the measured times of all algorithms
+that import the kernel's module.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
                            of_zeros: bool = False) -> list[Launch]:
     """Return the launches that apply an epilogue to output 0.
 
-    They work in place; there are none for the identity.
+    The launches work in place; the list is empty for the identity.
 
-    output: spec of the output, in float32 or float16, without paddings and with fewer than 2^31
-    elements: (N, C, H, W) in NCHW, NHWC or CHWN, or a row-major matrix of rows by channels. The
-    epilogue's tensor operands have the dtype and the layout of the output; channel operands are
-    float32.
+    output: spec of the output, in float32 or float16, without padding and with fewer than 2^31
+    elements: (N, C, H, W) in NCHW, NHWC or CHWN, or a row-major matrix of rows by channels. Tensor
+    operands have the output's dtype and layout; channel operands are float32.
     first_tensor_input: index of the run-time input that is the first tensor operand.
     work_group: number of work-items of a work-group.
-    of_zeros: whether the epilogue is applied to zeros, whatever output 0 holds; the identity then
-    needs a launch, too.
+    of_zeros: whether to apply the epilogue to zeros instead of the values of output 0; the identity
+    then needs a launch, too.
     """
     if output.size == 0 or (epilogue.expression.is_identity and not of_zeros):
         return []
@@ -59,6 +58,6 @@ def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
 
 
 def _inner(spec: TensorSpec) -> int:
-    """Return the number of neighbouring elements with one channel."""
+    """Return the number of consecutive elements of one channel."""
     pixels = math.prod(spec.shape[2:])
     return {"NCHW": pixels, "CHWN": pixels * spec.shape[0]}.get(spec.layout, 1)

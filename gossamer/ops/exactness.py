@@ -1,7 +1,7 @@
-"""Which lower precisions change no result.
+"""Determines which lower precisions leave all results unchanged.
 
-They change none where the operands are integers that the lower precision holds exactly, as the
-products are summed in float32 anyway.
+Results are unchanged if the operands are integers that the lower precision represents exactly,
+because products are accumulated in float32 in every precision.
 """
 
 from __future__ import annotations
@@ -12,22 +12,19 @@ from gossamer.facts import ValueFacts, integers
 from gossamer.ops.weights import WeightsInfo
 
 LARGEST = 2048
-"""The largest integer up to which float16 and the operands of TF32 hold all integers exactly."""
+"""float16 and TF32 represent all integers up to this magnitude exactly."""
 BYTES, NARROW = integers(-255, 255), integers(-LARGEST, LARGEST)
-"""BYTES: the differences of two integers of 8 bits, both signed or both unsigned. NARROW: the
-integers up to LARGEST of either sign."""
+"""BYTES: the possible differences of two 8-bit integers, both signed or both unsigned. NARROW: the
+integers of magnitude up to LARGEST."""
 
 
 def in_float16(facts: ValueFacts) -> bool:
-    """Return whether float16 holds all values that the facts allow.
-
-    The values have to be integers.
-    """
+    """Return whether the values are integers that float16 represents exactly."""
     return facts.is_integer and facts.largest <= LARGEST
 
 
 def sums_integers(facts: tuple[ValueFacts, ...], weights: WeightsInfo) -> bool:
-    """Return whether a layer sums products of integers.
+    """Return whether a layer accumulates products of integers.
 
     In float32 such sums are exact as long as their magnitudes stay within 2^24.
 
@@ -39,7 +36,7 @@ def sums_integers(facts: tuple[ValueFacts, ...], weights: WeightsInfo) -> bool:
 
 def precision_of_products(facts: tuple[ValueFacts, ...], weights: WeightsInfo,
                           result: ValueFacts) -> str:
-    """Return the lowest precision in which a layer of products has the results of float32.
+    """Return the lowest precision that keeps the results of products.
 
     facts: the value facts of the layer's run-time inputs.
     weights: the facts about the layer's weights.
@@ -51,7 +48,7 @@ def precision_of_products(facts: tuple[ValueFacts, ...], weights: WeightsInfo,
 
 
 def precision_of_values(facts: Iterable[ValueFacts]) -> str:
-    """Return the lowest precision in which an op without products has the results of float32.
+    """Return the lowest precision that keeps the results of other ops.
 
     facts: the value facts of all values that the op reads or writes.
     """

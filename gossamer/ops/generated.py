@@ -4,22 +4,42 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gossamer.device.base import Buffer
-from gossamer.device.jobs import Job
+from gossamer.device.host import address_of
+from gossamer.device.jobs import Function, Job
 from gossamer.device.native.threads import Jobs
 from gossamer.ops.algorithm import Algorithm, State
 
 
 class GeneratedCode(Algorithm):
-    """An algorithm that only calls generated code, by the threads that its state's data names."""
+    """An algorithm that only calls generated code."""
 
     @abc.abstractmethod
     def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
              workspace: Buffer | None, images: int | None = None) -> list[Job]:
-        """Return the calls of generated code."""
+        """Return the calls of generated code, which `launch` runs."""
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
         Jobs(self.jobs(state, inputs, outputs, workspace), state.data.threads).run()
+
+
+class Work(NamedTuple):
+    """What one function computes of a tensor: how many tasks there are, and for how many threads.
+    """
+
+    code: Function
+    threads: int
+    tasks: int
+
+
+class OneTensor(GeneratedCode):
+    """An algorithm with one input and one output, whose state's data is `Work`."""
+
+    def jobs(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+             workspace: Buffer | None, images: int | None = None) -> list[Job]:
+        work: Work = state.data
+        arguments = (address_of(inputs[0]), address_of(outputs[0]))
+        return [Job(work.code, arguments, work.tasks)] if work.tasks else []

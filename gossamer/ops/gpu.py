@@ -1,8 +1,8 @@
-"""Rates of NVIDIA GPUs, and a model of a launch, by which algorithms order their tiles.
+"""Rates of NVIDIA GPUs, and a model that estimates the time of a launch.
 
-The rates were fitted to times of tensor core kernels on an H200. On another device they only decide
-the order in which tiles are tried: the tuner corrects the scale of an algorithm's estimates by its
-measurements, and measures several tiles.
+Algorithms sort their tiles by these estimates. The rates were fitted to times of tensor core
+kernels on an H200. On other devices they only decide the order in which tiles are tried: the tuner
+measures several tiles, and scales an algorithm's estimates by its measurements.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gossamer.device.limits import Limits, PeakRates
+from gossamer.device.limits import Limits
+from gossamer.ops.peak_rates import H200_UNIT
 
-H200_UNIT = PeakRates(238_600.0, 32_300.0)
-"""Rates of one of the 132 multiprocessors of an H200. All multiprocessors together reach 63 TFLOP/s
-and 4.26 TB/s, as measured by `gossamer bench`. These rates stand for GPUs that were not
-measured."""
 CYCLES_PER_MICROSECOND = 1750
 """Clock rate in MHz of the multiprocessors under load."""
 RESERVED_BYTES = 1024
@@ -23,48 +20,53 @@ RESERVED_BYTES = 1024
 REGISTERS = 65536
 """Registers of a multiprocessor."""
 COPIED = 51.4
-"""Bytes that a multiprocessor copies from the L2 cache to shared memory in a cycle."""
+"""Bytes that a multiprocessor copies from the L2 cache to shared memory per cycle."""
 BEGIN = 2000
-"""Cycles in which a work-group begins and loads its first operands."""
+"""Cycles that a work-group needs to start and to load its first operands."""
 _START_US = 1.9
-"""Microseconds before the first work-group begins and after the last one has stored."""
+"""Overhead of a launch in microseconds: the time before the first work-group starts, and after the
+last one has stored its results."""
 _MMA, _WGMMA = 0.00097, 0.000295
-"""Cycles in which a multiprocessor adds the products of one byte of K to one sum, by mma and by
-wgmma."""
+"""Cycles of a multiprocessor, per sum and per byte of K, to multiply by mma and by wgmma."""
 _STAGE, _AHEAD = 384, 919
-"""Cycles that a work-group waits for a stage, and for its copies, to be divided by the number of
-stages that are copied ahead."""
+"""Cycles that a work-group waits for each stage: a constant, and the latency of copies, which is
+divided by the number of stages that are copied ahead."""
 _CACHED_BYTES, _NO_OVERLAP = 35e6, 0.15
-"""Bytes that stay in the L2 cache from one layer to the next, and the share of the shorter time, of
-computing or of moving bytes, that the longer time does not hide."""
+"""Bytes that stay in the L2 cache from one layer to the next. The second number concerns the times
+of computing and of memory traffic: it is the share of the shorter time that does not overlap with
+the longer one."""
 _LEAST_GPC, _LARGEST_GPC = 16, 18
-"""The least and the largest number of multiprocessors of a graphics processing cluster (GPC). All
-work-groups of a cluster run in one GPC. The number of GPCs of a device is estimated with the larger
-number, as 7 for an H200 with 132 multiprocessors. On an H200 eight clusters of 12 or 15 work-groups
-took as long as two waves, and seven clusters did not."""
+"""Minimum and maximum number of multiprocessors of a graphics processing cluster (GPC). All
+work-groups of a cluster run in one GPC. The number of GPCs of a device is estimated with the
+maximum: 7 for the 132 multiprocessors of an H200. On an H200, eight clusters of 12 or 15
+work-groups needed the time of two waves, and seven clusters the time of one."""
 
 
 def groups_per_unit(shared_bytes: int, limits: Limits, most: int) -> int:
-    """Return how many work-groups a multiprocessor holds.
+    """Return the number of work-groups that a multiprocessor holds.
 
-    most: the number for which its registers suffice.
+    most: the number for which the registers suffice.
     """
     fitting = (limits.shared_bytes_opt_in + RESERVED_BYTES) // (shared_bytes + RESERVED_BYTES)
     return max(1, min(most, fitting))
 
 
 def product_cycles(sums: float, k_bytes: float, wgmma: bool) -> float:
-    """Return the cycles in which a multiprocessor multiplies.
+    """Return the cycles of a multiprocessor to multiply.
 
-    sums: the sums of a work-group. k_bytes: bytes of one operand's line along K.
+    sums: number of sums of a work-group.
+    k_bytes: bytes of a row of an operand along K.
+    wgmma: True for wgmma, False for mma.
     """
     return sums * k_bytes * (_WGMMA if wgmma else _MMA)
 
 
 def wait_cycles(stages: float, ahead: int, share: float = 1.0) -> float:
-    """Return the cycles in which a work-group waits for stages of operands.
+    """Return the cycles that a work-group waits for operands.
 
-    ahead: stages that are copied ahead. share: length of a stage, as a multiple of 128 bytes of K.
+    stages: number of stages.
+    ahead: number of stages that are copied ahead.
+    share: length of a stage along K, in units of 128 bytes.
     """
     return stages * (_STAGE * share + _AHEAD / max(1, ahead))
 
@@ -75,13 +77,13 @@ class LaunchWork:
 
     groups: number of work-groups, or of tiles where a work-group computes several.
     per_unit: work-groups that a multiprocessor holds at once.
-    busy: cycles of a work-group in which it keeps the busiest part of a multiprocessor (tensor
-    cores, copies, schedulers or shared memory) from others.
-    waited: cycles in which a work-group waits for copies, barriers and its own results, while
-    others compute.
-    begin: cycles of each work-group that nothing hides.
-    moved: bytes that the device's memory moves.
-    cluster: work-groups of a cluster.
+    busy: cycles in which a work-group occupies the most loaded resource of a multiprocessor (tensor
+    cores, copies, schedulers or shared memory).
+    waited: cycles in which a work-group waits for copies, barriers and its own results; other
+    work-groups can compute meanwhile.
+    begin: cycles of each work-group that overlap with nothing.
+    moved: bytes of traffic to device memory.
+    cluster: work-groups per cluster.
     """
 
     groups: int
@@ -95,9 +97,8 @@ class LaunchWork:
     def expected_us(self, limits: Limits) -> float:
         """Return the expected time in microseconds.
 
-        It is the start of the launch, and then the time of the busiest multiprocessor. Where the
-        tensors do not stay in the L2 cache, a launch takes at least the time in which device
-        memory moves them.
+        It is the overhead of the launch plus the time of the busiest multiprocessor. Where the
+        tensors do not fit the L2 cache, the time of the memory traffic is a lower bound.
         """
         units = max(1, limits.compute_units)
         waves = -(-self.groups // (units * self.per_unit))
@@ -107,7 +108,7 @@ class LaunchWork:
         if self.cluster > 1 and waves == 1:
             clusters_of_gpc = -(-(self.groups // self.cluster) // max(1, units // _LARGEST_GPC))
             of_unit = max(of_unit, clusters_of_gpc * self.cluster / _LEAST_GPC)
-        # waiting overlaps in part with what keeps a multiprocessor busy
+        # the waits of a work-group overlap in part with the work of others
         cycles = waves * self.begin + math.hypot(of_unit * self.busy, waves * self.waited)
         computed = _START_US + cycles / CYCLES_PER_MICROSECOND
         moving = self.moved / (H200_UNIT.nbytes * units)

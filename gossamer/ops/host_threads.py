@@ -1,11 +1,11 @@
 """The number of threads of BLAS or ONNX Runtime.
 
-The setting is a part of the config of the host's algorithms, so that it is saved and reported like
-any other setting. All layers of a plan use the same number of threads.
+The setting belongs to the configs of host algorithms, so that it is saved and reported like any
+other setting. All layers of a plan use the same number of threads.
 
-By default algorithms take all threads, as NumPy and ONNX Runtime do. The threads that work on one
-product wait for each other. Where another program runs on the processor of one of these threads,
-each product may last until that program's time slice ends. One thread is then faster.
+By default algorithms use all threads, as NumPy and ONNX Runtime do. The threads of one product wait
+for each other. If another program occupies the processor of one of them, each product may last
+until that program's time slice ends. A single thread is then faster.
 """
 
 from __future__ import annotations
@@ -31,26 +31,25 @@ THREADS = "threads"
 """The name of the setting."""
 ONE: Threads = 1
 ALL: Threads = "all"
-"""The values of the setting that are tried. With ONE a library takes one thread; with ALL it takes
-all threads that it may take. A plan may also be made for a number of threads, which takes the place
-of ALL."""
+"""The values of the setting that are measured. With ONE a library uses one thread, with ALL as many
+as it may. If a plan is made for a given number of threads, this number replaces ALL."""
 
 _SETTING = re.compile(rf"(?:^| ){THREADS}=(\w+)")
 _SERIAL = 2**18
-"""The most multiply-adds of a product for which OpenBLAS takes only one thread, even where it may
-take more threads."""
+"""Up to this number of multiply-adds OpenBLAS computes a product with one thread, even if it may
+use more."""
 
 Config = tuple[tuple[str, int | str], ...]
 
 
 def thread_configs(multiply_adds: int | None = None) -> list[Config]:
-    """Return one config for each value that makes a difference.
+    """Return one config for each value of the setting that makes a difference.
 
-    The configs do not depend on the number of threads that BLAS has on this machine, so that a plan
-    that was saved on another machine has the same configs here.
+    The configs do not depend on the number of threads that BLAS has on this machine, so that plans
+    from other machines have the same configs.
 
-    multiply_adds: number of multiply-adds of one product; None where it depends on the batch size,
-    because configs have to be the same for all batch sizes.
+    multiply_adds: number of multiply-adds of one product; None if it depends on the batch size, on
+    which configs must not depend.
     """
     one, every = ((THREADS, ONE),), ((THREADS, ALL),)
     if multiply_adds is not None and multiply_adds <= _SERIAL:
@@ -60,10 +59,10 @@ def thread_configs(multiply_adds: int | None = None) -> list[Config]:
 
 def of_threads(variants: Iterable[Variant], threads: Threads,
                device: Device) -> Iterable[Variant]:
-    """Return the variants with a number of threads.
+    """Return the variants that use a number of threads.
 
-    Variants without a setting of threads are included. Returns all variants where no variant is of
-    these two kinds, and on devices other than the host.
+    They include the variants without a setting of threads. If there are no such variants at all,
+    and on devices other than the host, all variants are returned.
     """
     if device.compiles:
         return variants
@@ -73,7 +72,7 @@ def of_threads(variants: Iterable[Variant], threads: Threads,
 
 
 def _for_number(variant: Variant, threads: Threads) -> Variant:
-    """Return a variant with a number of threads in place of all."""
+    """Return a variant with a number of threads instead of ALL."""
     if threads in (ONE, ALL) or (THREADS, ALL) not in variant.config:
         return variant
     return replace(variant, config=tuple(
@@ -81,7 +80,7 @@ def _for_number(variant: Variant, threads: Threads) -> Variant:
 
 
 def threads_in(config_text: str) -> Threads | None:
-    """Return the setting in a config's text; None without one."""
+    """Return the setting in a config's text, or None."""
     found = _SETTING.search(config_text)
     return None if found is None else int(found[1]) if found[1].isdigit() else found[1]
 
@@ -93,7 +92,7 @@ def without_threads(config_text: str) -> str:
 
 @contextmanager
 def threads_of(variant: Variant) -> Iterator[None]:
-    """Multiply with a variant's threads, and warn of no number."""
+    """Limit BLAS to a variant's threads, and silence NumPy's warnings."""
     threads = dict(variant.config).get(THREADS, ALL)
     limit: AbstractContextManager[None] = nullcontext()
     if isinstance(threads, int):
@@ -105,11 +104,11 @@ def threads_of(variant: Variant) -> Iterator[None]:
 
 
 def number_of(threads: Threads) -> int:
-    """Return the number of threads of ONNX Runtime.
+    """Return the number of threads for ONNX Runtime.
 
-    It is no more than there are processors. ALL means the number of processors, or OMP_NUM_THREADS
-    where that is less; BLAS reads this variable itself. Returns 0 where nothing limits the process:
-    ONNX Runtime then takes one thread for each core, and binds each thread to its core.
+    It is at most the number of processors available to the process. ALL means that number, or
+    OMP_NUM_THREADS if that is smaller; BLAS reads this variable itself. Returns 0 if nothing limits
+    the process: ONNX Runtime then uses one thread per core and pins it to the core.
     """
     if isinstance(threads, int):
         return min(threads, processors())
@@ -119,14 +118,14 @@ def number_of(threads: Threads) -> int:
 
 
 def workers(threads: Threads) -> int:
-    """Return the number of threads of generated code."""
+    """Return the number of threads for generated code."""
     return number_of(threads) or processors()
 
 
 @functools.cache
 def _has_too_many() -> bool:
-    """Return whether BLAS takes more threads than there are processors.
+    """Return whether BLAS has more threads than there are processors.
 
-    BLAS does not know the limit of a container.
+    This happens in containers, whose limits BLAS does not know.
     """
     return blas.threads() > processors()

@@ -1,8 +1,7 @@
-"""How kernels of a network's first layers read images.
+"""Macros and arguments with which a network's first layers read images.
 
-The network's input may be the image itself. Otherwise the input is another tensor, such as bytes in
-NHWC or floats before rounding, and kernels compute the image's numbers from this tensor. This
-arithmetic is then the first part of a fusion.
+The network's input may be the image itself, or another tensor from which kernels compute the image,
+such as bytes in NHWC or floats before rounding. This arithmetic is then the first part of a fusion.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ _TYPES = {"float32": "float", "float16": "HALF", "uint8": "uchar", BFLOAT16: "un
 def makes_image(part: Problem) -> bool:
     """Return whether a part of a fusion computes an image.
 
-    It does so from a single tensor in float32 arithmetic, with constants of one number for each
-    channel.
+    It must compute the image from a single tensor in float32 arithmetic, with constants of one
+    number per channel.
     """
     return isinstance(part, ElementwiseProblem) and len(part.inputs) == 1 and (
         part.arithmetic == "float32" and part.dtypes == ("float32",)
@@ -41,8 +40,7 @@ def image_macros(image: TensorSpec, given: ElementwiseProblem | None) -> dict[st
     """Return the macros that image.h needs.
 
     image: spec of the tensor that the kernel reads.
-    given: the arithmetic that computes the image's numbers from that tensor; None where the tensor
-    holds the numbers themselves.
+    given: the arithmetic that computes the image from that tensor; None if the tensor is the image.
     """
     numbers = Epilogue() if given is None else Epilogue(
         given.expression, ("channel",) * len(given.constants))
@@ -57,7 +55,7 @@ def given_arguments(weights: Weights, given: ElementwiseProblem | None) -> list[
     """Return the arguments that match GIVEN_EPILOGUE_PARAMETERS.
 
     weights: the constants of a fusion.
-    given: the first part of the fusion, where it computes the image from the network's input; else
+    given: the first part of the fusion if it computes the image from the network's input; else
     None.
     """
     return [] if given is None else [
@@ -66,5 +64,5 @@ def given_arguments(weights: Weights, given: ElementwiseProblem | None) -> list[
 
 
 def _numbers(index: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return a constant of the fusion's first part, one number a channel."""
+    """Return a constant of the fusion's first part, one number per channel."""
     return np.ascontiguousarray(arrays[f"0.operand{index}"], np.float32).reshape(-1)

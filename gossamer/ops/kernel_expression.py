@@ -1,12 +1,12 @@
 """Rewrites expressions for kernels.
 
-A float expression keeps its results, but gets operations for which GPUs have many units. A division
-by a constant becomes multiplications: the compiler's code for a correctly rounded division calls a
-function for some operands, and a kernel that keeps sums in registers would have to save the sums
-before each call. Numbers that were clipped to a narrow range are rounded by additions, because GPUs
-have fewer units for the instruction that rounds to an integer.
+Float expressions keep their results, but use operations that are fast on GPUs. A division by a
+constant becomes multiplications: the compiler's code for a correctly rounded division calls a
+function for some operands, and a kernel would have to spill its accumulators before each call.
+Numbers that were clipped to a narrow range are rounded by additions, because the instruction that
+rounds to an integer has a lower throughput.
 
-An integer expression gets no division that traps.
+Integer expressions get divisions that never trap.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ import numpy as np
 from gossamer.expression import Expression, ExpressionStep
 
 _MOST_DIVISOR = 2.0**100
-"""The largest magnitude of divisors that are replaced by their reciprocals; the smallest magnitude
-is the inverse of this number. Reciprocals of divisors between these two magnitudes are as precise
-as other floats."""
+"""Divisors are replaced by their reciprocals if their magnitude is between the inverse of this
+number and this number. In this range reciprocals are as precise as other floats."""
 _MOST_ROUNDED = 2.0**22
 """The largest magnitude of numbers that are rounded by additions."""
 _INTEGERS = 1.5 * 2.0**23
-"""The float that is added to a number to round the number to an integer. For magnitudes up to
-_MOST_ROUNDED the sum lies between 2^23 and 2^24, where floats are exactly the integers."""
+"""Adding this float to a number, and subtracting it again, rounds the number to an integer. For
+magnitudes up to _MOST_ROUNDED the sum is between 2^23 and 2^24, where all floats are integers."""
 
 
 class _Steps:
@@ -46,16 +45,16 @@ class _Steps:
 
 
 _Replacement = Callable[[_Steps, Expression, ExpressionStep, list[int]], int | None]
-"""A function that may replace a step of an expression. The function takes the indices of the step's
+"""A function that may replace a step of an expression. It receives the indices of the step's
 arguments among the new expression's values, adds the new steps, and returns the index of their
-result. It returns None where the step stays."""
+result. It returns None to keep the step."""
 
 
 @functools.lru_cache(maxsize=1024)
 def floats_in_kernels(expression: Expression) -> Expression:
     """Return a float expression with the same results.
 
-    Zeros may differ in sign, and quotients below 2^-100 in the last bit.
+    The sign of zeros may differ, and the last bit of quotients below 2^-100.
     """
     return _rewritten(expression, _float_steps)
 
@@ -69,7 +68,7 @@ def integers_in_kernels(expression: Expression) -> Expression:
 
 
 def _rewritten(expression: Expression, replacement: _Replacement) -> Expression:
-    """Return an expression with some of its steps replaced."""
+    """Return an expression with replacements for some of its steps."""
     written = _Steps(expression.inputs)
     values = list(range(expression.inputs))
     for step in expression.steps:
@@ -104,9 +103,9 @@ def _integer_steps(written: _Steps, expression: Expression, step: ExpressionStep
 
 
 def _quotient(written: _Steps, dividend: int, divisor: float) -> int:
-    """Add a quotient that is rounded correctly.
+    """Add steps that compute a correctly rounded quotient.
 
-    An estimate by the reciprocal is corrected twice by its remainder, which a fused multiply-add
+    The estimate from the reciprocal is corrected twice by its remainder, which a fused multiply-add
     computes exactly (P. Markstein, Computation of elementary functions on the IBM RISC System/6000
     processor, 1990).
     """
@@ -119,7 +118,7 @@ def _quotient(written: _Steps, dividend: int, divisor: float) -> int:
     for _ in range(2):
         remainder = written.add("fma", quotient, opposite, dividend)
         quotient = written.add("fma", remainder, reciprocal, quotient)
-    # the remainder of an infinite estimate is not a number
+    # the remainder of an infinite estimate is NaN
     is_finite = written.add("less", written.add("abs", estimate), written.constant(float("inf")))
     return written.add("where", is_finite, quotient, estimate)
 
@@ -130,9 +129,9 @@ def _step_of(expression: Expression, value: int) -> ExpressionStep | None:
 
 
 def _divisor(expression: Expression, division: ExpressionStep) -> float | None:
-    """Return the constant by which a step divides.
+    """Return the constant by which a step divides, or None.
 
-    None where the divisor is no constant, or is too large or too small for a precise reciprocal.
+    None if the divisor is not a constant, or is too large or too small for a precise reciprocal.
     """
     step = _step_of(expression, division.arguments[1])
     if step is None or step.function != "constant":
@@ -142,10 +141,7 @@ def _divisor(expression: Expression, division: ExpressionStep) -> float | None:
 
 
 def _is_narrow(expression: Expression, value: int) -> bool:
-    """Return whether a value was clipped to a narrow range.
-
-    In this range additions round numbers to integers.
-    """
+    """Return whether a value was clipped to the range of additive rounding."""
     step = _step_of(expression, value)
     return (step is not None and step.function == "clip"
             and all(abs(bound) <= _MOST_ROUNDED for bound in step.constants))

@@ -1,4 +1,4 @@
-"""Kernel launches in which only the run-time buffers are still missing."""
+"""Kernel launches with all arguments except the run-time buffers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gossamer.device.base import Argument, Buffer, Device, Kernel
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel launch that only lacks its run-time buffers.
+    """A kernel launch with all arguments except the run-time buffers.
 
     Attributes
     ----------
@@ -22,10 +22,10 @@ class Launch:
     work_group_size : tuple of int
         Number of work-items in a work-group along each dimension.
     arguments : tuple
-        The kernel's arguments in order. In place of an argument there may be a function, which is
-        called with (inputs, outputs, workspace) at each launch and returns the argument.
+        The kernel's arguments in order. An entry may be a function, which is called with (inputs,
+        outputs, workspace) at each launch and returns the argument.
     shared_bytes : int
-        Bytes of dynamic shared memory for each work-group.
+        Bytes of dynamic shared memory per work-group.
     """
 
     kernel: Kernel
@@ -36,7 +36,7 @@ class Launch:
 
     def run(self, device: Device, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
             workspace: Buffer | None, stream: Any = None) -> None:
-        """Queue the launch with these run-time buffers.
+        """Queue the launch with the given run-time buffers.
 
         Parameters
         ----------
@@ -45,7 +45,7 @@ class Launch:
         inputs, outputs : sequence of Buffer
             Device memory of the tensors.
         workspace : Buffer or None
-            Scratch memory; None where the kernel needs none.
+            Scratch memory; None if the kernel needs none.
         stream : Any
             A stream of the device; None is its default stream.
 
@@ -95,7 +95,7 @@ def output_buffer(index: int) -> Callable[..., Argument]:
 def workspace_buffer(inputs: object, outputs: object, workspace: Argument) -> Argument:
     """Return the scratch memory of a launch.
 
-    This function itself is an argument of a Launch.
+    The function itself can be used as an argument of a Launch.
 
     Parameters
     ----------

@@ -16,11 +16,11 @@ T = TypeVar("T")
 class LruCache(Generic[T]):
     """A cache of results by key.
 
-    It drops the least recently used results when all results together are larger than its limit. A
-    result that is larger than the limit alone is not stored.
+    It drops the least recently used results while the total size exceeds its limit. A single result
+    that exceeds the limit is not stored.
 
-    max_bytes: bytes that all results together may take.
-    size: function that returns the bytes of a result.
+    max_bytes: maximum total size of the results in bytes.
+    size: function that returns the size of a result in bytes.
     """
 
     def __init__(self, max_bytes: int, size: Callable[[T], int]) -> None:
@@ -30,10 +30,10 @@ class LruCache(Generic[T]):
         self._lock = threading.Lock()
 
     def of(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the cached result of a key.
+        """Return the cached result of a key, computing it if necessary.
 
-        Where the cache has no result for the key, calls make() and adds its result. Threads that
-        ask for a key at the same time may each call make().
+        A missing result is computed by make(). Threads that ask for the same key at the same time
+        may each call make().
         """
         with self._lock:
             result = self._results.get(key)
@@ -41,7 +41,7 @@ class LruCache(Generic[T]):
             result = make()
         with self._lock:
             self._results[key] = result
-            # what comes first is dropped first
+            # a result that exceeds the limit goes to the front, where it is dropped first
             self._results.move_to_end(key, last=self._size(result) <= self.max_bytes)
             while sum(map(self._size, self._results.values())) > self.max_bytes:
                 self._results.popitem(last=False)

@@ -17,7 +17,7 @@ Reference = Callable[[Any, Sequence[np.ndarray], Mapping[str, np.ndarray]], list
 
 @dataclass(frozen=True)
 class Op:
-    """An operation of a network with all the ways to compute it.
+    """An operation of a network, with its reference and its algorithms.
 
     Attributes
     ----------
@@ -26,12 +26,11 @@ class Op:
     problem : type of Problem
         The class of the op's problems.
     reference : callable
-        ``reference(problem, inputs, weights)`` takes a list of the inputs and a mapping of names to
-        constants, and returns a list of the outputs. Arrays are logical: activations of rank 4 are
-        (N, C, H, W). The function computes in float64, whatever the dtype of the inputs; integers
-        and booleans stay exact.
+        ``reference(problem, inputs, weights)`` returns a list of the outputs for a list of the
+        inputs and a mapping of names to constants. Arrays are logical: activations of rank 4 are
+        (N, C, H, W). The function computes floats in float64, and integers and booleans exactly.
     algorithms : tuple of Algorithm
-        The algorithms in the order in which they are tried where nothing was measured.
+        The algorithms in the order in which they are tried if nothing was measured.
     """
 
     name: str
@@ -54,29 +53,29 @@ class UnaryProblem(Problem):
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """The input alone."""
+        """The only input."""
         return (self.input,)
 
 
 def in_float64(compute: Reference) -> Reference:
-    """Return a reference that computes in float64.
+    """Convert a function to a reference that computes in float64.
 
     Parameters
     ----------
     compute : callable
-        A function like a reference, which computes in the dtypes of its arrays.
+        A function with the signature of a reference that computes in the dtypes of its arrays.
 
     Returns
     -------
     callable
-        The function `compute` for arrays in which floats were converted to float64.
+        A function that converts float arrays to float64 and calls `compute`.
     """
     def widened(array: np.ndarray) -> np.ndarray:
         return np.asarray(array, np.float64 if array.dtype.kind == "f" else None)
 
     def reference(problem: Any, inputs: Sequence[np.ndarray],
                   weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        # operations such as inf - inf give NaN without a warning, as in HostAlgorithm
+        # NaN from operations such as inf - inf needs no warning, as in HostAlgorithm
         with np.errstate(all="ignore"):
             return compute(problem, [widened(array) for array in inputs],
                            {name: widened(array) for name, array in weights.items()})

@@ -1,7 +1,4 @@
-"""Packed tensors: their words, their values, their algorithms.
-
-A base class of algorithms that keep values packed is here, too.
-"""
+"""Packed tensors: their words and values, and the base of their algorithms."""
 
 from __future__ import annotations
 
@@ -27,13 +24,13 @@ WORD_TYPES = {"uint32": "uint", "uint64": "ulong"}
 """The C type of a word in kernels, by the NumPy dtype of the stored words."""
 _TRUTHS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "and", "or", "not"})
 _MOST_VALUES = 16
-"""The most combinations of a step's possible arguments for which the step's results are listed."""
+"""The most combinations of a step's possible arguments for which its results are enumerated."""
 
 
 def can_hold(format_: Format, facts: ValueFacts) -> bool:
-    """Return whether a format can hold all values that facts allow.
+    """Return whether a format can represent all values that facts allow.
 
-    Formats of floats can hold any values, because they may round them.
+    Float formats always can, because they may round values.
     """
     if not format_.is_packed:
         return True
@@ -43,10 +40,10 @@ def can_hold(format_: Format, facts: ValueFacts) -> bool:
 
 
 def formats_for(facts: ValueFacts) -> list[Format]:
-    """Return the packed formats that can hold all values that facts allow.
+    """Return the packed formats that can represent all values that facts allow.
 
-    These are the formats of bits where bits suffice, else the formats of trits; an empty list where
-    trits do not suffice.
+    They are formats of bits if bits suffice, else formats of trits. The list is empty if trits do
+    not suffice, either.
     """
     for dtype in ("bits", "trits"):
         formats = [Format(layout, dtype) for layout in ("packed32", "packed64")]
@@ -58,13 +55,13 @@ def formats_for(facts: ValueFacts) -> list[Format]:
 def result_dtype(expression: Expression, output: int = 0) -> str | None:
     """Return the narrowest packed dtype for an output of an expression.
 
-    It holds all values that the output may have; None where no packed dtype holds them.
+    It represents all possible values of the output; None if no packed dtype does.
     """
     return smallest_dtype(_possible_values(expression, output))
 
 
 def smallest_dtype(values: set[float] | None) -> str | None:
-    """Return the narrowest packed dtype that holds the values, or None."""
+    """Return the narrowest packed dtype that represents the values, or None."""
     if values is None:
         return None
     return next((name for name in ("bits", "trits") if values <= set(PACKED_DTYPES[name].values)),
@@ -72,7 +69,7 @@ def smallest_dtype(values: set[float] | None) -> str | None:
 
 
 def _possible_values(expression: Expression, output: int) -> set[float] | None:
-    """Return the values of an output; None where it may have many."""
+    """Return the possible values of an output; None if there are many."""
     known: list[set[float] | None] = [None] * expression.inputs
     for step in expression.steps:
         arguments = [known[index] for index in step.arguments]
@@ -90,11 +87,11 @@ def _possible_values(expression: Expression, output: int) -> set[float] | None:
 
 def _results(function: str, constants: tuple[float, ...],
              arguments: list[set[float] | None]) -> set[float] | None:
-    """Return all results of a function.
+    """Return all possible results of a function.
 
     arguments: the possible values of each argument, or None.
 
-    Returns None where an argument is None or there are too many combinations.
+    Returns None if an argument is None or there are too many combinations.
     """
     sets = [values for values in arguments if values is not None]
     if len(sets) < len(arguments) or np.prod([len(values) for values in sets]) > _MOST_VALUES:
@@ -116,9 +113,9 @@ def as_images(spec: TensorSpec) -> TensorSpec:
 
 
 def constant_words(value: float, spec: TensorSpec) -> np.ndarray:
-    """Return the words of a pixel of equal values, (words, planes).
+    """Return the words of a pixel with equal channels, (words, planes).
 
-    value: the value of all channels; bits beyond the channels are 0.
+    value: the value of all channels; padding bits are 0.
     spec: spec of the packed tensor.
     """
     pixel = replace(spec, shape=(1, spec.shape[1], 1, 1))
@@ -127,15 +124,16 @@ def constant_words(value: float, spec: TensorSpec) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PackedParts:
-    """How kernels address a packed tensor.
+    """The addressing of a packed tensor in kernels.
 
-    They address it as unsigned numbers of 32 bits, called parts. A word has one or two parts.
+    Kernels address the tensor as unsigned 32-bit numbers, called parts. A word has one or two
+    parts.
 
-    planes: number of bits of a value.
-    parts: number of parts of a word; the first part has the lower channels.
-    count: number of parts of one plane of a pixel, paddings included.
-    strides: distances in parts between neighbouring images, words of channels, rows and columns.
-    start: number of parts of the border that precede channel 0 of the first pixel.
+    planes: number of bits per value.
+    parts: number of parts per word; the first part holds the lower channels.
+    count: number of parts of one plane of a pixel, padding included.
+    strides: strides of images, words of channels, rows and columns, in parts.
+    start: offset of channel 0 of the first pixel behind the border, in parts.
     """
 
     planes: int
@@ -157,18 +155,18 @@ class PackedParts:
 
 
 class PackedAlgorithm(KernelAlgorithm):
-    """An algorithm whose inputs and output have one packed format."""
+    """An algorithm with the same packed format for inputs and output."""
 
     name = "packed"
 
     @abc.abstractmethod
     def formats(self, problem: Any) -> list[Format]:
-        """Return the packed formats in which the problem can be computed."""
+        """Return the packed formats that the algorithm supports for a problem."""
 
     @abc.abstractmethod
     def compute_words(self, problem: Any, inputs: Sequence[np.ndarray], output: np.ndarray,
                       spec: TensorSpec) -> None:
-        """Write the words of the output on the host.
+        """Compute the words of the output on the host.
 
         inputs, output: the stored words.
         spec: spec of input 0.

@@ -1,6 +1,6 @@
 """The ops by name.
 
-The declaration of an op is imported when it is first asked for.
+The module of an op is imported at its first use.
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ _NAMES = ("backprop", "batch_norm", "concat", "conv2d", "conv_transpose2d", "cop
 
 
 class _Ops(MutableMapping[str, Op]):
-    """A mapping from names to ops.
-
-    A network imports the code of its own ops only.
-    """
+    """A mapping from names to ops that imports ops lazily."""
 
     def __init__(self) -> None:
         self._known: dict[str, Op | None] = dict.fromkeys(_NAMES)

@@ -1,7 +1,7 @@
-"""Code that the simple ops share.
+"""Shared code of simple ops.
 
-Layouts, merged dimensions, index limits, and the base classes of algorithms in NumPy and of one
-launch.
+It covers layouts, merging of dimensions, index limits, and the base classes of algorithms in
+kernels and in NumPy.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import AXES, TensorSpec, logical_view, pack, unpack
 
 WORK_GROUP_SIZE = 256
-"""Number of work-items in a work-group of the kernels whose work-items are independent."""
+"""Work-group size of kernels with independent work-items."""
 
 Strides = tuple[int, ...]
 
 
 def in_layout(spec: TensorSpec, layout: str) -> TensorSpec:
-    """Return a spec of rank 4 with a layout; others unchanged."""
+    """Return a spec of rank 4 with a layout, and any other spec unchanged."""
     return spec.with_format(layout=layout) if len(spec.shape) == 4 else spec
 
 
@@ -36,7 +36,8 @@ def layout_variants(problem: Problem, layouts: Iterable[str] = AXES,
                     config: tuple[tuple[str, int | str], ...] = ()) -> list[Variant]:
     """Return one variant for each layout.
 
-    All its tensors of rank 4 have this layout. Returns a single variant where no tensor has rank 4.
+    All tensors of rank 4 of a variant have the same layout. Returns a single variant if no tensor
+    has rank 4.
     """
     if all(len(spec.shape) != 4 for spec in (*problem.inputs, *problem.outputs)):
         return [Variant(config, problem.inputs, problem.outputs)]
@@ -51,13 +52,12 @@ def merge(sizes: Sequence[int], walks: Sequence[Sequence[int]],
     """Merge the dimensions of a nest of loops.
 
     Returns (sizes, walks, marks) of a nest over the same elements with as few loops as possible.
-
-    Dimensions of size 1 are dropped. Two neighbouring dimensions are merged where each tensor can
-    walk along both with one stride. Dimensions with a mark other than None stay as they are.
+    Dimensions of size 1 are dropped. Two adjacent dimensions are merged if a single stride covers
+    both in every tensor. Dimensions with a mark other than None are kept.
 
     sizes: size of each dimension, outermost first.
     walks: strides of each tensor along the dimensions.
-    marks: a value for each dimension that must stay as it is, else None.
+    marks: for each dimension, a value if it must be kept, else None.
     """
     marks = [None] * len(sizes) if marks is None else marks
     loops: list[tuple[int, Any, list[int]]] = []
@@ -76,7 +76,7 @@ def merge(sizes: Sequence[int], walks: Sequence[Sequence[int]],
 
 
 def memory_order(spec: TensorSpec) -> list[int]:
-    """Return the dimensions in the order of memory, outermost first."""
+    """Return the dimensions in memory order, outermost first."""
     return sorted(range(len(spec.shape)), key=lambda dim: -spec.strides[dim])
 
 
@@ -99,11 +99,11 @@ def divisor(number: int) -> tuple[int, int, int]:
     """Return the arguments for a kernel's DIVISOR parameter.
 
     They are the number, from 1 to 2^31 - 1, and the multiplier and the shift that replace a
-    division by the number.
+    division by it.
     """
     shift = (number - 1).bit_length()
     multiplier = -(-(1 << (31 + shift)) // number)
-    # kernels take a signed 32-bit parameter and read its bits as an unsigned number
+    # the parameter is signed; kernels reinterpret its bits as unsigned
     return number, multiplier - (1 << 32) if multiplier >= 1 << 31 else multiplier, shift
 
 
@@ -113,35 +113,34 @@ def groups_for(items: int) -> tuple[int, ...]:
 
 
 def cannot_compile(problem: Problem, device: Device) -> str | None:
-    """Return why kernels cannot compute a problem on a device.
+    """Return why kernels cannot compute a problem on a device, or None.
 
-    The kernels work on unpacked elements, with 32-bit indices. None where they can.
+    The kernels work on unpacked elements with 32-bit indices.
     """
     for spec in (*problem.inputs, *problem.outputs):
         if device.compiles and spec.format.is_packed:
-            return f"does not work on packed {spec.dtype}"
+            return f"does not support packed {spec.dtype}"
     return cannot_index((*problem.inputs, *problem.outputs), device)
 
 
 def cannot_index(specs: Iterable[TensorSpec], device: Device) -> str | None:
-    """Return why kernels of a device cannot work on tensors.
+    """Return why kernels of a device cannot index tensors, or None.
 
-    The kernels count elements, or 32-bit parts of packed words, by 32-bit indices. None where they
-    can.
+    The kernels index elements, or 32-bit parts of packed words, by 32-bit numbers.
     """
     if not device.compiles:
         return "needs a device that compiles kernels"
     for spec in specs:
         elements = spec.nbytes // (4 if spec.format.is_packed else spec.stored_dtype.itemsize)
         if elements >= 2**31:
-            return f"a tensor of {elements} elements: indices are 32-bit"
+            return f"a tensor of {elements} elements is too large for 32-bit indices"
     return None
 
 
 def too_large(problem: Problem) -> str | None:
-    """Return why 32-bit indices are too small for a problem.
+    """Return why 32-bit indices are too small for a problem, or None.
 
-    They have to count the elements of its tensors in any format. None where they can.
+    They must cover the elements of its tensors in any format.
     """
     if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
         return "a tensor has 2^31 elements or more"
@@ -151,7 +150,7 @@ def too_large(problem: Problem) -> str | None:
 def cannot_index_variants(variants: Iterable[Variant], device: Device) -> str | None:
     """Return the result of cannot_index() for all variants.
 
-    None on a device that compiles no kernels.
+    None on a device that does not compile kernels.
     """
     if not device.compiles:
         return None
@@ -160,12 +159,12 @@ def cannot_index_variants(variants: Iterable[Variant], device: Device) -> str | 
 
 
 def spatial_work(source: TensorSpec, target: TensorSpec) -> tuple[int, int, int]:
-    """Return how work-items divide images, as (inner, lanes, pixels).
+    """Return the division of images among work-items: (inner, lanes, pixels).
 
-    The images are (outer, height, width, inner) in memory, without paddings. A work-item computes
-    `lanes` results along `inner` and `pixels` results along the width of the target: (4, 1) where
-    `inner` is a multiple of 4; (1, 4) where columns are neighbours in memory and their number is a
-    multiple of 4; else (1, 1).
+    The images are (outer, height, width, inner) in memory, without padding. A work-item computes
+    `lanes` results along `inner` and `pixels` results along the width of the target. (lanes,
+    pixels) is (4, 1) if `inner` is a multiple of 4; otherwise (1, 4) if columns are contiguous and
+    their number is a multiple of 4; otherwise (1, 1).
     """
     axes = AXES[source.layout]
     inner = math.prod(source.shape[axis] for axis in axes[axes.index(3) + 1:])
@@ -175,7 +174,7 @@ def spatial_work(source: TensorSpec, target: TensorSpec) -> tuple[int, int, int]
 
 
 class KernelAlgorithm(Algorithm):
-    """An algorithm of kernels that work in any layout.
+    """An algorithm by kernels that support every layout.
 
     The tensors are float32 unless a subclass overrides `supports`; variants of precision fp16 store
     them as float16.
@@ -188,7 +187,7 @@ class KernelAlgorithm(Algorithm):
 
     def supports(self, problem: Any, device: Device) -> str | None:
         if problem.inputs[0].dtype != "float32":
-            return f"takes float32, not {problem.inputs[0].dtype}"
+            return f"needs float32, not {problem.inputs[0].dtype}"
         return cannot_compile(problem, device)
 
     def variants(self, problem: Any, device: Device) -> Iterable[Variant]:
@@ -228,14 +227,13 @@ class HostAlgorithm(Algorithm):
         specs = state.variant.inputs
         arrays = [unpack(host_array(buffer, spec), spec)
                   for buffer, spec in zip(inputs, specs, strict=True)]
-        # operations such as inf - inf give NaN without a warning, as on other devices
+        # NaN from operations such as inf - inf needs no warning, as on other devices
         with threads_of(state.variant):
             results = self.compute(state.problem, arrays, state.data)
         for buffer, spec, result in zip(outputs, state.variant.outputs, results, strict=True):
             stored = host_array(buffer, spec)
             if spec.format.is_packed:
-                # no check: NaN may be among the values, though the facts allow only values that
-                # the format holds
+                # no check, because the values may include NaN even if the facts exclude it
                 stored[...] = pack(result, spec, check=False)
                 continue
             if stored.size != spec.size:

@@ -1,6 +1,6 @@
 """A layer's constants and their packed forms on a device.
 
-A packed form is an array that is made of the constants and laid out as one kernel reads it.
+A packed form is an array that is computed from the constants and laid out for one kernel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gossamer.ops import lru_cache
 
 @dataclass(frozen=True)
 class WeightsInfo:
-    """Facts about weights on which the selection may depend.
+    """Facts about weights on which the choice of algorithms may depend.
 
     Attributes
     ----------
@@ -29,14 +29,12 @@ class WeightsInfo:
     mask_hash : str
         Hash of the positions of the nonzero weights; empty when no weight is zero.
     facts : ValueFacts
-        The value facts of the weights where they have few different values; else REAL, by which
-        nothing is known.
+        The value facts of the weights if they have few different values; else REAL.
     scaled_signs : bool
-        Whether each output channel has a number c > 0 such that all weights of the channel are c or
-        -c.
+        Whether all weights of each output channel are c or -c for some c > 0 of the channel.
     crowded : float
-        Share of the groups of four neighbouring input channels, at one tap of one output channel,
-        that have more than two nonzero weights: 0 for 2:4 sparse weights.
+        Share of groups of four weights that have more than two nonzeros: 0 for 2:4 sparse weights.
+        A group belongs to four neighbouring input channels, one tap and one output channel.
     """
 
     density: float = 1.0
@@ -53,8 +51,8 @@ Pack = Callable[[Mapping[str, np.ndarray]], np.ndarray | Buffer]
 class Weights:
     """A layer's constants and their packed forms on one device.
 
-    A packed form is kept as long as anything holds its memory, such as the `State` of a variant
-    that is ready to run. Meanwhile all callers that ask for the form share this memory.
+    A packed form exists as long as anything references its memory, such as the `State` of a
+    prepared variant. Until then all callers that ask for the form share this memory.
 
     Parameters
     ----------
@@ -86,9 +84,11 @@ class Weights:
         Parameters
         ----------
         key : str
-            Name of the form. Later calls with this name return the same memory while it is kept.
+            Name of the form. Later calls with this name return the same memory as long as it
+            exists.
         pack : callable
-            Makes the form from `arrays`. It returns an array, which is uploaded, or a Buffer.
+            Function that computes the form from `arrays`. It returns an array, which is uploaded,
+            or a Buffer.
 
         Returns
         -------
@@ -116,7 +116,7 @@ class Weights:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory that all packed forms take."""
+        """Bytes of device memory of all packed forms."""
         buffers = (kept() for kept in self._packed.values())
         return sum(buffer.nbytes for buffer in buffers if buffer is not None)
 
@@ -124,8 +124,8 @@ class Weights:
 class WeightsStore:
     """The packed weights of a network's layers on all devices.
 
-    The weights of a layer are kept as long as anything holds them. Meanwhile all callers that ask
-    for them get the same object.
+    The weights of a layer exist as long as anything references them. Until then all callers that
+    ask for them get the same object.
 
     Attributes
     ----------
@@ -158,7 +158,7 @@ class WeightsStore:
         Returns
         -------
         Weights
-            The weights: the same object at every call, as long as anything holds it.
+            The weights: the same object at every call, as long as anything references it.
         """
         key = (layer, device.name, covers)
         with self._lock:

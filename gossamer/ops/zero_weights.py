@@ -1,6 +1,6 @@
-"""Layers whose weights are all zero.
+"""Layers with only zero weights.
 
-Their epilogues are applied to zeros, and nothing else is computed.
+Only their epilogues are computed, on zeros.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gossamer.ops.weights import Weights
 class ZeroWeights(Algorithm):
     """The epilogue applied to zeros, on every device.
 
-    NaN and infinity in the input do not reach the results.
+    The results do not depend on the input, even if it holds NaN or infinity.
     """
 
     name = "zero_weights"
@@ -57,12 +57,12 @@ class ZeroWeights(Algorithm):
 
 
 class ZeroConvolution(ZeroWeights):
-    """A convolution whose weights are all zero."""
+    """A convolution with only zero weights."""
 
     op = "conv2d"
 
 
 class ZeroProduct(ZeroWeights):
-    """A product with a matrix of zeros."""
+    """A matrix product with only zero weights."""
 
     op = "gemm"

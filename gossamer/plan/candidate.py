@@ -139,8 +139,6 @@ class Candidate:
     algorithm: Algorithm
     variant: Variant
     measured: Measurement
-    copying: Measurement | None = None
-    """The measurement that in_no_time() has replaced; None for other candidates."""
     expected_us: float | None = None
     """The time that is expected of a candidate that may still be measured; None for others."""
 
@@ -168,23 +166,7 @@ class Candidate:
 
     def with_exclusion(self, reason: str) -> Candidate:
         """Return the same candidate, excluded for a reason."""
-        candidate = self.in_its_time()
-        return replace(candidate, expected_us=None,
-                       measured=replace(candidate.measured, failure=reason))
-
-    def in_no_time(self) -> Candidate:
-        """Return the same candidate with times of zero, for a layer that copies nothing. A
-        candidate that is excluded is returned as it is."""
-        if self.expected_us is not None:
-            return replace(self, expected_us=0.0)
-        if self.measured.failure or self.copying is not None:
-            return self
-        return replace(self, copying=self.measured, measured=replace(
-            self.measured, median_us=0.0, p25_us=0.0, p75_us=0.0))
-
-    def in_its_time(self) -> Candidate:
-        """Return the same candidate with the time that was measured."""
-        return self if self.copying is None else replace(self, measured=self.copying, copying=None)
+        return replace(self, expected_us=None, measured=replace(self.measured, failure=reason))
 
 
 def why_not(candidate: Candidate, taken: Candidate, why: str = "") -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
@@ -21,43 +21,12 @@ from gossamer.ops.algorithm import Algorithm, Epilogue, Problem, Variant
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy.problem import CopyProblem, split
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.plan.candidate import Candidate
-from gossamer.plan.program import Layer, MeasuredLayer, Place, Program, Step
+from gossamer.plan.program import Place, Program, Step
 from gossamer.tensor import Format, TensorSpec
 
 _WIDEST_ACCESS = 16
 """The most bytes of a tensor that a kernel loads, copies or stores at once."""
 _T = TypeVar("_T")
-
-
-def layers_in_place(layers: Sequence[Layer]) -> frozenset[str]:
-    """Return the names of the layers that copy nothing where the formats allow that. Such layers
-    are conversions of the network's inputs from the format of the callers' arrays, and
-    concatenations and slices of values that layers compute. A value can lie within only one other
-    value: where two concatenations read the same value, the second one copies all its inputs."""
-    roots: dict[str, str] = {}
-    within: set[str] = set()
-    names = []
-    for layer in layers:
-        if layer.is_reshape:
-            if layer.inputs[0] in roots:
-                roots[layer.outputs[0]] = roots[layer.inputs[0]]
-            continue
-        if is_conversion(layer.problem):
-            # the output may be the callers' memory, so that it cannot be a part of another value
-            names.append(layer.name)
-            continue
-        sources = [roots.get(name) for name in layer.inputs]
-        if isinstance(layer.problem, ConcatProblem):
-            parts = [name for name in sources if name is not None]
-            if len(set(parts)) == len(sources) and within.isdisjoint(parts):
-                within.update(parts)
-                names.append(layer.name)
-        elif isinstance(layer.problem, CopyProblem) and sources[0] is not None:
-            within.update(layer.outputs)
-            names.append(layer.name)
-        roots.update((name, name) for name in layer.outputs)
-    return frozenset(names)
 
 
 def is_conversion(problem: Problem | None) -> bool:
@@ -113,12 +82,12 @@ def _is_dense(spec: TensorSpec) -> bool:
     return not spec.format.is_packed and spec.nbytes == spec.size * spec.stored_dtype.itemsize
 
 
-def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> Program:
-    """Change and return the program, so that the layers from layers_in_place() copy nothing where
-    their formats allow that. Steps that write or read a value that is now a part of another value
-    are changed, too."""
-    names = layers_in_place(layers)
-    steps = [step for step in program.steps if step.layer.name in names]
+def keep_in_place(program: Program, device: Device) -> Program:
+    """Change and return the program, so that conversions of its inputs from the format of the
+    callers' arrays, concatenations and slices copy nothing where the formats allow that. Steps that
+    write or read a value that is now a part of another value are changed, too."""
+    steps = [step for step in program.steps if not step.layer.inserted
+             and (is_conversion(step.problem) or _slices(step.problem))]
     for step in steps:
         if is_conversion(step.problem):
             step.in_place = _is_unchanged(step.variant)
@@ -126,7 +95,7 @@ def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> 
                 program.aliases[step.outputs[0]] = step.inputs[0]
             continue
         offsets = part_offsets(step.problem, step.variant, device.alignment)
-        if offsets is None:
+        if offsets is None or not _may_be_shared(program, step):
             continue
         whole, parts = _whole_and_parts(step.problem, step.inputs, step.outputs)
         program.places.update((program.root(part), Place(program.root(whole), offset))
@@ -134,11 +103,21 @@ def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> 
         step.in_place = True
     channel_parts = ChannelParts(program, device)
     for step in steps:
-        step.in_place = step.in_place or channel_parts.add(step)
-        # in_place_candidates() could only guess whether other steps write or read parts
-        step.candidates = [_as_found(candidate, step) for candidate in step.candidates]
+        step.in_place = step.in_place or (
+            _may_be_shared(program, step) and channel_parts.add(step))
     channel_parts.finish()
     return program
+
+
+def _may_be_shared(program: Program, step: Step) -> bool:
+    """Whether the parts of a step may lie within the memory of its whole. Steps have to compute all
+    of them, since the memory of inputs may be the callers', and a part can lie within only one
+    other value, and only once."""
+    whole, parts = _whole_and_parts(step.problem, step.inputs, step.outputs)
+    roots = [program.root(value) for value in (whole, *parts)]
+    computed = {value for each in program.steps for value in each.outputs}
+    return (computed.issuperset(roots) and len(set(roots)) == len(roots)
+            and program.places.keys().isdisjoint(roots[1:]))
 
 
 def _is_unchanged(variant: Variant) -> bool:
@@ -146,59 +125,13 @@ def _is_unchanged(variant: Variant) -> bool:
     return variant.inputs[0].same_memory(variant.outputs[0])
 
 
-def _as_found(candidate: Candidate, step: Step) -> Candidate:
-    """Return a candidate of a step with the time that it takes: zero for the taken candidate of a
-    step that copies nothing."""
-    if not step.in_place:
-        return candidate.in_its_time()
-    is_taken = (candidate.algorithm, candidate.variant) == (step.algorithm, step.variant)
-    return candidate.in_no_time() if is_taken else candidate
-
-
-def in_place_candidates(node: MeasuredLayer, names: Collection[str],
-                        nodes: Iterable[MeasuredLayer], device: Device) -> list[Candidate]:
-    """Return the candidates of a layer that layers_in_place() names, with zero time for the
-    candidates that have nothing to copy.
-
-    A conversion of an input has nothing to copy where it leaves memory as it is. A concatenation or
-    slice has nothing to copy in two cases: part_offsets() returns offsets for it, or it joins or
-    selects channels in NHWC and each layer that writes or reads a part is likely to do so in place.
-    _takes_part() says which layers are likely to do so.
-
-    names: the names that layers_in_place() returns.
-    nodes: all layers.
-    """
-    problem = node.layer.problem
-    _, parts = _whole_and_parts(problem, node.layer.inputs, node.layer.outputs)
-    users = [(other, value, value in other.layer.outputs) for value in parts for other in nodes
-              if other is not node and value in (*other.layer.inputs, *other.layer.outputs)]
-
-    def is_free(variant: Variant) -> bool:
-        if is_conversion(problem):
-            return _is_unchanged(variant)
-        return part_offsets(problem, variant, device.alignment) is not None or (
-            first_channels(problem, variant) is not None and all(
-                _takes_part(other, value, variant.outputs[0].dtype, names, is_output=is_output)
-                for other, value, is_output in users))
-
-    return [candidate.in_no_time() if is_free(candidate.variant) else candidate
-            for candidate in map(Candidate.in_its_time, node.candidates)]
-
-
-def _takes_part(node: MeasuredLayer, value: str, dtype: str, names: Collection[str], *,
-                is_output: bool) -> bool:
-    """Whether a layer is likely to write or read a value as a part of the channels of another
-    value. A layer is likely to do so if it has candidates with the value in NHWC, and if the
-    fastest of these candidates can do so or `names` contains the layer, too."""
-    index = (node.layer.outputs if is_output else node.layer.inputs).index(value)
-    fitting = [candidate for candidate in node.candidates if candidate.is_usable and (
-        candidate.variant.outputs if is_output else candidate.variant.inputs
-    )[index].format == Format("NHWC", dtype)]
-    if not fitting:
-        return False
-    fastest = min(fitting, key=lambda candidate: candidate.cost)
-    return node.layer.name in names or may_be_part(
-        fastest.algorithm, node.layer.problem, fastest.variant, index, is_output=is_output)
+def is_likely_in_place(problem: Problem, variant: Variant, alignment: int) -> bool:
+    """Return whether a conversion of an input, a concatenation or a slice is likely to copy
+    nothing: its formats allow that, and only the whole program shows whether other layers do."""
+    if is_conversion(problem):
+        return _is_unchanged(variant)
+    return (part_offsets(problem, variant, alignment) is not None
+            or first_channels(problem, variant) is not None)
 
 
 def first_channels(problem: Problem, variant: Variant) -> list[int] | None:

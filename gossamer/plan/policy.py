@@ -15,7 +15,7 @@ from gossamer.device.registry import find
 from gossamer.errors import InputError, UnsupportedError, closest, one_of, quoted
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.ops.fused.problem import FusionProblem
-from gossamer.ops.host_threads import ALL, Threads, of_threads
+from gossamer.ops.host_threads import ALL, Threads
 from gossamer.ops.registry import OPS
 from gossamer.ops.zero_weights import ZeroWeights
 from gossamer.plan.program import Layer
@@ -24,9 +24,6 @@ from gossamer.tensor import Format
 Refusal = Callable[[Algorithm, Problem, Device], str | None]
 """A function that returns why an algorithm may not compute a problem on a device; None where it may
 compute the problem."""
-UNMEASURED_SECONDS = 60.0
-"""The limit for the expected processor seconds of building a variant where nothing is measured:
-variants that are expected to take longer are left out."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +71,8 @@ EFFORTS = {
     "max": Effort(None, None, None, 20, 240.0, everything=True),
 }
 """The efforts by the names that users give."""
+UNMEASURED = Effort(1, 1, 1, 0, 60.0)
+"""Where nothing is measured, the first config of each algorithm is listed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,19 +164,6 @@ def _no_algorithm(name: str, names: Collection[str]) -> str:
         "`gossamer compile` with --explain LAYER lists those of a layer")
 
 
-def refusal_reason(algorithm: Algorithm, problem: Problem, layer_device: Device) -> str | None:
-    """Return why an algorithm has no variant that computes a problem in strict float32 and is
-    built within UNMEASURED_SECONDS; None where the algorithm has such a variant. Where
-    is_change_of_precision() holds for the problem, variants of any precision count."""
-    if (reason := algorithm.supports(problem, layer_device)) is not None:
-        return reason
-    is_asked_for = is_change_of_precision(problem)
-    return reason_not_allowed((variant for variant in algorithm.variants(problem, layer_device)
-                            if variant.is_as_precise_as_float32(problem) or is_asked_for),
-                           UNMEASURED_SECONDS,
-                           "without an effort")
-
-
 def is_change_of_precision(problem: Problem) -> bool:
     """Return whether a problem reads or writes float16 because a layer or the caller asked for it.
     Return False for fusions, which compute layers in a precision that the policy allows."""
@@ -209,17 +195,16 @@ def reason_build_too_long(variant: Variant, seconds: float, why: str) -> str:
             f"{seconds:.0f} s are allowed")
 
 
-def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
-                refusal_reason: Refusal = refusal_reason
+def eligibility(layer: Layer, device: Device, refusal_reason: Refusal, policy: Policy = ANY
                 ) -> tuple[list[Algorithm], Device, dict[str, str]]:
     """Return the algorithms that may compute a layer, the device on which they compute it, and for
     each other algorithm the reason why it may not. Where no algorithm may compute the layer on
     `device`, the host takes the place of the device.
 
-    policy: decides between the algorithms that can compute the layer; see _wanted().
     refusal_reason: a function of an algorithm, a problem and a device. It returns why the algorithm
     does not support the problem on the device, or why none of the algorithm's variants is allowed,
     and None where the algorithm may compute the problem.
+    policy: decides between the algorithms that can compute the layer; see _wanted().
 
     Raises UnsupportedError where no algorithm can compute the layer, and InputError where the
     policy forces an algorithm that cannot compute the layer.
@@ -320,26 +305,3 @@ def is_above(sparsity: float, threshold: float) -> bool:
     """Return whether a sparsity is above the threshold."""
     # in floating point, 1 - 0.7 is a little more than 0.3
     return round(sparsity, 12) > threshold
-
-
-def first_in_order(layer: Layer, algorithms: Iterable[Algorithm], layer_device: Device,
-                   threads: Threads = ALL) -> tuple[Algorithm, list[Variant]]:
-    """Return the first algorithm that has a suitable variant, and a list of suitable variants of
-    this algorithm. All variants of the list have the config of the first suitable variant, and
-    differ only in their formats. A suitable variant computes in strict float32 and is built within
-    UNMEASURED_SECONDS. For a layer that the plan inserted, such as a change of layout or precision,
-    variants of all precisions are suitable.
-
-    threads: BLAS threads of a layer on the host.
-    Raises UnsupportedError where no algorithm has a suitable variant.
-    """
-    for algorithm in algorithms:
-        strict = [variant for variant in of_threads(
-                      algorithm.variants(layer.problem, layer_device), threads, layer_device)
-                  if (variant.precision == "fp32" or layer.inserted)
-                  and variant.build_seconds <= UNMEASURED_SECONDS]
-        if strict:
-            return algorithm, [variant for variant in strict
-                               if variant.config == strict[0].config]
-    raise UnsupportedError(f"{layer.source or layer.name}: nothing on {layer_device.name} computes "
-                           f"{layer.problem.describe()} in float32")

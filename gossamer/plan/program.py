@@ -195,8 +195,8 @@ class Program:
     inputs, outputs: names of values by the names of the graph's inputs and outputs.
     measured: all layers and fusions that were measured to choose the steps.
     places: for each value that lies within the memory of another value, its place in that memory.
-    cost_us: the sum of the steps' times as the plan assignment states it; None where nothing was
-    measured.
+    cost_us: the sum of the steps' times as the plan assignment states it, without those that are
+    likely to copy nothing; None where nothing was measured.
     reshapes: the formats in which reshapes read their inputs, as the plan assignment states them,
     by the names of the layers.
     """

@@ -1,4 +1,4 @@
-"""Connects to a Ray cluster, chooses the number of workers, and distributes work over them."""
+"""Connection to a Ray cluster, and distribution of work to its workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from gossamer.errors import InputError, installing, quoted
 
 _CONNECT_S = 5.0
-"""Seconds in which a cluster's address must answer."""
+"""Timeout in seconds for the connection to a cluster."""
 
 
 def connect(address: str | None = None) -> Any:
@@ -30,7 +30,7 @@ def connect(address: str | None = None) -> Any:
     Raises
     ------
     InputError
-        If Ray is not installed, or there is no cluster at the address.
+        Ray is not installed, or there is no cluster at the address.
     """
     try:
         import ray
@@ -40,7 +40,7 @@ def connect(address: str | None = None) -> Any:
         return ray
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon:
-        # Ray itself waits a minute for a cluster that does not answer
+        # check the address first: Ray waits a minute for a cluster that does not answer
         try:
             socket.create_connection((host, int(port)), _CONNECT_S).close()
         except (OSError, ValueError) as error:
@@ -54,11 +54,11 @@ def connect(address: str | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Workers:
-    """The number of workers, and the resources that each of them uses.
+    """The number of workers, and the resources per worker.
 
     count: number of workers.
-    processors: processors that each worker uses, as Ray counts them; may be a fraction.
-    gpus: GPUs that each worker uses, as Ray counts them.
+    processors: Ray CPUs per worker; may be a fraction.
+    gpus: Ray GPUs per worker.
     """
 
     count: int
@@ -67,16 +67,18 @@ class Workers:
 
     @staticmethod
     def of(resources: Mapping[str, float], device: str, count: int | None) -> Workers:
-        """Return the workers of a cluster: one for each GPU, or for each processor except one.
+        """Choose the workers of a cluster.
+
+        There is one worker per GPU, or per processor except one.
 
         Parameters
         ----------
         resources : mapping of str to float
-            The resources of the cluster by their names, "CPU" and "GPU" among them.
+            The resources of the cluster by name, including "CPU" and "GPU".
         device : str
             The name of the device of each worker.
         count : int, optional
-            The most workers; by default as many as the cluster has room for.
+            Maximum number of workers; by default as many as the cluster supports.
 
         Returns
         -------
@@ -86,15 +88,15 @@ class Workers:
         Raises
         ------
         InputError
-            If `device` is a GPU and the cluster has none, or if `count` is less than 1.
+            `device` is a GPU and the cluster has none, or `count` is less than 1.
         """
         if count is not None and count < 1:
             raise InputError(f"workers is {count}, expected 1 or more")
         processors, gpus = (int(resources.get(name, 0)) for name in ("CPU", "GPU"))
         on_gpu = device.startswith("cuda")
         if on_gpu and not gpus:
-            raise InputError(f"device {device}: no worker of the cluster has a GPU; add one, or "
-                             "give device='host'")
+            raise InputError(f"device {device}: the cluster has no GPU; add one, or pass "
+                             "device='host'")
         room = gpus if on_gpu else max(1, processors - 1)
         most = min(count or room, room)
         share = min(1.0, max(processors - 1, 0.5) / most)
@@ -103,7 +105,7 @@ class Workers:
 
 def shared_out(work: Callable[..., Any], pieces: Sequence[Any], shared: Any,
                address: str | None) -> list[Any]:
-    """Return a function's results for pieces of work, which the workers of a cluster compute.
+    """Compute a function for several pieces of work on a cluster.
 
     Parameters
     ----------
@@ -112,14 +114,14 @@ def shared_out(work: Callable[..., Any], pieces: Sequence[Any], shared: Any,
     pieces : sequence
         The pieces of work.
     shared : object
-        The data that all pieces need; it is sent to the cluster once.
+        Data for all pieces, sent to the cluster once.
     address : str, optional
         The cluster's address, as for `connect`.
 
     Returns
     -------
     list
-        The results in the order of the pieces. A piece whose worker is lost is computed again.
+        The results in the order of the pieces. If a worker is lost, its pieces are computed again.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Computes a network on the rows or the pictures of a data set of Ray.
+"""Computation of a network on the rows or pictures of a Ray data set.
 
-Each worker gets the network once. The first worker with a kind of device measures, and the others
-take its measurements.
+The network is sent to each worker once. The first worker with a kind of device measures
+candidates, and the other workers use its measurements.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from gossamer.plan.store.tuning_cache import exported, take
 from gossamer.ray.cluster import Workers, connect
 
 _LEASE_S = 900.0
-"""Seconds after which a measuring worker counts as lost, so that another worker measures."""
+"""Seconds after which a measuring worker counts as lost, and another worker measures."""
 _POLL_S = 0.5
 """Seconds between two requests for the measurements of another worker."""
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """A network as it is sent to the workers.
+    """A network in the form that is sent to the workers.
 
     network: name of a network of the zoo, bytes of an ONNX file or of a saved plan, or a graph.
-    is_plan: whether `network` holds the bytes of a saved plan.
+    is_plan: whether `network` contains the bytes of a saved plan.
     device: name of each worker's device.
-    effort: how much each kind of device measures; None where nothing is measured.
+    effort: effort of the measurements for each kind of device; None to measure nothing.
     """
 
     network: str | bytes | Graph
@@ -51,18 +51,18 @@ class Shipped:
 
     @staticmethod
     def of(model: Any, device: str | None, effort: str | None) -> Shipped:
-        """Return a network as it is sent to the workers.
+        """Convert a network to the form that is sent to the workers.
 
         Parameters
         ----------
         model : Plan, Graph, str, Path or bytes
-            A plan, or a model that `gossamer.load` accepts: the name of a file, which this process
-            reads, the name of a network of the zoo, or an ONNX model as bytes.
+            A plan, or a model that `gossamer.load` accepts: a file name, the name of a network of
+            the zoo, or an ONNX model as bytes. This process reads the file.
         device : str, optional
             The device of each worker; by default the plan's device if `model` is a plan, else the
             best device of the machine that calls this function.
         effort : str, optional
-            How much each kind of device measures, as for `gossamer.compile`.
+            Effort of the measurements for each kind of device; see `gossamer.compile`.
 
         Returns
         -------
@@ -72,7 +72,7 @@ class Shipped:
         Raises
         ------
         InputError
-            If a file cannot be read.
+            A file cannot be read.
         """
         is_plan = isinstance(model, Plan) or str(model).endswith(plan_file.SUFFIX)
         if isinstance(model, Plan):
@@ -89,7 +89,9 @@ class Shipped:
         return Shipped(model, is_plan, device or find().name, effort)
 
     def opened(self, measured: Any, batch: int) -> Plan:
-        """Return the plan of a worker. The worker measures, or takes another worker's measurements.
+        """Return the plan of a worker.
+
+        The worker measures candidates, or uses another worker's measurements.
 
         Parameters
         ----------
@@ -106,7 +108,7 @@ class Shipped:
         Raises
         ------
         GossamerError
-            If the network or the device cannot be used.
+            The network or the device cannot be used.
         """
         if self.is_plan:
             assert isinstance(self.network, bytes)
@@ -134,26 +136,26 @@ class Shipped:
 
 
 class Measured:
-    """The measurements of each kind of device, made by the first worker with such a device."""
+    """The measurements of each kind of device, by its first worker."""
 
     def __init__(self) -> None:
         self._found: dict[str, bytes] = {}
         self._leases: dict[str, tuple[str, float]] = {}
 
     def ask(self, kind: str, worker: str) -> tuple[bytes | None, bool]:
-        """Return the measurements of a kind of device, and whether this worker has to make them.
+        """Return the measurements of a kind of device, or request them.
 
         Parameters
         ----------
         kind : str
             The kind of device.
         worker : str
-            Identifier of the worker that asks.
+            Identifier of the calling worker.
 
         Returns
         -------
         tuple of bytes or None, and bool
-            The measurements, if they are known; whether this worker is to make them.
+            The measurements, if they are known, and whether this worker must make them.
         """
         if kind in self._found:
             return self._found[kind], False
@@ -164,7 +166,7 @@ class Measured:
         return None, False
 
     def keep(self, kind: str, found: bytes) -> None:
-        """Keep the measurements of a worker.
+        """Store the measurements of a worker.
 
         Parameters
         ----------
@@ -177,7 +179,7 @@ class Measured:
 
 
 Columns = dict[str, np.ndarray]
-"""The columns of a block by name, each with one row for each sample."""
+"""The columns of a block by name, each with one row per sample."""
 
 
 def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None = None,
@@ -190,31 +192,31 @@ def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None
     Parameters
     ----------
     dataset : ray.data.Dataset
-        A data set with a column for each input of the network, under the input's name; each row
-        holds one sample, without a batch dimension. Other columns stay.
+        A data set with a column for each input of the network, named like the input. Each row is
+        one sample without a batch dimension. Other columns are kept.
     model : Plan, Graph, str, Path or bytes
-        The network, or a plan, which is sent to each worker.
+        The network or plan, which is sent to each worker.
     batch : int, default 64
-        Number of rows that are computed at once.
+        Number of rows per batch.
     device : str, optional
         The device of each worker, such as "cuda" or "host"; by default the plan's device if `model`
         is a plan, else the best device of the machine that calls this function.
     workers : int, optional
-        The most workers; by default one for each GPU of the cluster, or one for each processor
+        Maximum number of workers; by default one per GPU of the cluster, or one per processor
         except one, which Ray needs.
     effort : str, optional
-        How much is measured before a plan is chosen, once for each kind of device.
+        Effort of the measurements before a plan is chosen, once for each kind of device.
 
     Returns
     -------
     ray.data.Dataset
-        The rows in their order, with a column for each output in place of the inputs. As in every
-        data set of Ray, the rows are computed when they are read.
+        The rows in order, with a column for each output instead of the inputs. As in every Ray data
+        set, the rows are computed when they are read.
 
     Raises
     ------
     InputError
-        If Ray is not installed, an argument is wrong, or `device` is a GPU and no worker has one.
+        Ray is not installed, an argument is wrong, or `device` is a GPU and no worker has one.
     """
     return _Mapping(_BlockWorker, batch, device, workers, effort).over(dataset, model)
 
@@ -222,51 +224,50 @@ def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None
 def map_pictures(dataset: Any, model: Any, prepare: Preprocessing, *, batch: int = 64,
                  device: str | None = None, workers: int | None = None,
                  effort: str | None = None) -> Any:
-    """Compute a network on the pictures whose files a data set names.
+    """Compute a network on picture files listed in a data set.
 
-    The workers read the files, which must lie where every worker can read them.
+    The workers read the files, so every worker must have access to them.
 
     Parameters
     ----------
     dataset : ray.data.Dataset
-        A data set with a column "file", the names of the picture files; other columns stay.
+        A data set with a column "file", the names of the picture files. Other columns are kept.
     model : Plan, Graph, str, Path or bytes
         The network, or a plan.
     prepare : Preprocessing
         How pictures are prepared.
     batch : int, default 64
-        Number of pictures that are computed at once.
+        Number of pictures per batch.
     device : str, optional
-        The device of each worker, as for `map_batches`.
+        The device of each worker; see `map_batches`.
     workers : int, optional
-        The most workers, as for `map_batches`.
+        Maximum number of workers; see `map_batches`.
     effort : str, optional
-        How much is measured, as for `map_batches`.
+        Effort of the measurements; see `map_batches`.
 
     Returns
     -------
     ray.data.Dataset
-        The rows in their order, with a column "error" and a column for each output. "error" says
-        why a picture cannot be read, and is empty for other pictures. The outputs of a picture that
-        cannot be read are zeros.
+        The rows in order, with a column "error" and a column for each output. For an unreadable
+        picture, "error" contains the reason and the outputs are zeros; otherwise "error" is empty.
 
     Raises
     ------
     InputError
-        If Ray is not installed, an argument is wrong, or `device` is a GPU and no worker has one.
+        Ray is not installed, an argument is wrong, or `device` is a GPU and no worker has one.
     """
     return _Mapping(_PictureWorker, batch, device, workers, effort, (prepare,)).over(dataset, model)
 
 
 @dataclass(frozen=True)
 class _Mapping:
-    """The settings with which a data set is mapped.
+    """The settings for mapping a data set.
 
     worker: class of the workers.
     batch: number of rows in a block.
     device: name of each worker's device, or None for the default of `Shipped.of`.
-    workers: the most workers, or None for as many as the cluster has room for.
-    effort: how much each kind of device measures, or None.
+    workers: maximum number of workers, or None for as many as the cluster supports.
+    effort: effort of the measurements for each kind of device, or None.
     more: further arguments of the class.
     """
 
@@ -292,7 +293,7 @@ class _Mapping:
 
 
 class _BlockWorker:
-    """A worker that gets its plan once, and computes blocks of rows with it."""
+    """A worker that opens its plan once, and computes blocks of rows."""
 
     def __init__(self, shipped: Any, measured: Any, batch: int) -> None:
         self._plan = _fetched(shipped).opened(measured, batch)
@@ -301,15 +302,15 @@ class _BlockWorker:
         names = [info.name for info in self._plan.inputs]
         absent = [name for name in names if name not in block]
         if absent:
-            raise InputError(f"the data set has no column {quoted(absent[0])}, which is an input "
-                             f"of {self._plan.graph.name}; its columns: "
+            raise InputError(f"the data set has no column {quoted(absent[0])} for this input of "
+                             f"{self._plan.graph.name}; columns of the data set: "
                              f"{', '.join(map(quoted, block))}")
         others = {name: values for name, values in block.items() if name not in names}
         return {**others, **_outputs(self._plan, *(block[name] for name in names))}
 
 
 class _PictureWorker:
-    """A worker that reads the picture files of a block, and computes its plan on the pictures."""
+    """A worker that computes its plan on the picture files of a block."""
 
     def __init__(self, shipped: Any, measured: Any, batch: int, prepare: Preprocessing) -> None:
         self._plan = _fetched(shipped).opened(measured, batch)
@@ -337,7 +338,7 @@ class _PictureWorker:
 
 
 def _fetched(shipped: Any) -> Shipped:
-    """Return the network that lies in Ray's object store."""
+    """Return the network from Ray's object store."""
     import ray
 
     network = ray.get(shipped)

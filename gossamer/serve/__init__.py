@@ -1,1 +1,1 @@
-"""The HTTP server of networks: the Open Inference Protocol, pictures, and dynamic batching."""
+"""HTTP server: Open Inference Protocol, pictures, and dynamic batching."""

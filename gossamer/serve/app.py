@@ -33,29 +33,29 @@ logger = logging.getLogger("gossamer.serve")
 
 _INFERENCE = re.compile("/v2/models/([^/]+)/infer")
 _SMALL_BYTES = 2**15
-"""The most bytes of JSON that the event loop itself parses. Longer JSON, which would hold up other
-requests, is parsed by another process."""
+"""Largest number of bytes of JSON that the event loop itself parses. Longer JSON would delay other
+requests, and is parsed by another process."""
 _LARGE_BYTES = 2**21
-"""Bytes of JSON above which parsing it is a large task, of which few run at the same time."""
+"""Parsing more bytes of JSON than this is a large task; few large tasks run at the same time."""
 _FEW_NUMBERS = 2**12
-"""The most numbers that the event loop itself writes as JSON. More are written by another process.
-"""
+"""Largest number of values that the event loop itself writes as JSON. More values are written by
+another process."""
 _MANY_NUMBERS = 2**18
-"""Numbers above which writing them as JSON is a large task."""
+"""Writing more values than this as JSON is a large task."""
 _MANY_PIXELS = 2**22
-"""Pixels above which decoding a picture is a large task."""
+"""Decoding a picture with more pixels than this is a large task."""
 _BODIES_AT_ONCE = 6
-"""All requests together may hold this many times the largest allowed body."""
+"""Memory limit of all requests together, as a multiple of the largest allowed body."""
 _PIECE = 2**20
-"""Bytes of an answer that are written at a time. While a client reads slowly, the rest is not
+"""Bytes of a response that are written at a time. If a client reads slowly, the others are not yet
 copied to the connection's buffer."""
 _LINGER_S = 2.0
-"""Where an answer is sent before the whole body has come, the rest is read and dropped for this
-many seconds."""
+"""If a response is sent before the whole body has arrived, the rest of the body is read and
+discarded for at most this many seconds."""
 
 
 class _LargeResponse(Response):
-    """An answer that is written in parts."""
+    """A response that is sent in chunks."""
 
     def __init__(self, parts: Sequence[bytes | memoryview], media_type: str,
                  headers: Mapping[str, str]) -> None:
@@ -74,9 +74,9 @@ class _LargeResponse(Response):
 
 
 class _Receive:
-    """ASGI's function that returns the next part of a body.
+    """An ASGI function that receives the parts of a body.
 
-    is_whole: whether the last part has come.
+    is_whole: whether the last part has arrived.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -89,9 +89,12 @@ class _Receive:
         return message
 
     async def respond(self, response: Response, scope: Scope, send: Send) -> None:
-        """Send a response. Where it closes the connection before the whole body has come, read and
-        drop the body for a moment first: bytes that come to a closed connection would make the
-        client's system throw the answer away."""
+        """Send a response.
+
+        If the response closes the connection before the whole body has arrived, the rest of the
+        body is first read and discarded for a moment. Otherwise, bytes that arrive at the closed
+        connection would make the client's system discard the response.
+        """
         if self.is_whole or response.headers.get("connection") != "close":
             await response(scope, self, send)
             return
@@ -108,13 +111,13 @@ class _Receive:
 class Server:
     """The state of an application.
 
-    most_bytes: the most bytes of a body.
-    most_json: the most bytes of an answer in JSON.
-    most_pixels: the most pixels of a picture.
-    body_seconds: seconds that a client may take to send a body.
-    hosts: the names with a dot that the header Host may have; None allows any. Names without a dot,
-    and addresses, are always allowed.
-    is_ending: whether the server is about to end, so that each answer closes its connection.
+    most_bytes: largest number of bytes in a body.
+    most_json: largest number of bytes in a JSON response.
+    most_pixels: largest number of pixels in a picture.
+    body_seconds: time limit for sending a body, in seconds.
+    hosts: the allowed names with a dot in the header Host; None allows any. Names without a dot and
+    addresses are always allowed.
+    is_ending: whether the server is shutting down, so that each response closes its connection.
     """
 
     def __init__(self, models: Models, *, most_bytes: int = 2**26, most_json: int = 2**26,
@@ -133,8 +136,10 @@ class Server:
         self._exchange = Exchange()
 
     async def renew(self) -> None:
-        """Read again the networks whose files have changed. Requests that wait are computed by the
-        old plan of such a network, and later requests by the new plan."""
+        """Reload the networks with changed files.
+
+        The old plan of a network computes the waiting requests, the new plan all later ones.
+        """
         loop = asyncio.get_running_loop()
         for name, model in (await loop.run_in_executor(None, self.models.renewals)).items():
             old = self.models.by_name[name]
@@ -142,16 +147,16 @@ class Server:
             self._exchange.hand_over()
             await loop.run_in_executor(None, old.close)
             self.metrics.keep_batches(old)
-            logger.warning("%s was read again", name)
+            logger.warning("%s was reloaded", name)
 
     def close(self) -> None:
-        """Compute the requests that wait, and free what the server holds."""
+        """Compute the waiting requests, and free all resources."""
         self.models.close()
         self.workers.close()
 
     async def _infer(self, name: str, headers: Mapping[str, str], receive: Receive,
                      share: Share) -> Response:
-        """Return the answer to a request for inference. Raises errors, which answer() catches."""
+        """Return the response to an inference request. Its errors are caught by answer()."""
         if name not in self.models.by_name:
             raise Refusal(404, self.models.unknown(name))
         deadline = self._deadline(headers)
@@ -163,7 +168,7 @@ class Server:
         if wanted.timeout_us is not None:
             until = time.monotonic() + wanted.timeout_us / 1e6
             deadline = until if deadline is None else min(deadline, until)
-        # looked up only now: the network may have been read again while the body came
+        # looked up only now: the network may have been reloaded while the body arrived
         model = self.models.by_name[name]
         images = model.checked_images(wanted.arrays)
         left = None if deadline is None else deadline - time.monotonic()
@@ -171,7 +176,7 @@ class Server:
         try:
             result = await (arriving if left is None else asyncio.wait_for(arriving, left))
         except TimeoutError:
-            raise DeadlineError("the deadline passed before the answer was there") from None
+            raise DeadlineError("the deadline passed before the outputs were computed") from None
         self.metrics.count_images(name, images)
         wanted = protocol.without_arrays(wanted)
         results = result if isinstance(result, tuple) else (result,)
@@ -182,7 +187,7 @@ class Server:
 
     async def _body(self, headers: Mapping[str, str], receive: Receive, encoding: str,
                     share: Share) -> bytes | bytearray:
-        """Return the body of a request, unpacked."""
+        """Return the decompressed body of a request."""
         body = bytearray()
         self._check_size(int(headers.get("content-length", 0)))
         try:
@@ -197,7 +202,8 @@ class Server:
                     share.set(len(body))
                     is_whole = not message.get("more_body", False)
         except TimeoutError:
-            raise Refusal(408, f"the body did not come in {self._body_seconds:g} s") from None
+            raise Refusal(408, f"the body did not arrive within {self._body_seconds:g} s"
+                          ) from None
         if not encoding:
             return body
         content: bytes = await self.workers.in_thread(checks.unpacked, body, encoding,
@@ -212,8 +218,7 @@ class Server:
 
     @staticmethod
     def _deadline(headers: Mapping[str, str]) -> float | None:
-        """Return the time of the monotonic clock until which the answer is wanted; None where the
-        request states no deadline."""
+        """Return a request's deadline on the monotonic clock; None without a deadline."""
         text = headers.get(DEADLINE.lower())
         if text is None:
             return None
@@ -222,12 +227,16 @@ class Server:
         except ValueError:
             milliseconds = -1.0
         if not 0 < milliseconds < 1e9:
-            raise Refusal(400, f"{DEADLINE} is {quoted(text)}, expected milliseconds above 0")
+            raise Refusal(400, f"{DEADLINE} is {quoted(text)}, expected a positive number of "
+                               "milliseconds")
         return time.monotonic() + milliseconds / 1e3
 
     async def _wanted(self, name: str, kind: str, headers: Mapping[str, str], share: Share,
                       body: bytes | bytearray) -> protocol.InferRequest:
-        """Return the request in a body. kind: the body's media type, "" for tensors."""
+        """Return the request in a body.
+
+        kind: the body's media type, "" for tensors.
+        """
         length = headers.get(protocol.HEADER_LENGTH.lower())
         if kind:
             if length is not None:
@@ -248,7 +257,7 @@ class Server:
         what = "decoded a picture"
         few = min(self._most_pixels, _MANY_PIXELS)
         try:
-            # only decoding tells how many pixels a picture has
+            # the number of pixels is known only after decoding
             return await self.workers.call(decode, body, few, what=what)
         except ImageSizeError:
             return await self.workers.call(decode, body, self._most_pixels, what=what,
@@ -256,7 +265,7 @@ class Server:
 
     async def _response(self, name: str, wanted: protocol.InferRequest,
                         outputs: Mapping[str, np.ndarray], share: Share) -> Response:
-        """Return the answer with the outputs that a request wants."""
+        """Return the response with a request's outputs."""
         tensors = protocol.wanted_outputs(wanted, outputs)
         protocol.check_json(tensors, self._most_json)
         numbers = sum(each.numbers.size for each in tensors if each.numbers is not None)
@@ -279,7 +288,9 @@ class Server:
 
     async def answer(self, name: str, headers: Mapping[str, str], receive: Receive,
                      share: Share) -> Response:
-        """Return the answer to a request for inference, whether it succeeds or fails, and count it.
+        """Return the response to an inference request, also after an error.
+
+        The response is counted in the metrics.
 
         headers: values of the headers, by their names in lower case.
         receive: ASGI's function that returns the parts of the body.
@@ -292,7 +303,7 @@ class Server:
             response = _error_response(name, error)
             _forget_frames(error)
         if response.status_code in (408, 413, 415, 429) or self.is_ending:
-            # part of the body may be unread, or the server takes no further requests
+            # part of the body may be unread, or the server accepts no further requests
             response.headers["Connection"] = "close"
         self.metrics.count(name if name in self.models.by_name else "", response.status_code,
                            time.monotonic() - start)
@@ -300,7 +311,7 @@ class Server:
 
 
 def _error_response(name: str, error: Exception) -> Response:
-    """Return the answer for an error of a request for inference."""
+    """Return the response for an error of an inference request."""
     if isinstance(error, Refusal):
         return _error(error.status, str(error))
     if isinstance(error, QueueFullError | MemoryFullError):
@@ -312,19 +323,19 @@ def _error_response(name: str, error: Exception) -> Response:
     if isinstance(error, InputError):
         return _error(400, str(error))
     if isinstance(error, ClientDisconnect):
-        return _error(400, "the client has left")
+        return _error(400, "the client closed the connection")
     if isinstance(error, GossamerError):
         logger.error("%s: %s", name, error)
         return _error(503, str(error))
-    logger.error("%s: a fault of the server", name, exc_info=error)
-    return _error(500, "a fault of the server")
+    logger.error("%s: internal server error", name, exc_info=error)
+    return _error(500, "internal server error; the server's log has the details")
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Drop the frames in the tracebacks of an error and of the errors in its context.
+    """Delete the tracebacks of an error and its context.
 
-    The frames hold the request's body and the future that holds the error. Without this, only the
-    next garbage collection would free this cycle.
+    Their frames hold the request's body, and the future that holds the error. Otherwise, only a
+    garbage collection would free this reference cycle.
     """
     while error is not None:
         error.__traceback__ = None
@@ -336,17 +347,20 @@ def _error(status: int, message: str) -> Response:
 
 
 class _App(FastAPI):
-    """The application. Requests for inference bypass FastAPI: for each it takes as long as all
-    of gossamer's own code."""
+    """The application.
+
+    Inference requests bypass FastAPI, which needs as much time for each request as gossamer's own
+    code.
+    """
 
     server: Server
 
     def openapi(self) -> dict[str, Any]:
-        """Return the description of the application, which names the networks."""
+        """Return the OpenAPI description, which names the networks."""
         if self.openapi_schema is None:
             for path in super().openapi()["paths"].values():
                 for operation in path.values():
-                    # status 422 is for parameters of a wrong type, but any text may be a name
+                    # 422 is for parameters of a wrong type, but any text is a valid name
                     operation["responses"].pop("422", None)
                     for parameter in operation.get("parameters", ()):
                         if parameter["in"] == "path":
@@ -367,7 +381,7 @@ class _App(FastAPI):
             return
         found = _INFERENCE.fullmatch(scope["path"]) if scope["method"] == "POST" else None
         if found is None:
-            # uvicorn leaves the content out of answers to HEAD
+            # uvicorn omits the content from responses to HEAD
             method = "GET" if scope["method"] == "HEAD" else scope["method"]
             await super().__call__({**scope, "method": method}, receive, send)
             return
@@ -403,7 +417,7 @@ def make_app(server: Server) -> FastAPI:
 
     @app.get("/v2/health/ready", responses=responses("", 503))
     async def ready() -> Response:
-        return _error(503, "the server is ending") if server.is_ending else Response()
+        return _error(503, "the server is shutting down") if server.is_ending else Response()
 
     @app.get("/v2", responses=responses("server"))
     async def about() -> Response:
@@ -436,7 +450,7 @@ def make_app(server: Server) -> FastAPI:
     @app.api_route("/v2/models/{name}/infer", include_in_schema=False,
                    methods=["GET", "PUT", "PATCH", "DELETE", "OPTIONS"])
     async def only_post(name: str) -> Response:
-        raise HTTPException(405, "inference takes POST", {"Allow": "POST"})
+        raise HTTPException(405, "inference requests must use POST", {"Allow": "POST"})
 
     @app.get("/v2/models/{name}/ready", responses=responses("", 404, 503))
     async def model_ready(name: str) -> Response:

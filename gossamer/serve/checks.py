@@ -1,4 +1,4 @@
-"""Checks of a request's head, the unpacking of its body, and the memory that requests hold."""
+"""Checks of requests: head, compression, and memory."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from gossamer.errors import InputError, quoted
 from gossamer.io.text import bytes_text
 
 PICTURES = ("image/jpeg", "image/png", "image/webp", "image/bmp", "image/gif")
-"""The media types of pictures that are read."""
+"""Supported media types of pictures."""
 _JSON = "application/json"
 _JSON_OF_PROGRAMS = ("", "application/octet-stream", "application/x-www-form-urlencoded")
-"""The types besides its own that programs give for JSON: clients of KServe and Triton give none,
-and curl gives its default. They are refused where the request comes from a page in a browser,
-which may send these types to any server without asking the server first."""
+"""Other media types that programs send with JSON: clients of KServe and Triton send none, and curl
+sends its default. They are an error in requests of a page in a browser, since a page may send them
+to any server without a preflight request."""
 _ENCODINGS = ("gzip", "x-gzip", "deflate")
 _PACKED_PIECE, _PIECE = 2**16, 2**20
-"""Bytes of a packed body that are given to the unpacker at a time, and the most bytes that it
-returns at a time."""
+"""Number of bytes of a compressed body that are decompressed at a time, and largest number of bytes
+that the decompressor returns at a time."""
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]*)(:[0-9]*)?")
 
 
 class Refusal(Exception):
-    """A request is refused. The message is for the client, `status` is the HTTP status."""
+    """A request is rejected.
+
+    message: text for the client.
+    status: the HTTP status.
+    """
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -35,26 +39,26 @@ class Refusal(Exception):
 
 def check_head(version: str, fields: Collection[tuple[bytes, bytes]],
                hosts: Collection[str] | None) -> None:
-    """Raise Refusal where the head of a request is malformed, or names another host.
+    """Raise Refusal if a request's head is malformed or names another host.
 
     version: the version of HTTP, such as "1.1".
     fields: the fields of the head, with their names in lower case.
-    hosts: the names with a dot that the field Host may have; None allows any name. Names without a
-    dot and addresses are always allowed: no website can have its own name resolved to this server
-    with them.
+    hosts: the allowed names with a dot in the field Host; None allows any name. Names without a dot
+    and addresses are always allowed, because DNS rebinding needs the name of a website, which has a
+    dot.
     """
     stated = [value for name, value in fields if name == b"host"]
     if len(stated) > 1 or (version == "1.1" and not stated):
-        raise Refusal(400, "expected one field Host in a request of HTTP/1.1")
+        raise Refusal(400, "expected exactly one field Host")
     if version == "1.0" and any(name == b"transfer-encoding" for name, _ in fields):
-        raise Refusal(400, "HTTP/1.0 has no Transfer-Encoding; state the Content-Length")
+        raise Refusal(400, "HTTP/1.0 has no Transfer-Encoding; send Content-Length instead")
     if hosts is not None and stated:
         text = stated[0].decode("latin-1").strip()
         match = _HOST.fullmatch(text)
         name = match[1].strip("[]").lower().rstrip(".") if match else ""
         if match is None or ("." in name and not (name in hosts or _is_address(name))):
-            raise Refusal(403, f"Host {quoted(text)} is not a name of this server; start it with "
-                               "--allow-host NAME where a proxy sends this name")
+            raise Refusal(403, f"Host {quoted(text)} is not a name of this server; if a proxy "
+                               "sends this name, start the server with --allow-host NAME")
 
 
 def _is_address(name: str) -> bool:
@@ -66,8 +70,10 @@ def _is_address(name: str) -> bool:
 
 
 def media_type(headers: Mapping[str, str]) -> str:
-    """Return the media type of a body: one of PICTURES, or "" for tensors. Raises Refusal for
-    any other type."""
+    """Return the media type of a body: one of PICTURES, or "" for tensors.
+
+    Raises Refusal for any other type.
+    """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind in PICTURES:
         return kind
@@ -78,8 +84,10 @@ def media_type(headers: Mapping[str, str]) -> str:
 
 
 def content_encoding(headers: Mapping[str, str]) -> str:
-    """Return how a body is packed, or "" where it is not. Raises Refusal for any other encoding
-    than those of _ENCODINGS."""
+    """Return the compression of a body, one of _ENCODINGS, or "" for none.
+
+    Raises Refusal for any other encoding.
+    """
     encoding = headers.get("content-encoding", "").strip().lower()
     if encoding in ("", "identity"):
         return ""
@@ -89,15 +97,17 @@ def content_encoding(headers: Mapping[str, str]) -> str:
 
 
 def unpacked(body: bytes | bytearray, encoding: str, most: int) -> bytes:
-    """Return the content of a packed body. Raises Refusal where it has more than `most` bytes, and
-    InputError where it is damaged."""
-    # zlib expects gzip's header where 16 is added to the bits of the window, else its own
+    """Decompress a body.
+
+    Raises Refusal if the content has more than `most` bytes, and InputError if it is damaged.
+    """
+    # adding 16 to the bits of the window selects gzip's header
     unpacker = zlib.decompressobj(15 + (0 if encoding == "deflate" else 16))
     parts: list[bytes] = []
     size = 0
     view = memoryview(body)
     try:
-        # in parts, so that a content which is too large is not unpacked as a whole
+        # in chunks, so that a content that is too large is not decompressed completely
         for start in range(0, len(body), _PACKED_PIECE):
             packed: bytes | memoryview = view[start:start + _PACKED_PIECE]
             is_whole = False
@@ -106,28 +116,28 @@ def unpacked(body: bytes | bytearray, encoding: str, most: int) -> bytes:
                 parts.append(part)
                 size += len(part)
                 if size > most:
-                    raise Refusal(413, f"the body unpacks to more than {bytes_text(most)}; send "
-                                       "fewer images at once")
+                    raise Refusal(413, "the decompressed body is larger than "
+                                       f"{bytes_text(most)}; send fewer images at once")
                 packed = unpacker.unconsumed_tail
                 is_whole = not packed and len(part) < _PIECE
             if unpacker.eof and (unpacker.unused_data or start + _PACKED_PIECE < len(body)):
-                raise InputError(f"the body is no valid {encoding}: it goes on after its end")
+                raise InputError(f"the body is not valid {encoding}: other bytes follow its end")
     except zlib.error as error:
-        raise InputError(f"the body is no valid {encoding}: {error}") from None
+        raise InputError(f"the body is not valid {encoding}: {error}") from None
     if not unpacker.eof:
-        raise InputError(f"the body is no valid {encoding}: it ends too early")
+        raise InputError(f"the body is not valid {encoding}: it is truncated")
     return b"".join(parts)
 
 
 class MemoryFullError(Exception):
-    """A request needs more memory than the other requests leave."""
+    """A request needs more memory than other requests leave free."""
 
 
 class Memory:
-    """The bytes that all requests of a server hold.
+    """The memory of all requests of a server.
 
-    most: the most bytes that they may hold.
-    held: the bytes that they hold now.
+    most: limit in bytes.
+    held: bytes in use.
     """
 
     def __init__(self, most: int) -> None:
@@ -135,21 +145,22 @@ class Memory:
         self.held = 0
 
     def share(self) -> Share:
-        """Return the share of a request, whose bytes are given back at the end of a `with` block.
-        """
+        """Return a request's share, freed by its `with` block."""
         return Share(self)
 
 
 class Share:
-    """The bytes that one request holds."""
+    """The memory of one request."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._held = 0
 
     def set(self, count: int) -> None:
-        """Change the number of bytes that the request holds. Raises MemoryFullError where it grows
-        and all requests would hold more than they may."""
+        """Set the number of bytes that the request holds.
+
+        Raises MemoryFullError if the number grows and all requests together exceed the limit.
+        """
         more = count - self._held
         if more > 0 and self._memory.held + more > self._memory.most:
             raise MemoryFullError

@@ -1,5 +1,8 @@
-"""The server's end of a connection of HTTP/1, with limits in time and bytes that uvicorn lacks, and
-the exchange of requests and results between the event loop and batchers."""
+"""HTTP/1 connections, and the exchange of requests with batchers.
+
+Connections have limits of time and bytes that uvicorn lacks. The exchange passes requests from the
+event loop to batchers, and results back.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +21,29 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from gossamer.plan.batcher import Batcher
 
 IDLE_S = 30.0
-"""Seconds that a client may take for the head of its next request."""
+"""Time limit in seconds for the head of a client's next request."""
 UNREAD_S = 30.0
-"""Seconds for which a client may read nothing while an answer fills the buffers of its connection.
-"""
+"""Largest number of seconds without a read by the client while a response fills the connection's
+buffers."""
 MOST_HEAD_BYTES = 2**16
-"""The most bytes of a request's head, and of its trailers."""
+"""Largest number of bytes in a request's head, and in its trailers."""
 MOST_FIELDS = 100
-"""The most fields of a request's head and trailers together."""
+"""Largest number of fields in a request's head and trailers together."""
 _MOST_PIPELINED = 16
-"""The most requests of a connection that may wait for the answer to an earlier one."""
+"""Largest number of a connection's requests that wait for the response to an earlier one."""
 _LINGER_S = 2.0
-"""Seconds for which a connection is still read after a refusal. If it were closed while bytes come,
-the client's system would throw the refusal away."""
+"""Seconds for which a connection is still read after an error response. If it were closed while
+bytes arrive, the client's system would discard the response."""
 _OFFERS = (b"upgrade", b"http2-settings")
-"""The fields of a head in which a client offers another protocol."""
+"""Fields of a head by which a client offers another protocol."""
 
 
 class _RefusedError(Exception):
-    """A request is refused before the application gets it. The message says why, `status` is the
-    HTTP status of the answer."""
+    """A request is rejected before it reaches the application.
+
+    message: the reason.
+    status: the HTTP status of the response.
+    """
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -45,26 +51,26 @@ class _RefusedError(Exception):
 
 
 class Connection(HttpToolsProtocol):
-    """A connection that is closed where a client is too slow or sends too much.
+    """A connection with limits of time and bytes.
 
-    It is closed where the head of a request is not complete in time, even while bytes of it come;
-    where the head or the trailers are too long; and where the client does not read its answer.
-    Offers of another protocol (Upgrade) are ignored.
+    It is closed if the head of a request is not complete in time (even if bytes still arrive), if
+    the head or the trailers are too long, or if the client does not read its response. Offers of
+    another protocol (Upgrade) are ignored.
     """
 
     _idle_timer: asyncio.TimerHandle | None = None
-    """Runs while the head of a request is awaited; at its end the connection is closed."""
+    """Timer that closes the connection while it waits for the head of a request."""
     _unread_timer: asyncio.TimerHandle | None = None
-    """Runs while the client does not read; at its end the connection is closed."""
+    """Timer that closes the connection while the client does not read."""
     _refused: _RefusedError | None = None
     _is_head = True
-    """Whether the end of the present request's head has not been parsed yet."""
+    """Whether the head of the current request is incomplete."""
     _fields = 0
     _head_bytes = 0
     """Bytes of the complete fields of the head and the trailers."""
     _pending_bytes = 0
-    """Bytes that came since the parser last ended a request or found a part of a body. Limiting
-    them limits the length of an incomplete field, on which the parser spends quadratic time."""
+    """Bytes since the parser last completed a request or found a part of a body. Their limit bounds
+    the length of incomplete fields, for which the parser needs quadratic time."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -83,7 +89,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(refused)
             return
         except httptools.HttpParserError:
-            self._refuse(self._refused or _RefusedError(400, "this is no valid request of HTTP/1"))
+            self._refuse(self._refused or _RefusedError(400, "this is not a valid HTTP/1 request"))
             return
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_idle_timer()
@@ -91,17 +97,17 @@ class Connection(HttpToolsProtocol):
             self._start_idle_timer()
 
     def _feed(self, data: bytes) -> None:
-        """Give bytes to the parser, without offers of another protocol."""
+        """Pass bytes to the parser, without offers of another protocol."""
         while data:
             try:
                 self.parser.feed_data(data)
                 return
             except httptools.HttpParserUpgrade as upgrade:
-                # the parser has stopped at the end of this head: a new parser reads the head again
-                # without the offer, and what follows
+                # the parser has stopped at the end of this head: a new parser reads the head
+                # without the offer, and the bytes after it
                 method = self.parser.get_method()
                 if method == b"CONNECT":
-                    raise _RefusedError(400, "CONNECT is not offered") from None
+                    raise _RefusedError(400, "CONNECT is not supported") from None
                 head = [b"%b %b HTTP/%b" % (method, self.url,
                                             self.parser.get_http_version().encode())]
                 head += [b"%b: %b" % field for field in self.headers if field[0] not in _OFFERS]
@@ -110,8 +116,10 @@ class Connection(HttpToolsProtocol):
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def _raise(self, refused: _RefusedError) -> None:
-        """Refuse the request from within a callback of the parser, which replaces errors of its
-        callbacks by one of its own."""
+        """Reject the request from within a callback of the parser.
+
+        The error is also stored, because the parser replaces errors of its callbacks.
+        """
         self._refused = refused
         raise refused
 
@@ -129,7 +137,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes += len(name) + len(value) + len(b": \r\n")
         if self._fields > MOST_FIELDS or self._head_bytes > MOST_HEAD_BYTES:
             self._raise(_too_long())
-        # the fields of trailers are dropped
+        # fields of trailers are ignored
         if self._is_head:
             super().on_header(name, value)
 
@@ -138,8 +146,8 @@ class Connection(HttpToolsProtocol):
         if self._head_bytes > MOST_HEAD_BYTES:
             self._raise(_too_long())
         if len(self.pipeline) >= _MOST_PIPELINED:
-            self._raise(_RefusedError(400, f"more than {_MOST_PIPELINED} requests wait for the "
-                                           "answers to earlier ones"))
+            self._raise(_RefusedError(400, f"more than {_MOST_PIPELINED} pipelined requests; wait "
+                                           "for the responses to earlier ones"))
         if not self.parser.should_upgrade():
             super().on_headers_complete()
 
@@ -147,10 +155,10 @@ class Connection(HttpToolsProtocol):
         self._pending_bytes = 0
         cycle: Any = self.cycle
         if not cycle.body:
-            # b"" + part is the part itself, so that a body of one part is not copied
+            # b"" + part does not copy the part
             cycle.body = b""
         elif isinstance(cycle.body, bytes):
-            # each further part would copy bytes, but is appended to a bytearray
+            # appending to bytes would copy the body each time
             cycle.body = bytearray(cycle.body)
         super().on_body(body)
 
@@ -160,16 +168,16 @@ class Connection(HttpToolsProtocol):
             super().on_message_complete()
 
     def _refuse(self, refused: _RefusedError) -> None:
-        """Answer a refused request, and take no further bytes of the connection."""
+        """Respond to a rejected request, and ignore further bytes."""
         self._refused = refused
         cycle = self.cycle
         is_answering = cycle is not None and not cycle.response_complete
         if is_answering and (self._is_head or cycle.response_started or self.pipeline):
-            # an earlier request is still being answered: the connection ends after its answer
+            # an earlier request is still in progress: close the connection after its response
             cycle.keep_alive = False
             return
         if is_answering:
-            # tells the application that no further part of the body comes
+            # tells the application that no further part of the body will arrive
             cycle.disconnected = True
             cycle.message_event.set()
         self._stop_idle_timer()
@@ -218,18 +226,18 @@ def _too_long() -> _RefusedError:
 
 
 _GATHER_S = 2e-3
-"""The most seconds for which requests are gathered before batchers get them. They get them earlier
-where a round of the event loop has brought no further request."""
+"""Largest number of seconds for which requests are collected before they go to batchers. They go
+earlier if an iteration of the event loop brings no further request."""
 
 _Entry = tuple[Mapping[str, np.ndarray], float | None, asyncio.Future[Any]]
 """A request: its inputs by name, the seconds until its deadline, and its future."""
 
 
 class Exchange:
-    """The requests and results that pass between one event loop and the threads of batchers.
+    """Passes requests and results between an event loop and batchers.
 
-    Batchers get several requests at once, and wake the loop once for several results: each single
-    call across threads would take time from both sides.
+    Batchers receive several requests at once, and wake the loop once for several results, because
+    each call across threads costs time on both sides.
     """
 
     def __init__(self) -> None:
@@ -240,11 +248,11 @@ class Exchange:
 
     def submit(self, batcher: Batcher, arrays: Mapping[str, np.ndarray],
                deadline: float | None) -> asyncio.Future[Any]:
-        """Return the future of a request's outputs, which a batcher computes.
+        """Submit a request and return the future of its outputs.
 
-        Cancelling the future withdraws the request, unless it is being computed already.
+        Cancelling the future withdraws the request, unless its computation has begun.
 
-        deadline: seconds from now after which the outputs are not wanted any more; None without a
+        deadline: seconds from now after which the outputs are no longer needed; None without a
         deadline.
         """
         loop = asyncio.get_running_loop()
@@ -256,11 +264,10 @@ class Exchange:
         return own
 
     def _gather(self, loop: asyncio.AbstractEventLoop, before: int, until: float) -> None:
-        """Hand all requests over, unless some have come in the loop's last round: then look again
-        after the next round.
+        """Hand requests over once the loop brings no further ones.
 
-        before: number of requests that had come before the last round.
-        until: the loop's time from which on requests are handed over in any case.
+        before: number of requests before the last iteration.
+        until: the loop's time at which requests are handed over in any case.
         """
         if self._count > before and loop.time() < until:
             loop.call_soon(self._gather, loop, self._count, until)
@@ -268,7 +275,7 @@ class Exchange:
             self.hand_over()
 
     def hand_over(self) -> None:
-        """Hand all requests to their batchers now, for example before a batcher is closed."""
+        """Hand all requests to their batchers immediately."""
         loop = asyncio.get_running_loop()
         gathered, self._gathered = self._gathered, {}
         for batcher, entries in gathered.items():
@@ -279,14 +286,14 @@ class Exchange:
 
     def _note_done(self, loop: asyncio.AbstractEventLoop, own: asyncio.Future[Any],
                    future: Future[Any]) -> None:
-        """Note a result, in the thread of a batcher, and wake the loop to deliver it."""
+        """Queue a result from a batcher's thread, and wake the loop."""
         self._done.append((own, future))
         if not self._is_waking and not loop.is_closed():
             self._is_waking = True
             loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        # set first, so that a result which comes during the loop below wakes the event loop again
+        # set first, so that a result that arrives during the loop below wakes the event loop again
         self._is_waking = False
         while self._done:
             own, future = self._done.popleft()

@@ -1,4 +1,7 @@
-"""The socket that a server listens on; needs none of the packages of the extra `serve`."""
+"""The socket of a server.
+
+This module needs no package of the extra `serve`.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,11 @@ from gossamer.errors import InputError
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address; port 0 means any free port. Raises InputError
-    where the address is not this machine's, or the port is not free."""
+    """Return a socket that is bound to an address.
+
+    Port 0 means any free port. Raises InputError if the address is not this machine's, or the port
+    is in use.
+    """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
                                                          flags=socket.AI_PASSIVE)[0]

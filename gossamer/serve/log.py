@@ -1,4 +1,4 @@
-"""The log of a server on standard error, as text or as JSON."""
+"""The log of a server, as text or JSON."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from contextlib import contextmanager
 
 FORMATS = ("text", "json")
 _REQUEST = ("client", "method", "path", "http_version", "status")
-"""The fields of a request's line in the log, in uvicorn's order."""
+"""Fields of a request's log line, in uvicorn's order."""
 
 logger = logging.getLogger("gossamer.serve")
 
 
 class _Json(logging.Formatter):
-    """Writes a message as one line of JSON."""
+    """Formats a message as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
@@ -32,7 +32,7 @@ class _Json(logging.Formatter):
 
 @contextmanager
 def written(form: str, *, requests: bool) -> Iterator[None]:
-    """Write the log, and warnings as lines of it, during a `with` block.
+    """Write the log during a `with` block, including warnings.
 
     form: one of FORMATS.
     requests: whether to write a line for each request.
@@ -42,7 +42,7 @@ def written(form: str, *, requests: bool) -> Iterator[None]:
         "%(asctime)s %(levelname)s %(name)s: %(message)s")
     formatter.default_msec_format = "%s.%03d"
     handler.setFormatter(formatter)
-    # at WARNING, uvicorn writes a line for bytes that are no HTTP, and anybody can send such bytes
+    # at WARNING, uvicorn writes a line for bytes that are not HTTP, which anybody can send
     levels = {"gossamer": logging.INFO, "uvicorn.error": logging.ERROR,
               "uvicorn.access": logging.INFO if requests else logging.WARNING}
     before = {name: logging.getLogger(name).level for name in levels}

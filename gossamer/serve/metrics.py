@@ -1,4 +1,4 @@
-"""The counters of a server, in the format of Prometheus."""
+"""The counters of a server, as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 
 @dataclass
 class Total:
-    """How many events there were, and how long they took together."""
+    """The number of events, and their total duration."""
 
     count: int = 0
     seconds: float = 0.0
 
     def described(self) -> dict[str, int]:
-        """Return the total as Triton writes it."""
+        """Return the total in Triton's format."""
         return {"count": self.count, "ns": int(1e9 * self.seconds)}
 
 
 class Metrics:
     """The counters of one server.
 
-    registry: all counters, as Prometheus reads them.
+    registry: all counters, for Prometheus.
     """
 
     def __init__(self, models: Models) -> None:
@@ -43,8 +43,7 @@ class Metrics:
                                   "Seconds from the first byte of a request to its answer.",
                                   ["model"], buckets=_SECONDS, registry=self.registry)
         self.registry.register(_Batches(models))
-        # the counters by their labels, whose look-up in Prometheus's client takes longer than
-        # counting
+        # cached: Prometheus's client needs more time to look up a label than to count
         self._labelled: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._totals: dict[tuple[str, bool], Total] = {}
         self._images: dict[str, int] = {}
@@ -52,10 +51,10 @@ class Metrics:
         self._last: dict[str, float] = {}
 
     def statistics(self, name: str, model: ServedModel) -> dict[str, Any]:
-        """Return the statistics of a network since the server was started.
+        """Return a network's statistics since the start of the server.
 
-        The form is that of Triton's extension of the protocol, without the parts of a request's
-        time, which are not measured.
+        They are in the format of Triton's extension of the protocol, without the breakdown of a
+        request's time, which is not measured.
         """
         succeeded, failed = (self._totals.get((name, ok), Total()) for ok in (True, False))
         batches = self._all_batches(model)
@@ -68,15 +67,15 @@ class Metrics:
                     for size, total in sorted(batches.items())]}
 
     def count_images(self, name: str, images: int) -> None:
-        """Count the images of a request that a network has computed."""
+        """Count the computed images of a request."""
         self._images[name] = self._images.get(name, 0) + images
 
     def keep_batches(self, model: ServedModel) -> None:
-        """Keep the counts of a network's batcher before another batcher replaces it."""
+        """Save the counts of a network's batcher before it is replaced."""
         self._batches[model.name] = self._all_batches(model)
 
     def _all_batches(self, model: ServedModel) -> dict[int, Total]:
-        """Return the batches by size, of this batcher and of those before it."""
+        """Return batches by size, of all batchers so far."""
         batches = dict(self._batches.get(model.name, {}))
         for size, count in model.batcher.batches.items():
             before = batches.get(size, Total())
@@ -85,7 +84,7 @@ class Metrics:
         return batches
 
     def count(self, model: str, status: int, seconds: float) -> None:
-        """Count an answer of a network by its HTTP status, and add its seconds."""
+        """Count a response, and add its seconds."""
         if (model, status) not in self._labelled:
             self._labelled[model, status] = (
                 self._requests.labels(model, str(status)), self._seconds.labels(model))
@@ -99,7 +98,7 @@ class Metrics:
 
 
 class _Batches(Collector):
-    """The numbers that batchers count themselves."""
+    """Collects the metrics that batchers count."""
 
     def __init__(self, models: Models) -> None:
         self._models = models

@@ -1,5 +1,4 @@
-"""The networks that a server offers, each with its batcher, and the OpenAPI description of the
-answers for them."""
+"""The networks of a server, and OpenAPI descriptions of responses."""
 
 from __future__ import annotations
 
@@ -27,10 +26,10 @@ logger = logging.getLogger("gossamer.serve")
 
 @dataclass(frozen=True)
 class Loaded:
-    """A network that has been read.
+    """A loaded network.
 
     plan: the plan that computes the network.
-    prepare: how pictures are prepared for the network; None where no preparation is known.
+    prepare: the preparation of pictures for the network; None if it is unknown.
     """
 
     plan: Plan | PlanGroup
@@ -41,9 +40,9 @@ class Loaded:
 class BatchOptions:
     """The options of a network's batcher.
 
-    latency: seconds within which results are wanted; None without a limit.
-    most: the most images of a batch.
-    queue: the most images that may wait.
+    latency: time limit in seconds for results; None without a limit.
+    most: largest number of images in a batch.
+    queue: largest number of waiting images.
     """
 
     latency: float | None = None
@@ -54,10 +53,10 @@ class BatchOptions:
 class ServedModel:
     """A network that a server offers under a name.
 
-    files: the network's files. renewed() reads the network again where they have changed.
-    load: function that reads the network.
+    files: the network's files; if they change, renewed() reloads the network.
+    load: function that loads the network.
     plan: the plan that computes the network.
-    batcher: makes batches of the requests for the plan.
+    batcher: combines requests into batches for the plan.
     """
 
     def __init__(self, name: str, files: Sequence[Path], load: Callable[[], Loaded],
@@ -67,16 +66,16 @@ class ServedModel:
         self._load = load
         self._options = options
         self._stamps = self._stamps_now()
-        logger.info("%s: reads %s", name, ", ".join(map(str, files)) or "the network")
+        logger.info("%s: loading %s", name, ", ".join(map(str, files)) or "the network")
         loaded = load()
         self.plan = loaded.plan
         self._prepare = loaded.prepare
-        logger.info("%s: measures sizes of batches", name)
+        logger.info("%s: measuring batch sizes", name)
         self.batcher = Batcher(self.plan, options.latency, most=options.most, queue=options.queue)
         logger.info("%s: ready", name)
 
     def _stamps_now(self) -> list[tuple[int, int] | None]:
-        """Return the time of change and the size of each file; None for a file that is gone."""
+        """Return the modification time and size of each file; None for a missing file."""
         stamps: list[tuple[int, int] | None] = []
         for file in self._files:
             try:
@@ -87,14 +86,16 @@ class ServedModel:
         return stamps
 
     def renewed(self) -> ServedModel | None:
-        """Read the network again and return it; None where its files have not changed. Raises
-        GossamerError where the network cannot be read."""
+        """Reload and return the network; None if its files are unchanged.
+
+        Raises GossamerError if the network cannot be read.
+        """
         if self._stamps_now() == self._stamps:
             return None
         return ServedModel(self.name, self._files, self._load, self._options)
 
     def close(self) -> None:
-        """Compute the requests that wait, then free the memory of the devices."""
+        """Compute the waiting requests, then free the memory of the devices."""
         self.batcher.close()
         self.plan.close()
 
@@ -105,9 +106,9 @@ class ServedModel:
                 "outputs": [described(info) for info in self.plan.outputs]}
 
     def config(self) -> dict[str, Any]:
-        """Return the network's configuration in the form of Triton's extension of the protocol."""
+        """Return the network's configuration in the format of Triton's extension."""
         infos = (self.plan.inputs, self.plan.outputs)
-        # Triton's dims have no batch dimension where max_batch_size is above 0
+        # Triton's dims exclude the batch dimension if max_batch_size is above 0
         is_free = all(info.shape[:1] == (None,) for group in infos for info in group)
         inputs, outputs = (
             [{"name": each["name"], "data_type": f"TYPE_{each['datatype']}",
@@ -118,14 +119,14 @@ class ServedModel:
                 "input": inputs, "output": outputs}
 
     def checked_images(self, arrays: Mapping[str, np.ndarray]) -> int:
-        """Return the number of images in a request, and check its inputs.
+        """Check a request's inputs, and return its number of images.
 
-        Raises InputError for other names or datatypes than the network takes.
+        Raises InputError if the names or datatypes are not those of the network.
         """
         infos, images = self.plan.inputs, 1
         names = [info.name for info in infos]
         if arrays.keys() != set(names):
-            raise InputError(f"model {quoted(self.name)} takes the inputs "
+            raise InputError(f"model {quoted(self.name)} needs the inputs "
                              f"{', '.join(map(quoted, names))}, but the request has "
                              f"{', '.join(map(quoted, arrays)) or 'none'}")
         for info in infos:
@@ -140,17 +141,19 @@ class ServedModel:
         return images
 
     def picture(self) -> Picture:
-        """Return how a picture becomes the network's input. Raises InputError where no
-        preparation is known."""
+        """Return the network's input with its preparation of pictures.
+
+        Raises InputError if the preparation is unknown.
+        """
         if self._prepare is None:
-            raise InputError(f"{self.name}: it is not known how pictures must be prepared; send "
-                             "tensors, or start the server with --preprocess")
+            raise InputError(f"{self.name}: the preparation of pictures is unknown; send tensors, "
+                             "or start the server with --preprocess")
         return Picture(self.plan.graph.inputs[0], self._prepare)
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A network's input, and how a picture is prepared for it."""
+    """A network's input, and the preparation of pictures for it."""
 
     info: ValueInfo
     prepare: Preprocessing
@@ -159,8 +162,8 @@ class Picture:
         """Return the network's input for one picture.
 
         body: the bytes of the picture's file.
-        Raises InputError where the picture cannot be read, and ImageSizeError where it has more
-        pixels than `most_pixels`.
+        Raises InputError if the picture cannot be read, and ImageSizeError if it has more than
+        `most_pixels` pixels.
         """
         photo = decode_image(body, most_pixels=most_pixels, longest=LONGEST)
         return {self.info.name: as_taken(self.prepare, self.info, photo)[None]}
@@ -173,21 +176,23 @@ class Models:
         self.by_name: dict[str, ServedModel] = {model.name: model for model in models}
 
     def unknown(self, name: str) -> str:
-        """Return the message for a name that no network has."""
+        """Return the error message for an unknown name."""
         return f"there is no model {quoted(name)}{did_you_mean(name, self.by_name)}"
 
     def renewals(self) -> Mapping[str, ServedModel]:
-        """Read the networks again whose files have changed, and return these networks. One that
-        cannot be read is left out, and the log says why."""
+        """Reload the networks with changed files, and return them.
+
+        Networks that cannot be read are skipped, with a message in the log.
+        """
         found = {}
         for name, model in self.by_name.items():
             try:
                 if (renewed := model.renewed()) is not None:
                     found[name] = renewed
             except GossamerError as error:
-                logger.error("%s stays as it was: %s", name, error)
+                logger.error("%s cannot be reloaded; its old version is kept: %s", name, error)
             except Exception:
-                logger.exception("%s stays as it was", name)
+                logger.exception("%s cannot be reloaded; its old version is kept", name)
         return found
 
     def close(self) -> None:
@@ -197,9 +202,9 @@ class Models:
 
 
 DEADLINE = "Deadline-Ms"
-"""The header with the milliseconds after which the client does not want an answer any more."""
+"""Header with the milliseconds after which the client no longer needs a response."""
 BINARY = "application/octet-stream"
-"""The media type of tensors in binary."""
+"""Media type of binary tensors."""
 
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
 _TEXT = {"type": "string"}
@@ -224,17 +229,17 @@ def _answer(description: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 _ERROR = _object("error", error=_TEXT)
 _WHY = {
-    400: "The request is wrong; the answer says what was expected.",
+    400: "The request is wrong; the response says what was expected.",
     403: "Host is not a name of this server.",
     404: "There is no such network.",
-    405: "The address takes another method.",
-    408: "The body did not come in time.",
+    405: "The address needs another method.",
+    408: "The body did not arrive in time.",
     413: "The body is too large.",
-    415: "Bodies of this type are not read.",
+    415: "The media type or encoding of the body is not supported.",
     429: "The queue or the memory for requests is full; try again later.",
     431: "The head is too long.",
-    500: "A fault of the server.",
-    503: "The device failed, or the server is ending.",
+    500: "Internal server error.",
+    503: "The device failed, or the server is shutting down.",
     504: "The deadline passed.",
 }
 _TENSOR = _object("name datatype shape", name=_TEXT, shape=_SIZES,
@@ -262,14 +267,14 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "index": _list(_object("name version state reason", name=_TEXT, version=_TEXT, state=_TEXT,
                            reason=_TEXT)),
 }
-"""The schemas of answers in JSON."""
+"""The schemas of JSON responses."""
 
 
 def responses(schema: str = "", *errors: int) -> dict[int | str, Any]:
-    """Return the description of a route's answers by their status.
+    """Return the description of a route's responses, by status.
 
-    schema: the key in SCHEMAS of a successful answer; "" for an answer without content.
-    errors: the statuses of errors, besides those that every route has.
+    schema: key in SCHEMAS of the successful response; "" for a response without content.
+    errors: statuses of errors, in addition to those of every route.
     """
     success = (_answer("Success.", SCHEMAS[schema]) if schema else {"description": "Success."})
     return {200: success, **{status: _answer(_WHY[status], _ERROR)
@@ -277,12 +282,12 @@ def responses(schema: str = "", *errors: int) -> dict[int | str, Any]:
 
 
 INFERENCE: dict[str, Any] = {
-    # not described as a parameter: test programs would send it, and take status 504 for a fault
-    "description": f"The header {DEADLINE} may state the milliseconds after which the client does "
-                   "not want the answer any more.",
+    # not described as a parameter: test programs would send it, and report status 504 as a fault
+    "description": f"The header {DEADLINE} may specify the milliseconds after which the client no "
+                   "longer needs the response.",
     "parameters": [{
         "name": HEADER_LENGTH, "in": "header", "required": False,
-        "description": "Bytes of the JSON, where binary tensors follow it.",
+        "description": "Length of the JSON in bytes, if binary tensors follow it.",
         "schema": {"type": "integer", "minimum": 0}}],
     "requestBody": {"required": True, "content": {
         **_json(_REQUEST), BINARY: _BYTES, **dict.fromkeys(PICTURES, _BYTES)}},

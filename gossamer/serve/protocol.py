@@ -1,7 +1,7 @@
-"""The Open Inference Protocol, version 2, over HTTP: requests as arrays, and outputs as answers.
+"""Requests and responses of the Open Inference Protocol, version 2.
 
-A tensor's numbers stand in the JSON, or as bytes behind it (the binary tensor extension). This
-module needs no web framework: it takes the bytes of a request, and returns the bytes of an answer.
+A tensor's values are in the JSON, or follow it as bytes (the binary tensor extension). This module
+needs no web framework: it converts the bytes of a request, and returns the bytes of a response.
 """
 
 from __future__ import annotations
@@ -19,28 +19,27 @@ from gossamer.io.text import bytes_text, shape_text
 from gossamer.model.graph import ValueInfo
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-"""The header with the length, in bytes, of the JSON that precedes binary tensors."""
+"""Header with the length, in bytes, of the JSON that precedes binary tensors."""
 MOST_JSON_BYTES = 2**24
-"""The most bytes of JSON that are parsed: a parsed number takes many times the memory of its text.
-"""
+"""Largest number of bytes of JSON that are parsed: a parsed number needs many times the memory of
+its text."""
 _MOST_MARKS = 2**20
-"""The most opening brackets, opening braces and quotation marks of JSON together. They bound the
-lists, objects and texts: a parsed empty list takes 30 times the memory of its text.
-"""
+"""Largest number of opening brackets, opening braces and quotation marks in JSON. It bounds the
+lists, objects and texts: a parsed empty list needs 30 times the memory of its text."""
 _MOST_TENSORS = 1024
-"""The most inputs, and the most outputs, that a request may name."""
+"""Largest number of inputs, and of outputs, in a request."""
 _MOST_ID = 1024
-"""The most characters of a request's id, which the answer repeats."""
+"""Largest number of characters in a request's id, which the response repeats."""
 _MOST_DIMENSIONS = 32
-"""The most dimensions of a tensor in a request."""
+"""Largest number of dimensions of a tensor in a request."""
 _MOST_SIZE = 2**48
-"""The largest product of a shape's nonzero sizes. An empty tensor has no data that would limit its
-other sizes, and NumPy fails on huge ones."""
+"""Largest product of a shape's nonzero sizes. The data of an empty tensor do not limit its other
+sizes, and NumPy fails for huge ones."""
 _PIECE = 2**14
-"""Numbers that are written as JSON at a time."""
+"""Number of values that are written as JSON at a time."""
 _LEAST_CHARACTERS = {"b": 5, "f": 4}
-"""The fewest characters of a value in JSON with its comma, by the kind of its dtype: `true,` and
-`1.0,`, and `1,` for the kinds that are not listed."""
+"""Smallest number of characters of a JSON value with its comma, by the kind of its dtype: `true,`
+and `1.0,`. For all other kinds it is 2: `1,`."""
 
 DATATYPES = {"bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32",
              "uint64": "UINT64", "int8": "INT8", "int16": "INT16", "int32": "INT32",
@@ -56,11 +55,11 @@ class InferRequest:
 
     arrays: the inputs by name.
     id: the client's name for the request, or None.
-    outputs: the names of the wanted outputs, and whether each is sent in binary; empty where the
-    request names no output and so wants all.
+    outputs: the names of the requested outputs, and whether each is sent in binary. If the request
+    names no outputs, this is empty, and all outputs are requested.
     binary: whether outputs that the request does not name are sent in binary.
-    timeout_us: microseconds after which the client does not want the answer any more; None without
-    a limit.
+    timeout_us: microseconds after which the client no longer needs the response; None without a
+    limit.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -74,7 +73,7 @@ class InferRequest:
 class BinaryTensor:
     """An input whose bytes follow the JSON.
 
-    offset: the input's first byte, counted from the end of the JSON.
+    offset: position of the input's first byte, from the end of the JSON.
     """
 
     offset: int
@@ -82,7 +81,10 @@ class BinaryTensor:
     dtype: np.dtype
 
     def array(self, binary: memoryview) -> np.ndarray:
-        """Return the input as an array. binary: all bytes behind the JSON."""
+        """Return the input as an array.
+
+        binary: all bytes after the JSON.
+        """
         size = math.prod(self.shape) * self.dtype.itemsize
         data = np.frombuffer(binary[self.offset:self.offset + size], self.dtype.newbyteorder("<"))
         if self.dtype == np.bool_:
@@ -92,10 +94,10 @@ class BinaryTensor:
 
 @dataclass(frozen=True)
 class OutputTensor:
-    """An output that a request wants.
+    """A requested output.
 
     byte_count: size of the output in bytes.
-    numbers: the output where it is written as JSON; None where its bytes follow the JSON.
+    numbers: the output if it is written as JSON; None if its bytes follow the JSON.
     """
 
     name: str
@@ -106,13 +108,15 @@ class OutputTensor:
 
 
 def parsed(text: bytes, binary: memoryview) -> InferRequest:
-    """Return the request in some JSON and the binary tensors after it. Raises InputError where the
-    request is not valid."""
+    """Parse a request from JSON and binary tensors.
+
+    Raises InputError if the request is not valid.
+    """
     return with_binary(parsed_json(text, len(binary)), binary)
 
 
 def without_arrays(request: InferRequest) -> InferRequest:
-    """Return a request without its inputs, so that their memory may be freed."""
+    """Return a request without its inputs, to free their memory."""
     return replace(request, arrays={})
 
 
@@ -124,10 +128,10 @@ def with_binary(request: InferRequest, binary: memoryview) -> InferRequest:
 
 
 def parsed_json(text: bytes, binary_bytes: int) -> InferRequest:
-    """Return the request in some JSON, with a BinaryTensor for each binary input.
+    """Parse a request from JSON, with BinaryTensors for binary inputs.
 
     binary_bytes: number of bytes after the JSON.
-    Raises InputError where the request is not valid.
+    Raises InputError if the request is not valid.
     """
     _check_length(len(text))
     if sum(map(text.count, (b"[", b"{", b'"'))) > _MOST_MARKS:
@@ -137,11 +141,11 @@ def parsed_json(text: bytes, binary_bytes: int) -> InferRequest:
         request = json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = first_line(error)
-        # what follows the JSON may be binary tensors whose header is missing
+        # bytes after the JSON may be binary tensors without the required header
         if isinstance(error, UnicodeDecodeError) or reason.startswith("Extra data"):
-            reason = (f"other bytes follow it; where they are binary tensors, {HEADER_LENGTH} must "
-                      "state the length of the JSON")
-        raise InputError(f"the request is no JSON: {reason}") from None
+            reason = (f"other bytes follow it; if they are binary tensors, {HEADER_LENGTH} must "
+                      "specify the length of the JSON")
+        raise InputError(f"the request is not valid JSON: {reason}") from None
     request = _object(request, "the request")
     parameters = _object(request.get("parameters", {}), "parameters")
     arrays: dict[str, Any] = {}
@@ -152,24 +156,25 @@ def parsed_json(text: bytes, binary_bytes: int) -> InferRequest:
             raise InputError(f"input {quoted(name)} is given twice")
         arrays[name], offset = _array(tensor, f"input {quoted(name)}", binary_bytes, offset)
     if offset != binary_bytes:
-        raise InputError(f"the inputs take {offset} bytes of binary data, but get {binary_bytes}")
+        raise InputError(f"the inputs need {offset} bytes of binary data, but the body has "
+                         f"{binary_bytes}")
     outputs: dict[str, bool] = {}
     wants_binary = _flag(parameters, "binary_data_output", False)
     for output in _tensors(request.get("outputs", []), "outputs"):
         name = _name(_object(output, "an output"), "an output")
         of_output = _object(output.get("parameters", {}), "parameters of an output")
         if "classification" in of_output:
-            raise InputError(f"output {quoted(name)}: classification is not offered; take the "
+            raise InputError(f"output {quoted(name)}: classification is not supported; request the "
                              "scores, and choose the largest")
         outputs[name] = _flag(of_output, "binary_data", wants_binary)
     return InferRequest(arrays, _id(request), outputs, wants_binary, _timeout(parameters))
 
 
 def split(body: bytes | bytearray, header_length: str | None) -> tuple[bytes, memoryview]:
-    """Return the JSON of a body, and the binary tensors after it.
+    """Split a body into JSON and binary tensors.
 
-    header_length: the value of the header HEADER_LENGTH; None where the request lacks the header.
-    Raises InputError where the value does not fit the body, or where the JSON is too long.
+    header_length: the value of the header HEADER_LENGTH; None if the request lacks the header.
+    Raises InputError if the value does not fit the body, or if the JSON is too long.
     """
     length = len(body) if header_length is None else stated_length(header_length)
     if length > len(body):
@@ -180,8 +185,10 @@ def split(body: bytes | bytearray, header_length: str | None) -> tuple[bytes, me
 
 
 def stated_length(text: str) -> int:
-    """Return the number of bytes that the header HEADER_LENGTH states. Raises InputError where the
-    header has no number."""
+    """Return the value of the header HEADER_LENGTH.
+
+    Raises InputError if it is not a number.
+    """
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise InputError(f"{HEADER_LENGTH} is {quoted(text)}, expected a number of bytes")
     return int(text)
@@ -246,11 +253,11 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
 
 def _array(tensor: Mapping[str, Any], what: str, binary_bytes: int,
            offset: int) -> tuple[np.ndarray | BinaryTensor, int]:
-    """Return the array of an input, and where the binary data of the next input begin.
+    """Return an input's array, and the next input's binary offset.
 
-    what: words for the input, with which messages begin.
+    what: name of the input in messages.
     binary_bytes: number of bytes after the JSON.
-    offset: where the binary data of this input begin, if it has any.
+    offset: offset of this input's binary data, if it has any.
     """
     shape = _shape(tensor.get("shape"), what)
     datatype = tensor.get("datatype")
@@ -266,9 +273,9 @@ def _array(tensor: Mapping[str, Any], what: str, binary_bytes: int,
     expected = math.prod(shape) * dtype.itemsize
     if size != expected:
         raise InputError(f"{what}: binary_data_size is {size}, but {shape_text(shape)} {datatype} "
-                         f"takes {expected}")
+                         f"needs {expected}")
     if offset + size > binary_bytes:
-        raise InputError(f"{what}: takes {size} bytes of binary data, but only "
+        raise InputError(f"{what}: needs {size} bytes of binary data, but only "
                          f"{binary_bytes - offset} are left")
     return BinaryTensor(offset, shape, dtype), offset + size
 
@@ -279,12 +286,13 @@ def _shape(value: Any, what: str) -> tuple[int, ...]:
             for size in value):
         raise InputError(f"{what}: shape is {quoted(value)}, expected a list of sizes")
     if math.prod(size or 1 for size in value) > _MOST_SIZE:
-        raise InputError(f"{what}: shape {quoted(value)} is too large, even without its sizes of 0")
+        raise InputError(f"{what}: shape {quoted(value)} is too large: the product of its nonzero "
+                         f"sizes must be at most {_MOST_SIZE}")
     return tuple(value)
 
 
 def _from_json(data: Any, shape: tuple[int, ...], dtype: np.dtype, what: str) -> np.ndarray:
-    """Return the array of the numbers that an input has in JSON, in one list or in nested ones."""
+    """Return an input's JSON data as an array."""
     if not isinstance(data, list):
         raise InputError(f"{what}: data is {quoted(data)}, expected a list of numbers")
     try:
@@ -294,16 +302,16 @@ def _from_json(data: Any, shape: tuple[int, ...], dtype: np.dtype, what: str) ->
     if values.size == 0 and values.dtype != object:
         values = values.astype(dtype)
     kinds = {"b": "b", "u": "bu", "i": "biu"}.get(dtype.kind, "biuf")
-    # NumPy reads whole numbers as int64, which is accepted for unsigned dtypes too
+    # NumPy reads integers as int64, which is also accepted for unsigned dtypes
     if values.dtype.kind not in kinds and not (values.dtype.kind == "i" and dtype.kind == "u"):
-        raise InputError(f"{what}: data is not numbers of datatype {DATATYPES[dtype.name]} in one "
-                         "list, or in nested lists of equal lengths")
+        raise InputError(f"{what}: expected data of datatype {DATATYPES[dtype.name]} in one list, "
+                         "or in nested lists of equal lengths")
     if values.size != math.prod(shape):
         raise InputError(f"{what}: data has {values.size} numbers, but shape {shape_text(shape)} "
-                         f"takes {math.prod(shape)}")
+                         f"needs {math.prod(shape)}")
     if dtype.kind in "ui" and values.size and not (
             np.iinfo(dtype).min <= values.min() and values.max() <= np.iinfo(dtype).max):
-        raise InputError(f"{what}: data has numbers from {values.min()} to {values.max()}, beyond "
+        raise InputError(f"{what}: data has numbers from {values.min()} to {values.max()}, outside "
                          f"the range of datatype {DATATYPES[dtype.name]}")
     with np.errstate(over="ignore"):
         return values.astype(dtype).reshape(shape)
@@ -311,8 +319,7 @@ def _from_json(data: Any, shape: tuple[int, ...], dtype: np.dtype, what: str) ->
 
 def wanted_outputs(request: InferRequest,
                    outputs: Mapping[str, np.ndarray]) -> list[OutputTensor]:
-    """Return the outputs that a request wants. Raises InputError for an output that the network
-    does not have."""
+    """Return the requested outputs. Raises InputError for an unknown output."""
     wanted = request.outputs or dict.fromkeys(outputs, request.binary)
     tensors = []
     for name, is_binary in wanted.items():
@@ -327,7 +334,7 @@ def wanted_outputs(request: InferRequest,
 
 def written(model: str, request_id: str | None, tensors: Sequence[OutputTensor],
             most: int) -> bytes:
-    """Return the JSON of an answer. Raises InputError where it is longer than `most` bytes."""
+    """Return the JSON of a response. Raises InputError if it exceeds `most` bytes."""
     parts: list[str] = []
     size = 0
 
@@ -350,7 +357,7 @@ def written(model: str, request_id: str | None, tensors: Sequence[OutputTensor],
         if tensor.numbers is not None:
             add(',"data":[')
             flat = tensor.numbers.reshape(-1)
-            # some numbers at a time, whose Python objects take little memory beside the text
+            # in chunks, to bound the memory of the numbers' Python objects
             for start in range(0, flat.size, _PIECE):
                 add("," * (start > 0) + _compact(flat[start:start + _PIECE].tolist())[1:-1])
             add("]")
@@ -361,9 +368,10 @@ def written(model: str, request_id: str | None, tensors: Sequence[OutputTensor],
 
 
 def check_json(tensors: Sequence[OutputTensor], most: int) -> None:
-    """Raise InputError where the JSON of an answer is certain to be longer than `most` bytes.
+    """Raise InputError if a response's JSON must exceed `most` bytes.
 
-    written() checks the true length, after it has taken time and memory.
+    This check by a lower bound saves the time and memory of written(), which checks the actual
+    length.
     """
     _check_json_bytes(sum(each.numbers.size * _LEAST_CHARACTERS.get(each.numbers.dtype.kind, 2)
                           for each in tensors if each.numbers is not None), most)
@@ -371,7 +379,7 @@ def check_json(tensors: Sequence[OutputTensor], most: int) -> None:
 
 def _check_json_bytes(count: int, most: int) -> None:
     if count > most:
-        raise InputError(f"the outputs take more than {bytes_text(most)} as JSON; ask for them in "
+        raise InputError(f"the outputs are larger than {bytes_text(most)} as JSON; request them in "
                          'binary, with "parameters": {"binary_data_output": true}')
 
 
@@ -380,13 +388,15 @@ def _compact(value: Any) -> str:
 
 
 def binary_data(array: np.ndarray) -> memoryview:
-    """Return the bytes of an output as they follow the JSON: C-contiguous and little-endian. They
-    are not copied where the array has this form already."""
+    """Return the bytes of an output in binary form.
+
+    They are C-contiguous and little-endian. An array that already has this form is not copied.
+    """
     flat = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1)
     return flat.view(np.uint8).data
 
 
 def described(info: ValueInfo) -> dict[str, Any]:
-    """Return an input or output as the protocol describes it; -1 stands for an open size."""
+    """Return the protocol's description of an input or output; -1 is a free size."""
     return {"name": info.name, "datatype": DATATYPES.get(info.dtype, info.dtype.upper()),
             "shape": [-1 if size is None else size for size in info.shape]}

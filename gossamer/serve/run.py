@@ -1,4 +1,4 @@
-"""The process of a server: its address, connections, signals and end."""
+"""The process of a server: its connections, signals and shutdown."""
 
 from __future__ import annotations
 
@@ -21,41 +21,42 @@ from gossamer.serve.connection import IDLE_S, Connection
 logger = logging.getLogger("gossamer.serve")
 
 _END_S = 60
-"""Seconds that a server which ends waits for requests that are still being answered."""
+"""Seconds that a server waits for requests in progress when it shuts down."""
 _LAST_REQUEST_S = 0.5
-"""Seconds for which open connections of a server that ends may still send a request."""
+"""Seconds for which open connections may still send a request during a shutdown."""
 _M_MMAP_THRESHOLD = -3
-"""The number of this setting in glibc's malloc.h."""
+"""The constant of this name in glibc's malloc.h."""
 _LARGE_BLOCK = 2**22
-"""Bytes of a block of memory from which on glibc gives it back to the system when it is freed."""
+"""Smallest size, in bytes, of memory blocks that glibc returns to the system when they are freed.
+"""
 _CONNECTIONS = 2**16
-"""Connections that may be open at once, unless the system allows fewer."""
+"""Largest number of open connections, if the system allows as many."""
 _SWITCH_S = 5e-4
-"""Seconds after which the event loop gives Python's lock to a thread of a batcher that waits for
-it. A batcher waits for the lock after each call of the driver, and Python's default of 5 ms is as
-long as a short batch. A rule of thumb, by which no gain was measured: with Python's default the
-server gave as many answers a second."""
+"""Seconds after which the event loop releases Python's lock to a waiting thread of a batcher. A
+batcher waits for the lock after each call of the driver, and Python's default of 5 ms is as long as
+a short batch. This is a rule of thumb without a measured gain: with the default, the server had the
+same throughput."""
 _NEW_OBJECTS = 20_000
-"""Number of new objects after which Python collects garbage. A rule of thumb: each request leaves
-only two or three objects in a cycle, but a few requests in progress have more than the 700 new
-objects of Python's default."""
+"""Number of new objects after which Python collects garbage. This is a rule of thumb: each request
+leaves only two or three objects in a cycle, but a few requests in progress create more objects than
+Python's default of 700."""
 
 
 def serve(server: Server, listener: socket.socket, *, grace: float = 1.0,
           logs_requests: bool = False,
           ready: Callable[[], None] = lambda: None) -> None:
-    """Answer requests until SIGTERM or SIGINT comes. SIGHUP reads changed networks again.
+    """Serve requests until SIGTERM or SIGINT; SIGHUP reloads changed networks.
 
-    grace: seconds for which a server that ends still accepts requests. Meanwhile /v2/health/ready
-    answers 503, so that clients turn to other servers.
-    logs_requests: whether to write each request to the log.
-    ready: called when the server is about to accept requests.
+    grace: seconds for which the server still accepts requests during a shutdown. Meanwhile
+    /v2/health/ready returns 503, so that clients use other servers.
+    logs_requests: whether to log each request.
+    ready: function that is called when the server is about to accept requests.
     """
     _allow_connections()
     _return_memory()
     sys.setswitchinterval(_SWITCH_S)
-    # later collections leave the present objects out: a collection of all objects of the networks
-    # would delay answers by 0.1 s
+    # frozen objects are not collected: a collection of all objects of the networks would delay
+    # responses by 0.1 s
     gc.collect()
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
@@ -74,11 +75,11 @@ async def _serve(http: _Uvicorn, server: Server, listener: socket.socket, grace:
     one_at_a_time = asyncio.Lock()
 
     def end() -> None:
-        """End after the grace, or at once at a second signal."""
+        """Shut down after the grace period; a second signal skips it."""
         if server.is_ending:
             http.should_exit = http.force_exit = True
         else:
-            logger.info("ends")
+            logger.info("shutting down")
         server.is_ending = True
         loop.call_later(grace, setattr, http, "should_exit", True)
 
@@ -87,7 +88,7 @@ async def _serve(http: _Uvicorn, server: Server, listener: socket.socket, grace:
             try:
                 await server.renew()
             except Exception:
-                logger.exception("changed networks were not read again")
+                logger.exception("changed networks could not be reloaded")
 
     def begin_renewal() -> None:
         task = loop.create_task(renew())
@@ -98,7 +99,7 @@ async def _serve(http: _Uvicorn, server: Server, listener: socket.socket, grace:
         loop.add_signal_handler(number, end)
     if hasattr(signal, "SIGHUP"):
         loop.add_signal_handler(signal.SIGHUP, begin_renewal)
-    # a SIGHUP during the start was ignored, and files may have changed
+    # a SIGHUP before this point was ignored, and files may have changed
     begin_renewal()
     server.workers.start()
     loop.call_soon(ready)
@@ -107,15 +108,17 @@ async def _serve(http: _Uvicorn, server: Server, listener: socket.socket, grace:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn without signal handlers of its own."""
+    """uvicorn's server without its signal handlers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no further connections, and end after a moment, in which connections that were made
-        just before may send their request."""
+        """Accept no further connections, and shut down after a moment.
+
+        During this time, open connections may still send a request.
+        """
         for server in self.servers:
             server.close()
         end = time.monotonic() + _LAST_REQUEST_S
@@ -125,14 +128,14 @@ class _Uvicorn(uvicorn.Server):
 
 
 def _return_memory() -> None:
-    """Have glibc give large blocks, such as bodies, back to the system when they are freed."""
+    """Make glibc return large freed blocks to the system."""
     # other C libraries have no mallopt
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
 def _allow_connections() -> None:
-    """Raise this process's limit of open connections to _CONNECTIONS, or as far as is allowed."""
+    """Raise the limit of open connections, at most to _CONNECTIONS."""
     try:
         import resource
     except ImportError:  # Windows has no such limit

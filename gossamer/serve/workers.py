@@ -1,7 +1,7 @@
-"""Processes that parse JSON, write JSON and decode pictures for a server.
+"""Processes that parse and write JSON, and decode pictures.
 
-Parsing holds Python's lock. In any thread of the server's own process, parsing a large body would
-delay all other requests.
+Parsing holds Python's lock, so that parsing a large body in any thread of the server's own process
+would delay all other requests.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from gossamer.io.process_pool import NoProcessError, ProcessPool
 
 _MOST_PROCESSES = 8
 _LARGE_AT_ONCE = 2
-"""How many large tasks may run at the same time, since each takes some hundred MB."""
+"""Largest number of large tasks at the same time: each needs several hundred MB."""
 _VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(2**20)}
-"""Environment variables with which glibc gives freed blocks of 1 MiB and more back to the system.
-"""
+"""Environment variables that make glibc return freed blocks of at least 1 MiB to the system."""
 _NICENESS = 5
-"""By how much the niceness of the processes is above the server's, which goes on answering."""
+"""Increase of the processes' niceness over the server's, so that the server stays responsive."""
 
 
 class Workers:
@@ -37,7 +36,7 @@ class Workers:
         self._count = count
 
     def start(self) -> ProcessPool:
-        """Return the pool of the processes, which are started if they do not run."""
+        """Return the pool of processes, started if necessary."""
         if self._pool is None:
             self._pool = ProcessPool(self._count, "process that reads and writes requests", _begin,
                                      variables=_VARIABLES)
@@ -45,18 +44,20 @@ class Workers:
 
     async def call(self, function: Callable[..., Any], *arguments: Any, what: str,
                    is_large: bool = False) -> Any:
-        """Call a function in another process, and return its result or raise its error.
+        """Call a function in another process.
 
-        what: words for the work, such as "parsed JSON", for the error of a process that ended.
-        is_large: whether the task may take much memory, so that it waits for other such tasks.
+        Returns its result, or raises its error.
+
+        what: description of the task, such as "parsed JSON", for the error if the process ends.
+        is_large: whether the task may need much memory, so that it waits for other such tasks.
         """
         async with self._large if is_large else contextlib.nullcontext():
             pool = self.start()
             try:
                 return await asyncio.wrap_future(pool.submit(function, *arguments, what=what))
             except NoProcessError:
-                # too many processes of this pool have ended, perhaps because memory ran out: the
-                # task goes to a new pool
+                # too many processes of this pool have ended, perhaps for lack of memory: start a
+                # new pool for the task
                 if self._pool is pool:
                     self._pool = None
                     pool.end()
@@ -64,7 +65,7 @@ class Workers:
                     self.start().submit(function, *arguments, what=what))
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function that releases Python's lock, in another thread of this process."""
+        """Call a function that releases Python's lock in another thread."""
         return await asyncio.get_running_loop().run_in_executor(
             self._threads, function, *arguments)
 

@@ -1,4 +1,4 @@
-"""Modules of PyTorch made fast: `optimize`, `explain`, and a backend of torch.compile.
+"""Optimisation of PyTorch modules: `optimize`, `explain`, and a backend of torch.compile.
 
-PyTorch is imported when one of them is first used.
+PyTorch is imported only when one of them is used.
 """

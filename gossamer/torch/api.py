@@ -21,7 +21,7 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
              inputs: InputFormat | Mapping[str, InputFormat] | None = None,
              tolerance: float | None = None, budget: float | None = None, strict: bool = False,
              threads: int | str = "all", follow: bool = True) -> OptimizedModule:
-    """Make a fast module for inference from a module of PyTorch.
+    """Optimise a PyTorch module for inference.
 
     Before the fast module is returned, its outputs on the example are compared with the outputs of
     `module`.
@@ -33,29 +33,29 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
         bfloat16.
     example_inputs : torch.Tensor, tuple or dict, optional
         Arguments of the module: one tensor, a tuple of all arguments, or a dict of arguments by
-        their names. A tensor whose first axis is as long as the first axis of the first tensor is a
-        batch; later calls may have other batch sizes. By default the example of an ExportedProgram.
+        name. The first axis of the first tensor is the batch axis, as are the first axes of all
+        tensors with the same length; later calls may have other batch sizes. The default is the
+        example of an ExportedProgram.
     device : str or Device, optional
         The device; by default the module's device: its GPU, or "host" for the processor.
     precision : {"fp32", "tf32", "fp16"}, optional
-        The lowest precision in which layers may be computed. A layer is computed in less than
-        float32 only where this was measured to be faster. With an effort the default is "fp16" for
-        a module in float16 or bfloat16; otherwise the default is "fp32".
+        The lowest precision in which layers may be computed. A layer has less than float32
+        precision only if this was measured to be faster. With an effort, the default for a module
+        in float16 or bfloat16 is "fp16"; otherwise the default is "fp32".
     effort, budget, strict, threads : optional
         As for `gossamer.compile`.
     inputs : InputFormat or mapping of str to InputFormat, optional
-        The format of each input that the fast module accepts in another format than `module`, such
-        as bytes in NHWC. `example_inputs` are then in these formats.
+        The formats of inputs for which the fast module and `module` differ, such as bytes in NHWC.
+        `example_inputs` must be in these formats.
     tolerance : float, optional
-        The largest normalised error that is accepted on the example. By default it is 1e-4; 1e-2
-        where the module's dtype or the precision has fewer bits than float32; 2e-2 where the module
-        is quantised. If twice torch's own error against float64 is larger than this number, the
-        default is twice torch's error.
+        The largest normalised error that is accepted on the example. The default is 2e-2 for a
+        quantised module, 1e-2 if the module's dtype or the precision has fewer bits than float32,
+        and otherwise 1e-4; or twice torch's own error against float64, if that is larger.
     follow : bool, default True
         Whether the fast module follows later changes of the module's weights, as long as the module
         is alive. Each call compares the weights' identities, version counters and addresses;
-        every hundredth call also compares some of their elements. With False nothing is compared,
-        and only `update` takes new weights.
+        every hundredth call also compares some of their elements. With False, nothing is compared,
+        and the weights change only by `update`.
 
     Returns
     -------
@@ -84,7 +84,9 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
 
 def explain(module: Any, example_inputs: Any = None, device: str | Device | None = None
             ) -> Explanation:
-    """Say how a module of PyTorch would be computed, without compiling or measuring anything.
+    """Explain how a PyTorch module would be computed, without measurements.
+
+    Nothing is compiled.
 
     Parameters
     ----------
@@ -104,7 +106,7 @@ def explain(module: Any, example_inputs: Any = None, device: str | Device | None
     Raises
     ------
     InputError, UnsupportedError, DeviceError
-        As `optimize` does.
+        As for `optimize`.
     """
     check_torch()
     from gossamer.torch.explanation import explain as explained

@@ -44,21 +44,22 @@ from gossamer.torch.parts import Left, operators_of, parts_of
 from gossamer.torch.weights import Watch, Weights
 
 _OPTIONS = {"precision", "effort", "budget", "tolerance", "threads"}
-"""The options of this backend that `optimize` has too."""
+"""Options that this backend passes to `optimize`."""
 LEAST_OPERATORS = 3
-"""The fewest operators of a part: calling a part costs about as much as three launches of torch."""
+"""Default number of operators that a part must have: a call of a part costs about as much as three
+of torch's launches."""
 _MOST_FORMS = 8
-"""The most combinations of shapes and dtypes of inputs for which gossamer computes one graph."""
+"""Largest number of combinations of input shapes and dtypes that gossamer computes per graph."""
 _MANY_CHANGES = 8
-"""A graph whose weights have changed more often than this, and in more than a quarter of its calls,
-is left to torch."""
+"""A graph is left to torch if its weights have changed more often than this, and in more than a
+quarter of its calls."""
 _MOST_REPORTS = 64
-"""The most reports that are kept."""
+"""Number of reports that are kept."""
 
 
 @dataclass
 class GraphReport:
-    """A report on a graph of torch.compile: which of its operators gossamer computes.
+    """Which operators of a torch.compile graph gossamer computes.
 
     operators: number of operators in the graph.
     taken: number of operators that gossamer computes.
@@ -87,14 +88,15 @@ reports: deque[GraphReport] = deque(maxlen=_MOST_REPORTS)
 
 def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
             options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
-    """Return a function that computes a graph of torch.compile: by gossamer where possible, else
-    by torch.
+    """Return a function that computes a graph of torch.compile.
+
+    gossamer computes the graph, or parts of it, if it can; torch computes the rest.
 
     graph_module: the graph.
     example_inputs: the arguments of the graph.
     options: options that torch.compile passes on: precision, effort, budget, tolerance and threads
-    as for `gossamer.optimize`, and least_operators, the fewest operators of a part. Raises
-    InputError for other options and wrong values.
+    as for `gossamer.optimize`, and least_operators, the number of operators that a part must have.
+    Raises InputError for other options and wrong values.
     """
     chosen = dict(options or {})
     least = chosen.pop("least_operators", LEAST_OPERATORS)
@@ -104,13 +106,13 @@ def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
                          f"{did_you_mean(unknown[0], [*_OPTIONS, 'least_operators'])}")
     _check_values(chosen, least)
     if (reason := users_state(graph_module)) and TracingContext.try_get() is not None:
-        # Dynamo has no guard for such functions, and would run this graph for other functions, too
+        # Dynamo has no guard for such functions: it would reuse this graph for other functions
         error = UnsupportedError(reason)
         reports.append(_nothing_taken(operators_of(graph_module), error))
         raise SkipFrame(str(error))
     if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False)
                                        for value in example_inputs):
-        warnings.warn("gossamer computes no gradients, and this graph is left to torch; call the "
+        warnings.warn("a graph is left to torch because gossamer computes no gradients; call the "
                       "compiled module within torch.no_grad() or torch.inference_mode()",
                       GossamerWarning, stacklevel=2)
         return graph_module.forward
@@ -132,8 +134,10 @@ def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
 
 
 def _check_values(options: Mapping[str, Any], least: Any) -> None:
-    """Raise InputError where an option has a wrong value. Without this check every graph would fail
-    and be left to torch."""
+    """Raise InputError if an option has a wrong value.
+
+    Without this check, every graph would fail and be left to torch.
+    """
     Policy(options.get("effort"), options.get("precision") or "fp32",
            budget_s=options.get("budget"), threads=options.get("threads", ALL))
     tolerance = options.get("tolerance")
@@ -149,8 +153,10 @@ _known: weakref.WeakValueDictionary[Any, _Plans] = weakref.WeakValueDictionary()
 
 
 def _content(graph: TensorGraph) -> Any:
-    """Return a key that two graphs share if they compute the same, with the same weights. It has
-    operators, functions and constants, but no names."""
+    """Return a key of a graph's computation, independent of names.
+
+    Graphs with the same operators, functions, constants and weights have equal keys.
+    """
     indices = {node: index for index, node in enumerate(graph.module.graph.nodes)}
 
     def content(node: fx.Node) -> Any:
@@ -166,7 +172,7 @@ def _content(graph: TensorGraph) -> Any:
 
 
 class _CompiledGraph:
-    """A graph of Dynamo, which plans compute where they can, else torch."""
+    """A callable graph of Dynamo, computed by plans or by torch."""
 
     def __init__(self, original: fx.GraphModule, graph: TensorGraph, plans: _Plans) -> None:
         self._original = original
@@ -187,17 +193,18 @@ class _CompiledGraph:
                   if self._plans.effects.random else nullcontext()):
                 return function(*tensors)
         except GossamerError as error:
-            # some functions compute only the batch size for which they were made
+            # some functions support only the batch size for which they were made
             debug.logger.info("a call is left to torch: %s", error)
             return self._original(*arguments)
 
 
 class _Plans:
-    """The functions that compute a graph, one for each combination of the dtypes and the shapes
-    (without the batch size) of its inputs.
+    """The functions that compute a graph.
+
+    There is one for each combination of input dtypes and shapes (without the batch size).
 
     module: the graph, with weights as attributes.
-    effects: what the graph does besides computing new tensors.
+    effects: the side effects of the graph.
     """
 
     def __init__(self, graph: TensorGraph, effects: Effects, options: Mapping[str, Any],
@@ -217,8 +224,10 @@ class _Plans:
         self._lock = threading.RLock()
 
     def function(self, weights: list[Any], tensors: list[Any]) -> Callable[..., Any] | None:
-        """Return the function for the weights and the inputs of a call; None where torch computes
-        the call. Calls that need a function that another thread is making wait for it."""
+        """Return the function for a call's weights and inputs; None for torch.
+
+        If another thread is making the function, the call waits for it.
+        """
         if self._is_left:
             return None
         self._calls += 1
@@ -239,10 +248,10 @@ class _Plans:
             return self._functions[form]
 
     def _follow(self, weights: list[Any]) -> None:
-        """Take the weights of a call.
+        """Update the functions to the weights of a call.
 
-        Where a weight is another tensor than before, or has other zeros than a plan was made for,
-        the functions are made again.
+        The functions are made again if a weight is another tensor than before, or has zeros at
+        other positions than a plan requires.
         """
         with self._lock:
             if not self._watch.change(weights + self._constants.now()):
@@ -254,7 +263,7 @@ class _Plans:
             for name, tensor in zip(self._names, weights, strict=True):
                 set_weight(self.module, name, tensor)
             if self._changes > _MANY_CHANGES and 4 * self._changes > self._calls:
-                # what changes in nearly every call is no weight
+                # tensors that change in nearly every call are not weights
                 self._is_left = True
                 warnings.warn("a graph is left to torch: its weights change from call to call",
                               GossamerWarning, stacklevel=2)
@@ -266,7 +275,7 @@ class _Plans:
                 is_other = True
             if is_other:
                 self._forget()
-            # set last: until then, calls of other threads see a change and wait for the lock
+            # set last: until then, calls in other threads see a change and wait for the lock
             self._watch = watch
 
     def _watched(self, weights: list[Any]) -> Watch:
@@ -295,7 +304,7 @@ class _Plans:
                 raise InputError("torch computes some of its operators")
             fast = made(self.module, tensors)
         except Exception as error:
-            debug.logger.info("a graph is taken in parts: %s", first_line(error))
+            debug.logger.info("a graph is split into parts: %s", first_line(error))
         else:
             reports.append(GraphReport(count, count, 1))
             self._optimized += optimized

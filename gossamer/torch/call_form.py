@@ -1,4 +1,4 @@
-"""The structure of a module's calls: which arguments and outputs are tensors, and how they nest."""
+"""The nesting of tensors in a module's arguments and outputs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gossamer.errors import InputError, kind_of, quoted
 
 
 class InputForm:
-    """How the arguments of a module hold its tensors.
+    """The nesting of tensors in a module's arguments.
 
-    Tensors are found at any depth of tuples, lists, dicts and dataclasses. A value that is no
-    tensor is a constant of the network, and each call has to give the same value.
+    Tensors may be nested at any depth in tuples, lists, dicts and dataclasses. A value that is not
+    a tensor is a constant of the network, and must be the same in each call.
 
     forward: the module's method forward.
-    args, kwargs: arguments of forward, as an example.
+    args, kwargs: example arguments of forward.
     names: the path of each tensor, such as "x" or "pair.0".
     tensors: the tensors of the example.
-    Raises InputError where the arguments do not fit forward's signature.
+    Raises InputError if the arguments do not fit forward's signature.
     """
 
     def __init__(self, forward: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -43,7 +43,7 @@ class InputForm:
         self._count = len(args)
 
     def of_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the tensors of a call. Raises InputError where the call has another structure."""
+        """Return the tensors of a call. Raises InputError if it has another structure."""
         if self._takes_tensors_only and not kwargs and len(args) == self._count and all(
                 [isinstance(arg, torch.Tensor) for arg in args]):
             return args
@@ -51,23 +51,23 @@ class InputForm:
         if spec != self._spec:
             example = ["tensor" if index in self._places else leaf
                        for index, leaf in enumerate(self._leaves)]
-            raise InputError("the arguments are nested in another way than those of the example: "
+            raise InputError("the arguments are nested differently from those of the example: "
                              f"{_nesting_text(leaves, spec)}, expected "
                              f"{_nesting_text(example, self._spec)}; optimise the module with an "
-                             "example that is nested like these arguments")
+                             "example of this nesting")
         for index, (leaf, expected) in enumerate(zip(leaves, self._leaves, strict=True)):
             if index in self._places:
                 if not isinstance(leaf, torch.Tensor):
                     raise InputError(f"input {quoted(self.names[self._places.index(index)])} is "
                                      f"{kind_of(leaf)}, expected a torch.Tensor")
             elif type(leaf) is not type(expected) or leaf != expected:
-                raise InputError(f"an argument is {quoted(leaf)}, and was {quoted(expected)} in "
-                                 "the example: arguments that are no tensors are constants of the "
-                                 "optimised module; optimise the module with this value too")
+                raise InputError(f"an argument is {quoted(leaf)}, but was {quoted(expected)} in "
+                                 "the example: arguments that are not tensors are constants of the "
+                                 "optimised module; optimise the module again with this value")
         return [leaves[index] for index in self._places]
 
     def arguments(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the positional and the named arguments of a call with these tensors."""
+        """Return positional and named arguments with these tensors."""
         leaves = list(self._leaves)
         for index, tensor in zip(self._places, tensors, strict=True):
             leaves[index] = tensor
@@ -84,13 +84,13 @@ class InputForm:
 
 
 class OutputForm:
-    """How the outputs of a module hold its tensors.
+    """The nesting of tensors in a module's outputs.
 
     result: the module's result for an example.
     inputs: the tensors of the example.
-    slots: for each tensor of the result, the index of the network's output that it is, or -1 - i
-    where the module returned input i unchanged.
-    examples: the network's outputs for the example: the distinct tensors of the result that are no
+    slots: for each tensor of the result, the index of the network's output, or -1 - i if the module
+    returned input i unchanged.
+    examples: the network's outputs for the example: the distinct tensors of the result that are not
     inputs.
     count: number of the network's outputs.
     """
@@ -115,13 +115,13 @@ class OutputForm:
             pytree.tree_flatten(self.examples[0])[1])
 
     def distinct(self, result: Any) -> tuple[Any, ...]:
-        """Return, from a result of this structure, the tensors that are outputs of the network."""
+        """Return the network's outputs from a result of this structure."""
         tensors = [leaf for leaf, is_tensor in zip(
             pytree.tree_leaves(result), self._is_tensor, strict=True) if is_tensor]
         return tuple(tensors[self.slots.index(slot)] for slot in range(self.count))
 
     def filled(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> Any:
-        """Return the module's result for the outputs of the network and the inputs of the call."""
+        """Return the module's result from outputs and inputs."""
         if self._is_one:
             return outputs[0]
         tensors = iter([outputs[slot] if slot >= 0 else inputs[-1 - slot]
@@ -136,7 +136,7 @@ def _position(tensor: Any, tensors: Sequence[Any]) -> int | None:
 
 
 def _register_dataclasses(value: Any) -> None:
-    """Tell torch.export how to flatten the instances of dataclasses within a value."""
+    """Register the dataclasses within a value with torch.export."""
     while True:
         unknown = {type(leaf) for leaf in pytree.tree_leaves(value)
                    if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)}
@@ -153,6 +153,6 @@ def _path_text(path: Sequence[Any]) -> str:
 
 
 def _nesting_text(leaves: Sequence[Any], spec: Any) -> str:
-    """Return values as they nest, with the word tensor in the place of each tensor."""
+    """Return text that shows the nesting of values and tensors."""
     words = ["tensor" if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     return quoted(str(pytree.tree_unflatten(words, spec)))

@@ -1,6 +1,6 @@
-"""Captures a module as a network, together with its outputs for an example.
+"""Captures a module as a network, with outputs for an example.
 
-Modules and tensors that cannot be optimised are refused; each error says what to do.
+Modules and tensors that cannot be optimised raise errors that say what to do.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gossamer.torch.weights import Watch, Weights, folded, without_bfloat16
 
 Formats = InputFormat | Mapping[str, InputFormat] | None
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
-"""The names of the dtypes for which _formats_of() can return a format."""
+"""Names of the dtypes for which _formats_of() can return a format."""
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _RANDOM_IN_TRAINING = (nn.modules.batchnorm._BatchNorm, nn.RReLU)
 _PLAIN = (torch.Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
@@ -40,16 +40,16 @@ _PLAIN = (torch.Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
 class Captured:
     """A module as a network, with its outputs for an example.
 
-    original: the module that the caller gave.
-    weights, watch: its weights, and a watch from before they were read.
-    module: the module with folded weights, in float32 where the original is in bfloat16.
+    original: the caller's module.
+    weights, watch: its weights, and a watch that was made before they were read.
+    module: the module with folded weights, in float32 if the original is in bfloat16.
     network: the network of the module.
-    inputs, outputs: how the module's arguments and outputs hold tensors.
+    inputs, outputs: the nesting of tensors in the module's arguments and outputs.
     given: the tensors of the example.
     tensors: the tensors of the example in the formats that `module` accepts.
     eager: the distinct tensors that the module returned for the example.
-    formats: the formats in which the plan accepts inputs, by the inputs' names.
-    explicit: whether the caller gave the formats.
+    formats: the input formats of the plan, by the inputs' names.
+    explicit: whether the caller specified the formats.
     """
 
     original: nn.Module
@@ -66,8 +66,10 @@ class Captured:
     explicit: bool
 
     def call(self, module: nn.Module, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """Call a module whose arguments and outputs have the structure of the captured module's,
-        and return the distinct output tensors."""
+        """Call a module and return its distinct output tensors.
+
+        The module's arguments and outputs must be nested like those of the captured module.
+        """
         return self.outputs.distinct(called(module, self.inputs, tensors))
 
     @property
@@ -78,14 +80,14 @@ class Captured:
 
 
 def captured(module: Any, example: Any, formats: Formats, writes: bool = True) -> Captured:
-    """Return a module as a network.
+    """Capture a module as a network.
 
-    Raises InputError and UnsupportedError as `optimize` does.
+    The state of the random generators is restored. Raises InputError and UnsupportedError as
+    `optimize` does.
 
-    writes: whether forward may write its inputs and buffers, and therefore runs on copies. The
-    state of the random generators is restored in any case.
+    writes: whether forward may write its inputs and buffers; if so, it runs on copies.
     """
-    # torch traces in one thread at a time, and Dynamo in other threads takes the same lock
+    # torch traces in one thread at a time; Dynamo uses the same lock in other threads
     with convert_frame.compile_lock, random_numbers_restored(pytree.tree_leaves(example)):
         return _captured(module, example, formats, writes)
 
@@ -114,7 +116,8 @@ def _captured(module: Any, example: Any, formats: Formats, writes: bool) -> Capt
     eager = called(ready, inputs, tensors)
     outputs = OutputForm(eager, tensors)
     if not outputs.count:
-        raise InputError(f"{type(module).__name__} returns no tensor that it computes")
+        raise InputError(f"{type(module).__name__} returns no computed tensor; give a module whose "
+                         "forward returns at least one")
     formats = asked or _formats_of(inputs.names, tensors)
     tensors = [tensor.float() if tensor.dtype == torch.bfloat16 else tensor for tensor in tensors]
     ready = without_bfloat16(ready)
@@ -125,16 +128,19 @@ def _captured(module: Any, example: Any, formats: Formats, writes: bool) -> Capt
 
 
 def _copy(module: nn.Module) -> nn.Module:
-    """Return a copy of a module; the module itself where it cannot be copied."""
+    """Return a module's copy, or the module if copying fails."""
     try:
         return copy.deepcopy(module)
-    except Exception:  # whatever a module holds, such as locks and files
+    except Exception:  # a module may hold anything, such as locks and files
         return module
 
 
 def module_of(program: Any) -> Any:
-    """Return an exported program as a module that also accepts other sizes than the sizes of its
-    example. Any other object is returned as it is."""
+    """Return the module of an exported program.
+
+    Other objects are returned unchanged. The module also accepts inputs of other sizes than its
+    example's.
+    """
     if not isinstance(program, torch.export.ExportedProgram):
         return program
     options = {"check_guards": False}
@@ -161,8 +167,10 @@ def without_modes(tensors: Sequence[Any]) -> Iterator[None]:
 
 
 def plan_device(captured: Captured, device: str | Device | None) -> Device:
-    """Return the device of the plan, by default the device that holds the module. Raises
-    InputError where the module is on a GPU and the plan is for another device."""
+    """Return the plan's device; the default is the module's.
+
+    Raises InputError if the module is on a GPU and the plan is for another device.
+    """
     tensor = captured.tensors[0]
     home = tensor.device
     if home.type not in ("cpu", "cuda"):
@@ -172,15 +180,15 @@ def plan_device(captured: Captured, device: str | Device | None) -> Device:
         return find("host" if home.type == "cpu" else f"cuda:{home.index or 0}")
     result = device if isinstance(device, Device) else find(device)
     if home.type == "cuda" and not result.holds(tensor):
-        raise InputError(f"the module is on {home}, and device= names {result.name}; leave it "
-                         "out, or move the module")
+        raise InputError(f"the module is on {home}, but device= names {result.name}; omit device, "
+                         "or move the module")
     return result
 
 
 def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if example is None:
         raise InputError("example_inputs is missing: give a tensor, a tuple of the arguments, or "
-                         "a dict of arguments by their names")
+                         "a dict of arguments by name")
     if isinstance(example, Mapping):
         return (), dict(example)
     if isinstance(example, (tuple, list)) and not hasattr(example, "_fields"):
@@ -194,8 +202,8 @@ def _by_name(formats: Formats, names: Sequence[str]) -> dict[str, InputFormat]:
     if isinstance(formats, InputFormat) and len(names) == 1:
         return {names[0]: formats}
     if not isinstance(formats, Mapping):
-        raise InputError(f"inputs {quoted(formats)}: expected an InputFormat, or for several "
-                         "inputs a mapping of their names to InputFormats")
+        raise InputError(f"inputs {quoted(formats)}: expected an InputFormat or, for several "
+                         "inputs, a mapping from their names to InputFormats")
     for name in formats:
         if name not in names:
             raise InputError(f"inputs: the module has no input {quoted(name)}; its inputs: "
@@ -216,13 +224,13 @@ def _formats_of(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, Input
 
 
 def is_channels_last(tensor: Any) -> bool:
-    """Whether a tensor of images lies in memory in NHWC, and not also in NCHW."""
+    """Return whether a tensor is NHWC but not NCHW contiguous."""
     return (tensor.dim() == 4 and not tensor.is_contiguous()
             and tensor.is_contiguous(memory_format=torch.channels_last))
 
 
 def as_array(tensor: Any) -> np.ndarray:
-    """Return a tensor as a NumPy array in host memory, bfloat16 as float32."""
+    """Return a tensor as a NumPy array, bfloat16 as float32."""
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
@@ -230,31 +238,32 @@ def as_array(tensor: Any) -> np.ndarray:
 
 
 def check_kind(module: Any) -> None:
-    """Raise InputError where an object is no module that torch.export accepts."""
+    """Raise InputError if an object is no module that torch.export accepts."""
     if isinstance(module, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         raise InputError(f"{_name(module)} is a module of torch.jit, which torch.export does not "
-                         "take; give the nn.Module from which it was made")
+                         "accept; give the nn.Module from which it was made")
     if not isinstance(module, nn.Module):
-        raise InputError(f"{kind_of(module)} is no torch.nn.Module; give a module, or a "
+        raise InputError(f"{kind_of(module)} is not a torch.nn.Module; give a module, or a "
                          "torch.export.ExportedProgram")
 
 
 def check_module(module: nn.Module) -> None:
-    """Raise InputError or UnsupportedError where a module cannot be optimised as it is."""
+    """Raise InputError or UnsupportedError if a module cannot be optimised."""
     for path, part in module.named_modules():
         if isinstance(part, LazyModuleMixin) and part.has_uninitialized_params():  # type: ignore[misc]
-            raise InputError(f"{_at(path, part)} gets its weights in its first call; call the "
-                             "module once")
+            raise InputError(f"{_at(path, part)} is lazy: its weights are created by the first "
+                             "call; call the module once")
         if part.training and _is_random(part):
             raise InputError(f"{_at(path, part)} is in training mode; call module.eval() first")
         if part._forward_hooks or part._forward_pre_hooks:
-            raise InputError(f"{_at(path, part)} has a forward hook, which no optimised module "
-                             "calls; remove it by the handle that register_forward_hook returned")
+            raise InputError(f"{_at(path, part)} has a forward hook, which optimised modules do "
+                             "not call; remove it by the handle that register_forward_hook "
+                             "returned")
     check_tensors(_weights(module))
 
 
 def check_tensors(tensors: Sequence[tuple[str, Any]]) -> None:
-    """Raise InputError or UnsupportedError where weights cannot be read.
+    """Raise InputError or UnsupportedError if weights cannot be read.
 
     tensors: pairs of a weight's name and the weight.
     """
@@ -269,9 +278,9 @@ def check_tensors(tensors: Sequence[tuple[str, Any]]) -> None:
 
 
 def check_inputs(names: Sequence[str], tensors: Sequence[Any], where: Any) -> None:
-    """Raise InputError or UnsupportedError where the tensors of an example cannot be inputs.
+    """Raise InputError or UnsupportedError if an example's tensors cannot be inputs.
 
-    where: the device of the module's weights; None where the module has no weights.
+    where: the device of the module's weights; None if the module has no weights.
     """
     if not tensors:
         raise InputError("the example has no torch.Tensor; give one for each input of the module, "
@@ -279,13 +288,13 @@ def check_inputs(names: Sequence[str], tensors: Sequence[Any], where: Any) -> No
     for name, tensor in zip(names, tensors, strict=True):
         _check_kind(f"input {quoted(name)}", tensor)
         if tensor.dim() and not tensor.shape[0]:
-            raise InputError(f"input {quoted(name)} has batch 0; give an example of one image or "
-                             "more: the optimised module takes any batch size")
+            raise InputError(f"input {quoted(name)} has batch 0; give an example of at least one "
+                             "image: the optimised module accepts any batch size")
         if tensor.requires_grad and torch.is_grad_enabled():
             raise gradient_error(name)
         if where is not None and tensor.device != where:
-            raise InputError(f"input {quoted(name)} is on {tensor.device}, the module on {where}; "
-                             f"move it: x.to({str(where)!r})")
+            raise InputError(f"input {quoted(name)} is on {tensor.device}, but the module is on "
+                             f"{where}; move the input: x.to({str(where)!r})")
 
 
 def gradient_error(name: str) -> InputError:
@@ -295,7 +304,7 @@ def gradient_error(name: str) -> InputError:
 
 
 def device_of(module: nn.Module) -> Any:
-    """Return the device of a module's weights; None where the module has no weights."""
+    """Return the device of a module's weights; None if it has no weights."""
     return next((tensor.device for _, tensor in _weights(module)), None)
 
 
@@ -308,18 +317,18 @@ def _check_kind(name: str, tensor: Any) -> None:
                                "tensor.to_dense(): gossamer finds its zeros")
     if type(tensor) not in _PLAIN:
         raise UnsupportedError(f"{name} is {kind_of(tensor)}, a subclass of torch.Tensor; "
-                               "give a module whose weights are plain tensors, such as "
-                               "tensor.to_dense() or tensor.dequantize() returns")
+                               "convert it to a plain tensor, such as by tensor.to_dense() or "
+                               "tensor.dequantize()")
     if tensor.is_complex():
-        raise UnsupportedError(f"{name} is complex, {tensor.dtype}; give its real and imaginary "
+        raise UnsupportedError(f"{name} is complex ({tensor.dtype}); give its real and imaginary "
                                "parts: torch.view_as_real(x)")
     if tensor.is_floating_point() and tensor.dtype not in _FLOATS:
-        raise UnsupportedError(f"{name} is {tensor.dtype}; numbers are computed in float32 or "
-                               "float16: call module.float(), and give inputs of that dtype")
+        raise UnsupportedError(f"{name} is {tensor.dtype}, but gossamer computes in float32 or "
+                               "float16: call module.float(), and give float32 inputs")
 
 
 def _is_random(part: nn.Module) -> bool:
-    """Whether a module computes something else in training mode than in evaluation mode."""
+    """Return whether a module computes differently in training mode."""
     if isinstance(part, nn.modules.dropout._DropoutNd):
         return part.p > 0
     if isinstance(part, nn.RNNBase | nn.MultiheadAttention):

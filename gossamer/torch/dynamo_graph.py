@@ -1,4 +1,4 @@
-"""Turns graphs of torch.compile into functions of their inputs, with weights as attributes."""
+"""Converts graphs of torch.compile to modules with weights."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gossamer.errors import UnsupportedError, quoted
 
 @dataclass
 class TensorGraph:
-    """A graph of Dynamo as a module that has the graph's weights as attributes.
+    """A graph of Dynamo as a module with weights.
 
     module: the module, a function of the graph's inputs.
-    weights: the attribute's name for each argument that is a weight, by the argument's index.
-    numbers: the value of each argument that is a tensor of one number, by the argument's index; the
-    module has the number as a constant.
+    weights: for each argument that is a weight, by index, the attribute's name.
+    numbers: for each argument that is a tensor of one number, by index, this number, which is a
+    constant of the module.
     inputs: the indices of the arguments that are inputs of the module.
 
     All other arguments are sizes, which the module reads from the shapes of its inputs.
@@ -33,11 +33,11 @@ class TensorGraph:
 
 
 def tensor_graph(graph_module: fx.GraphModule, arguments: Sequence[Any]) -> TensorGraph:
-    """Return a graph of Dynamo as a function of the tensors that are no weights.
+    """Convert a graph of Dynamo to a function of its inputs.
 
-    From torch 2.5 on, Dynamo passes weights as arguments. They become attributes of the module,
+    Since torch 2.5, Dynamo passes weights as arguments. They become attributes of the module,
     because only weights that are known in advance can be packed. An argument that is a size is
-    replaced by the size of a tensor. Raises UnsupportedError where no tensor has this size.
+    replaced by the size of a tensor. Raises UnsupportedError if no tensor has this size.
     """
     module = copy.copy(graph_module)
     module.graph = copy.deepcopy(graph_module.graph)
@@ -66,7 +66,7 @@ def tensor_graph(graph_module: fx.GraphModule, arguments: Sequence[Any]) -> Tens
 
 
 def bake(module: fx.GraphModule, node: fx.Node, value: Any) -> None:
-    """Make an argument of a graph a weight of its module, under the argument's name."""
+    """Replace a graph's argument by a weight of the same name."""
     set_weight(module, node.name, value)
     with module.graph.inserting_before(node):
         attribute = module.graph.get_attr(node.name)
@@ -76,7 +76,7 @@ def bake(module: fx.GraphModule, node: fx.Node, value: Any) -> None:
 
 
 def set_weight(module: fx.GraphModule, name: str, value: Any) -> None:
-    """Replace the parameter or buffer of a module that has the given name, or add it."""
+    """Set a module's parameter or buffer by name."""
     module._parameters.pop(name, None)
     module._buffers.pop(name, None)
     if isinstance(value, torch.nn.Parameter):
@@ -86,9 +86,9 @@ def set_weight(module: fx.GraphModule, name: str, value: Any) -> None:
 
 
 def bake_all(module: fx.GraphModule, values: Mapping[int, Any]) -> None:
-    """Make arguments of a graph attributes of its module.
+    """Replace arguments of a graph by attributes of its module.
 
-    values: the value of each of these arguments, by the argument's index.
+    values: the values of these arguments, by the arguments' indices.
     """
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for index, value in values.items():
@@ -102,8 +102,10 @@ def _is_weight(node: fx.Node, value: Any) -> bool:
 
 
 def _item_calls(node: fx.Node, value: Any) -> list[fx.Node]:
-    """Return the calls of item() that read a tensor without dimensions; an empty list for other
-    tensors, and where a tensor has other readers."""
+    """Return the item() calls that read a 0-D tensor.
+
+    Returns an empty list if the tensor has dimensions or other readers.
+    """
     readers = list(node.users)
     are_items = all(reader.op == "call_method" and reader.target == "item" for reader in readers)
     return readers if value.dim() == 0 and are_items else []
@@ -111,13 +113,14 @@ def _item_calls(node: fx.Node, value: Any) -> list[fx.Node]:
 
 def _take_size_from(module: fx.GraphModule, node: fx.Node, value: Any,
                     tensors: Sequence[fx.Node]) -> None:
-    """Replace an argument that is a size by the size of one of the tensors."""
+    """Replace an argument by the size of a tensor."""
     if node.users:
         symbol = str(node.meta.get("example_value", value))
         source = next(((tensor, axis) for tensor in tensors for axis, size in enumerate(
             getattr(tensor.meta.get("example_value"), "shape", ())) if str(size) == symbol), None)
         if source is None:
-            raise UnsupportedError(f"the argument {quoted(node.name)} is a size of no tensor")
+            raise UnsupportedError(f"the argument {quoted(node.name)} is a number that is not the "
+                                   "size of any tensor")
         following = source[0].next
         while following.op == "placeholder":
             following = following.next

@@ -1,5 +1,8 @@
-"""Finds what a graph of torch.compile does besides computing new tensors: writes, views of other
-tensors, random numbers, modes. Such a graph, or such an operator of it, is left to torch."""
+"""Finds the side effects of a graph of torch.compile.
+
+These are writes, views of other tensors, random numbers and changes of modes. A graph or an
+operator with such effects is left to torch.
+"""
 
 from __future__ import annotations
 
@@ -25,27 +28,26 @@ from gossamer.torch.exported import line_of
 
 _NAMESPACES = {"aten", "prim", "prims", "quantized", "quantized_decomposed", "torchao",
                "torchvision", "transformers"}
-"""Namespaces of operators that have no state of their own."""
+"""Namespaces of stateless operators."""
 _MODULES = ("torch", "_operator", "operator", "math", "builtins", "torchvision")
-"""Packages whose functions have no state of their own."""
+"""Packages of stateless functions."""
 _MODES = ("_enter", "_exit", "_set_grad_enabled", "_increment_nesting", "_decrement_nesting")
-"""Parts of the names of functions that change how torch computes what follows them."""
+"""Parts of the names of functions that change the mode of later operators."""
 _TRAINED = {"native_batch_norm": 5, "cudnn_batch_norm": 5, "miopen_batch_norm": 5}
-"""Operators that write statistics in training, which their schemas do not state, with the index of
-the argument that is true in training."""
+"""Operators that write statistics in training, although their schemas do not declare it, each with
+the index of the argument that is true in training."""
 _MEMBER = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
 _LOCAL = re.compile(r"^L\['([^']*)'\]")
 
 
 @dataclass
 class Effects:
-    """What a graph does besides computing new tensors.
+    """The side effects of a graph.
 
     random: names of the nodes that draw random numbers.
-    writes: for each node that writes a value which the graph itself computed, the nodes whose
-    results lie in this value's memory, all by their names; an empty list where the node writes
-    several values.
-    views: for each node whose result must share memory with an input or with another output, the
+    writes: for each node that writes a value of the graph in place, the names of all nodes with
+    results in the memory of this value; an empty list if the node writes several values.
+    views: for each node with a result that must share memory with an input or another output, the
     reason why torch computes it.
     """
 
@@ -55,18 +57,18 @@ class Effects:
 
 
 def effects_of(module: fx.GraphModule, arguments: Sequence[Any]) -> Effects:
-    """Return what a graph does besides computing new tensors.
+    """Return the side effects of a graph.
 
-    The graph is run on tensors without numbers. Raises UnsupportedError, with the reason, where
-    torch must compute the whole graph: where it writes an input or a buffer, changes a mode of
-    torch, calls what may have a state, or cannot be run without numbers.
+    They are found by a run on fake tensors. Raises UnsupportedError, with the reason, if torch must
+    compute the whole graph: because it writes an input or a buffer, changes a mode of torch, calls
+    a function that may have a state, or cannot run on fake tensors.
     """
     for node in module.graph.nodes:
         if reason := _foreign_reason(module, node):
             raise UnsupportedError(f"{reason}{_line(node)}")
     for device in {value.device.type for value in arguments if isinstance(value, torch.Tensor)}:
         if torch.is_autocast_enabled(device):
-            raise UnsupportedError("autocast is on, and torch decides which dtypes it gives")
+            raise UnsupportedError("autocast is on, and only torch knows the resulting dtypes")
     run = _Run(module)
     mode = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True, shape_env=ShapeEnv())
     try:
@@ -74,7 +76,7 @@ def effects_of(module: fx.GraphModule, arguments: Sequence[Any]) -> Effects:
             run.run(*[mode.from_tensor(value, static_shapes=True)
                       if isinstance(value, torch.Tensor) else value for value in arguments])
     except Exception as error:
-        raise UnsupportedError("what it writes is not known before it runs: "
+        raise UnsupportedError("its writes are not known before it runs: "
                                f"{first_line(error)}") from error
     if run.refused:
         raise UnsupportedError(run.refused)
@@ -85,9 +87,12 @@ def effects_of(module: fx.GraphModule, arguments: Sequence[Any]) -> Effects:
 
 
 def without_writes(module: fx.GraphModule, effects: Effects) -> fx.GraphModule:
-    """Return a copy of a graph in which nothing is written: an operator that writes a value
-    returns a changed copy, and what reads the value later reads the copy. Raises UnsupportedError
-    where a view of a value is written, or where a view is read after the value is written."""
+    """Return a copy of a graph without writes in place.
+
+    Each operator that writes a value returns a changed copy instead, and later readers of the value
+    read the copy. Raises UnsupportedError if a view of a value is written, or if a view is read
+    after the value is written.
+    """
     result = fx.GraphModule(module, copy.deepcopy(module.graph))
     nodes = {node.name: node for node in result.graph.nodes}
     positions = {name: position for position, name in enumerate(nodes)}
@@ -99,8 +104,8 @@ def without_writes(module: fx.GraphModule, effects: Effects) -> fx.GraphModule:
         if (source not in whole or "call_module" in (node.op, whole[0].op)
                 or any(_is_stale(view, position, same_memory, positions) for view in views)
                 or not effects.views.keys().isdisjoint(same_memory)):
-            raise UnsupportedError(f"{_name(node)} writes in place what other operators may read"
-                                   f"{_line(node)}")
+            raise UnsupportedError(f"{_name(node)} writes a tensor in place that other operators "
+                                   f"may read{_line(node)}")
         node.op, node.target = "call_function", _returning(node.op, node.target)
         for each in whole:
             each.replace_all_uses_with(
@@ -111,8 +116,11 @@ def without_writes(module: fx.GraphModule, effects: Effects) -> fx.GraphModule:
 
 def _is_stale(view: fx.Node, position: int, same_memory: Sequence[str],
               positions: dict[str, int]) -> bool:
-    """Whether a view would miss what a node writes if the node returned a changed copy: the view is
-    read after the write, but was made before it, or is made from a value in other memory.
+    """Return whether a view would miss a write to a copy.
+
+    without_writes() lets an operator write a copy instead of the value itself. A view misses this
+    write if it is made before the write and read after it, or if it is made from a value in other
+    memory.
 
     position: the position of the node that writes.
     """
@@ -123,8 +131,10 @@ def _is_stale(view: fx.Node, position: int, same_memory: Sequence[str],
 
 @cache
 def _returning(op: str, target: Any) -> Callable[..., Any]:
-    """Return a function that changes a copy of its first argument, as an operator would change the
-    argument, and return it."""
+    """Return a function that applies an in-place operator to a copy.
+
+    The function copies its first argument, lets the operator write the copy, and returns it.
+    """
     def changed(source: Any, *args: Any, **kwargs: Any) -> Any:
         result = source.clone()
         function = getattr(torch.Tensor, target) if op == "call_method" else target
@@ -138,10 +148,11 @@ def _returning(op: str, target: Any) -> Callable[..., Any]:
 @contextmanager
 def random_numbers_restored(arguments: Sequence[Any], *, after_errors_only: bool = False
                             ) -> Iterator[None]:
-    """Restore the state of torch's random generators at its end: that of the processor, and those
-    of the GPUs that hold tensors of `arguments`.
+    """Restore the state of torch's random generators on exit.
 
-    after_errors_only: whether the state is restored only where an error is raised.
+    These are the generators of the processor and of the GPUs that hold tensors of `arguments`.
+
+    after_errors_only: whether the state is restored only after an error.
     """
     devices = {value.device for value in arguments
                if isinstance(value, torch.Tensor) and value.is_cuda}
@@ -159,13 +170,13 @@ def random_numbers_restored(arguments: Sequence[Any], *, after_errors_only: bool
 
 
 class _Run(fx.Interpreter):
-    """An execution of a graph on tensors without numbers.
+    """An execution of a graph on fake tensors.
 
-    refused: why torch must compute the whole graph; "" where it need not.
+    refused: why torch must compute the whole graph; "" if it need not.
     random: names of the nodes that draw random numbers.
-    writes: for each node that writes a value of the graph, by name, the memory of this value; 0
-    where the node writes several values.
-    memory: for each memory, identified by a number, the nodes whose values lie in it.
+    writes: for each node that writes a value of the graph, by name, the number of this value's
+    storage; 0 if the node writes several values.
+    memory: for each storage, by its number, the nodes with values in it.
     """
 
     def __init__(self, module: fx.GraphModule) -> None:
@@ -192,13 +203,13 @@ class _Run(fx.Interpreter):
             value, torch.Tensor) else value
 
     def saw(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Note what an operator of the node that runs does."""
+        """Record the effects of an operator that the current node calls."""
         node = self._node
         assert node is not None
         if _draws(func, args, kwargs):
             self.random.add(node.name)
         if kwargs.get("generator") is not None:
-            self.refused = self.refused or f"{_name(node)} has a generator of its own{_line(node)}"
+            self.refused = self.refused or f"{_name(node)} has its own generator{_line(node)}"
         written = [value for index, argument in enumerate(func._schema.arguments)
                    if argument.alias_info is not None and argument.alias_info.is_write
                    for value in tree_leaves(args[index] if index < len(args)
@@ -218,7 +229,7 @@ class _Run(fx.Interpreter):
 
 
 class _Observer(TorchDispatchMode):
-    """Tells a run of the operators that its nodes call."""
+    """Passes the operators that nodes call to a run."""
 
     def __init__(self, run: _Run) -> None:
         super().__init__()
@@ -230,8 +241,10 @@ class _Observer(TorchDispatchMode):
 
 
 def _views(module: fx.GraphModule, memory: dict[int, list[fx.Node]]) -> dict[str, str]:
-    """Return the nodes that torch has to compute because their results share memory with inputs or
-    with other outputs, each with the reason."""
+    """Return nodes that torch must compute because of shared memory.
+
+    The results of these nodes share memory with inputs or with other outputs.
+    """
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     outputs = set(output.all_input_nodes)
     reasons: dict[str, str] = {}
@@ -250,12 +263,12 @@ def _views(module: fx.GraphModule, memory: dict[int, list[fx.Node]]) -> dict[str
 
 
 def _foreign_reason(module: fx.GraphModule, node: fx.Node) -> str:
-    """Return why torch must call a node as often as the user's code does; "" where it need not."""
+    """Return why torch must execute a node; "" if gossamer may compute it."""
     target = node.target
     if node.op == "call_module":
         target = type(module.get_submodule(str(target)))
     if isinstance(target, HigherOrderOperator):
-        return f"{_name(node)} is an operator of higher order"
+        return f"{_name(node)} is a higher-order operator"
     if isinstance(target, OpOverload | OpOverloadPacket):
         namespace = str(target).partition(".")[0] if isinstance(target, OpOverload) else (
             target._qualified_op_name.partition("::")[0])
@@ -264,7 +277,7 @@ def _foreign_reason(module: fx.GraphModule, node: fx.Node) -> str:
     elif node.op in ("call_function", "call_module"):
         name = getattr(target, "__name__", "")
         if any(part in name for part in _MODES):
-            return f"{name} changes how torch computes"
+            return f"{name} changes a mode of torch"
         if _is_user_code(target):
             return _state_reason(name or target)
     if _name(node) == "as_strided":
@@ -282,8 +295,10 @@ def _state_reason(function: Any) -> str:
 
 
 def users_state(module: fx.GraphModule) -> str:
-    """Return the reason why Dynamo must not run the compiled graph again; "" where it may. The
-    reason is a function that the graph calls, and that Dynamo was told not to look into."""
+    """Return why Dynamo must not reuse the compiled graph; "" if it may.
+
+    The reason is a call of a user's function that Dynamo was told not to trace.
+    """
     return next((_state_reason(_name(node)) for node in module.graph.nodes
                  if node.op == "call_function" and not isinstance(
                      node.target, HigherOrderOperator | OpOverload | OpOverloadPacket)
@@ -291,7 +306,10 @@ def users_state(module: fx.GraphModule) -> str:
 
 
 def _draws(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether an operator draws random numbers; attention does where it drops some weights only."""
+    """Return whether an operator draws random numbers.
+
+    Attention draws them only with dropout.
+    """
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     for index, argument in enumerate(func._schema.arguments):
@@ -310,7 +328,7 @@ def _memory(tensor: Any) -> int:
 
 
 def _users_name(node: fx.Node) -> str:
-    """Return the name that the user's code has for an argument of a graph."""
+    """Return the name of a graph's argument in the user's code."""
     source = getattr(node, "_dynamo_source", None) or node.meta.get("grapharg")
     name = getattr(getattr(source, "source", source), "name", node.name)
     name = _MEMBER.sub(r".\1", str(name() if callable(name) else name))

@@ -1,4 +1,4 @@
-"""Explains how a module would be computed, without compiling or measuring anything."""
+"""Explanations of how a module would be computed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gossamer.plan.tune.cost import model_us
 from gossamer.torch.captured import captured, plan_device
 
 _LONGEST = 40
-"""The most rows that the text of an explanation lists."""
+"""Largest number of layers in the text of an explanation."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class ExplainedLayer:
     op: name of its op.
     problem: its problem as text.
     device: name of the device where the layer would run.
-    algorithm: the algorithm that a plan takes without measurements. This is mostly the first one
-    that can compute the layer in float32; measuring may find a faster one.
-    density: the share of nonzero weights; None without weights.
+    algorithm: the algorithm that a plan selects without measurements. It is usually the first one
+    that can compute the layer in float32; measurements may find a faster one.
+    density: the fraction of nonzero weights; None without weights.
     thin: "depthwise", "zeros", "signs", or "" for none of these.
-    expected_us: microseconds that a cost model expects.
+    expected_us: microseconds by a cost model.
     """
 
     layer: str
@@ -54,8 +54,8 @@ class Explanation:
     device: name of the device.
     batch: number of images.
     layers: the layers of the module.
-    fixed: why only the batch size of the example can be computed; "" where the batch size is free.
-    reasons: for each layer that would run on the host in place of the device, the reason.
+    fixed: why only the example's batch size can be computed; "" if the batch size is free.
+    reasons: for each layer that would run on the host instead of the device, the reason.
     """
 
     device: str
@@ -66,7 +66,7 @@ class Explanation:
 
     @property
     def expected_us(self) -> float:
-        """Microseconds of one execution, as cost models expect them before any measurement."""
+        """Microseconds of one execution by cost models, without measurements."""
         return sum(layer.expected_us for layer in self.layers)
 
     def __str__(self) -> str:
@@ -98,11 +98,11 @@ class Explanation:
 
 
 def explain(module: Any, example_inputs: Any, device: str | Device | None) -> Explanation:
-    """Return how a module would be computed; see `gossamer.explain`."""
+    """Explain how a module would be computed; see `gossamer.explain`."""
     found = captured(module, example_inputs, None)
     where = plan_device(found, device)
-    # without ONNX Runtime and NVIDIA's libraries: on the host ONNX Runtime would compute the whole
-    # network as one part
+    # without vendors' libraries: ONNX Runtime would compute the whole network on the host as one
+    # part, which would explain nothing
     plan = Plan(found.network.graph(), where, Policy(vendors=False))
     batch = next((len(tensor) for tensor in found.tensors if tensor.dim()), 1)
     steps = [step for step in plan.program(batch).steps if not step.layer.inserted]

@@ -1,4 +1,4 @@
-"""Turns a module into a network: torch.export finds the graph, which becomes ONNX in memory."""
+"""Converts modules to networks by torch.export and ONNX in memory."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ from gossamer.torch.library import exports_programs, version
 from gossamer.torch.quantised import WithPlainQuantisation
 
 _PREFIX = "module."
-"""The prefix of the names of the module's weights in the exported network."""
+"""Prefix of the module's weights in the exported network."""
 _SCRIPT_OPSET = 17
-"""The opset that the older exporter writes."""
+"""Opset for torch's older exporter."""
 _RANDOM = re.compile(
     r"^(rand|randn|randint|randperm|bernoulli|multinomial|normal|uniform)(_like)?_?$")
 """Names of operators that draw random numbers."""
 _TRAINING = {"dropout": 2, "dropout_": 2, "alpha_dropout": 2, "feature_dropout": 2,
              "native_dropout": 2, "batch_norm": 5, "rrelu": 3, "rrelu_": 3}
-"""Operators that compute something else in training, with the index of the argument that is true in
-training; the argument is false where a call leaves it out."""
+"""Operators that compute differently in training, with the index of the argument that is true in
+training. If a call omits the argument, it is false."""
 _DTYPES = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.FLOAT16: torch.float16,
            onnx.TensorProto.BFLOAT16: torch.bfloat16, onnx.TensorProto.INT64: torch.int64,
            onnx.TensorProto.INT32: torch.int32, onnx.TensorProto.INT16: torch.int16,
            onnx.TensorProto.INT8: torch.int8, onnx.TensorProto.UINT8: torch.uint8,
            onnx.TensorProto.BOOL: torch.bool}
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
-"""Folders of code that is not the user's."""
+"""Folders with code of torch and gossamer, not of the user."""
 _REGISTERING = frozenset({"torch.ao.quantization.fx._decomposed", "torchao", "torchvision"})
-"""Modules that register operators for which torch's exporter has functions."""
+"""Modules that register operators that torch's exporter can convert."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _CONSTANT_BATCH = re.compile(r"your code specialized it to be a constant \((\d+)\)")
 
@@ -64,8 +64,8 @@ class Exported:
     """A module as a network.
 
     model: the ONNX model.
-    program: the module's program of torch.export.
-    fixed: why only the batch size of the example can be computed; "" where the batch size is free.
+    program: the module's torch.export program; None after `forget`.
+    fixed: why only the example's batch size can be computed; "" if the batch size is free.
     interpolations: the sizes of the module's interpolations, by the names of their results.
     """
 
@@ -75,19 +75,22 @@ class Exported:
     interpolations: Mapping[str, Sizes]
 
     def graph(self, model: onnx.ModelProto | None = None) -> Graph:
-        """Return the network, or a model of its nodes, as gossamer reads it."""
+        """Return the graph of the network or of `model`.
+
+        model: a model with nodes of the network.
+        """
         with warnings.catch_warnings():
-            # the user has no ONNX file whose content the warnings could describe
+            # these warnings are about the content of ONNX files, and the user has none
             warnings.simplefilter("ignore")
             return mark(load(model or self.model), self.interpolations)
 
     @property
     def is_quantised(self) -> bool:
-        """Whether the module rounds numbers to integers of few bits; not known after `forget`."""
+        """Whether the module is quantised; must not be read after `forget`."""
         return _is_quantised(self.program)
 
     def forget(self) -> None:
-        """Drop the program and the weights, because the plan holds these weights too."""
+        """Free the program and weights; the plan has another copy."""
         self.program = None
         for constant in self.model.graph.initializer:
             if constant.name.startswith(_PREFIX):
@@ -95,8 +98,11 @@ class Exported:
                                                    data_type=constant.data_type))
 
     def set_weights(self, module: nn.Module) -> None:
-        """Write the weights of a module with the same layers into the model. Raises InputError
-        where the module has other weights, or weights of other shapes or dtypes."""
+        """Copy the weights of a module to the model.
+
+        The module must have the layers of the exported one. Raises InputError if the module has
+        other weights, or weights of other shapes or dtypes.
+        """
         weights = {name: tensor for name, tensor in (
             *module.named_parameters(remove_duplicate=False),
             *module.named_buffers(remove_duplicate=False))}
@@ -105,14 +111,15 @@ class Exported:
                 continue
             name = constant.name.removeprefix(_PREFIX)
             if name not in weights:
-                raise InputError(f"the module has no {quoted(name)}, which the optimised one has; "
-                                 "give a module of the same form, or optimise this one")
+                raise InputError(f"the module has no weight {quoted(name)}, but the optimised "
+                                 "module has; give a module with the same layers, or optimise this "
+                                 "one")
             tensor = weights[name].detach().cpu().contiguous()
             dtype = _DTYPES.get(constant.data_type)
             if (tensor.dtype, list(tensor.shape)) != (dtype, list(constant.dims)):
                 raise InputError(f"{quoted(name)} is {tensor.dtype} of shape "
                                  f"{tuple(tensor.shape)}, expected {dtype} of shape "
-                                 f"{tuple(constant.dims)}; give a module of the same form, or "
+                                 f"{tuple(constant.dims)}; give a module with the same layers, or "
                                  "optimise this one")
             changed = onnx.TensorProto(name=constant.name, data_type=constant.data_type,
                                        dims=constant.dims)
@@ -121,8 +128,10 @@ class Exported:
 
 
 class _Tensors(nn.Module):
-    """A module as a function from the tensors in its arguments to the distinct tensors in its
-    result. Inputs that the module returns unchanged are no part of the function's result."""
+    """A module as a function from tensors to distinct tensors.
+
+    Inputs that the module returns unchanged are not outputs of the function.
+    """
 
     def __init__(self, module: nn.Module, inputs: InputForm, outputs: OutputForm) -> None:
         super().__init__()
@@ -139,20 +148,20 @@ class _Tensors(nn.Module):
 
 def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
              tensors: Sequence[Any]) -> Exported:
-    """Return a module as a network.
+    """Export a module as a network.
 
-    inputs, outputs: how the module's arguments and outputs hold tensors.
+    inputs, outputs: the nesting of tensors in the module's arguments and outputs.
     tensors: the tensors of an example.
 
-    Raises UnsupportedError where forward depends on the data, writes buffers or draws random
-    numbers, or an operator cannot be exported.
+    Raises UnsupportedError if the control flow of forward depends on the data, if forward writes
+    buffers or inputs or draws random numbers, or if an operator cannot be exported.
     """
     wrapped = _Tensors(module, inputs, outputs)
     wrapped.training = module.training
     program, sizes_are_free, fixed = _program(wrapped, tensors)
     if _is_quantised(program):
-        # only for quantised modules: while WithPlainQuantisation, a TorchFunctionMode, is active,
-        # torch does not find the lines of the user's code, which its messages name
+        # only for quantised modules: under a TorchFunctionMode such as WithPlainQuantisation,
+        # torch's messages cannot name the lines of the user's code
         wrapped.is_quantised = True
         program, sizes_are_free, fixed = _program(wrapped, tensors)
     _check_training(program)
@@ -181,7 +190,7 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
     model.graph.name = type(module).__name__
     for scopes in (entry for node in model.graph.node for entry in node.metadata_props
                    if entry.key == SCOPES):
-        # the paths begin with the name that _Tensors gives the module
+        # paths begin with "module", the attribute of _Tensors
         scopes.value = re.sub(r"'module(?:\.|(?='))", "'", scopes.value)
     return Exported(model, program, fixed, interpolations(model, program))
 
@@ -195,12 +204,15 @@ def _output_names(outputs: OutputForm) -> list[str]:
 
 
 def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, list[bool], str]:
-    """Return the exported program, whether the first size of each input is free, and the reason
-    where none is free."""
+    """Export a module's program, with free batch sizes if possible.
+
+    Returns the program, whether each input's first size is free, and a reason. The reason says why
+    no size is free; it is "" if some size is.
+    """
     batch = next((tensor.shape[0] for tensor in tensors if tensor.dim()), None)
     free = [bool(tensor.dim()) and tensor.shape[0] == batch for tensor in tensors]
     fixed = [False] * len(tensors)
-    # torch.export treats a size of 1 as a constant: two images stand for any number
+    # torch.export treats a size of 1 as a constant, so that a free size needs at least two images
     several = [torch.cat([tensor, tensor]) if is_free and batch == 1 else tensor
                for tensor, is_free in zip(tensors, free, strict=True)]
     if not any(free):
@@ -214,13 +226,13 @@ def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, list[bool
     except Exception as error:
         raise UnsupportedError(
             f"{type(wrapped.module).__name__} has no single graph for torch.export: "
-            f"{_cause(error)}{line_of(str(error))}; compute what depends on the data outside the "
-            "module, or take torch.compile(module, backend='gossamer'), which leaves it with torch"
-        ) from error
+            f"{_cause(error)}{line_of(str(error))}; move control flow that depends on the data out "
+            "of the module, or use torch.compile(module, backend='gossamer'), which leaves it to "
+            "torch") from error
 
 
 def _export(wrapped: nn.Module, tensors: Sequence[Any], free: Sequence[bool]) -> Any:
-    # torch's CUDA convolutions treat larger batches as a case of their own
+    # torch's CUDA convolutions have a special case for larger batches
     batch = torch.export.Dim("batch", max=65535)
     shapes = tuple({0: batch} if is_free else None for is_free in free)
     with torch.no_grad(), warnings.catch_warnings():
@@ -229,24 +241,26 @@ def _export(wrapped: nn.Module, tensors: Sequence[Any], free: Sequence[bool]) ->
 
 
 def _check_written(program: Any, names: Sequence[str]) -> None:
-    """Raise UnsupportedError where a program writes buffers or inputs.
+    """Raise UnsupportedError if a program writes buffers or inputs.
 
     names: the user's names of the inputs.
     """
     signature = program.graph_signature
     if written := list(signature.buffers_to_mutate.values()):
         buffers = ", ".join(quoted(name.removeprefix(_PREFIX)) for name in written)
-        raise UnsupportedError(f"forward writes the buffers {buffers}, and an optimised module has "
-                               "none; return their new values as outputs, and give them as inputs")
+        raise UnsupportedError(f"forward writes the buffers {buffers}, but an optimised module has "
+                               "no buffers; make them inputs, and return their new values")
     if inputs := list(signature.user_inputs_to_mutate.values()):
         name = names[list(signature.user_inputs).index(inputs[0])]
-        raise UnsupportedError(f"forward writes its input {quoted(name)}; have it write a "
-                               "copy: x = x.clone()")
+        raise UnsupportedError(f"forward writes its input {quoted(name)}; change forward to write "
+                               "a copy: x = x.clone()")
 
 
 def _check_training(program: Any) -> None:
-    """Raise UnsupportedError where a program draws random numbers, or computes as in training. A
-    batch_norm that normalises weights is allowed, since its result is the same in each call."""
+    """Raise UnsupportedError for random numbers and training mode.
+
+    A batch_norm that normalises weights is allowed, since its result is the same in each call.
+    """
     inputs = set(program.graph_signature.user_inputs)
     varying: set[Any] = set()
     for node in program.graph.nodes:
@@ -267,9 +281,11 @@ def _check_training(program: Any) -> None:
 
 def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names: list[str],
                   output_names: list[str], free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
-    """Return the network of a program, and the functional program, which writes nothing in place.
-    Values of the network have the names of the functional program's nodes."""
-    # unoptimised: gossamer folds constants more exactly, and weights keep the module's names
+    """Return the network of a program, and the functional program.
+
+    The functional program writes nothing in place; its nodes name the values of the network.
+    """
+    # unoptimised: gossamer folds constants with higher accuracy, and weights keep their names
     export = _exporter(_REGISTERING.intersection(sys.modules))
     result = export(decomposed(program), verbose=False, optimize=False)
     model = result.model_proto
@@ -280,7 +296,7 @@ def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], name
 
 @contextmanager
 def _quiet_registration() -> Iterator[None]:
-    """Hide the exporter's lines on operators of packages that are not installed."""
+    """Hide the exporter's messages about packages that are not installed."""
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -292,11 +308,12 @@ def _quiet_registration() -> Iterator[None]:
 
 @cache
 def _exporter(registering: frozenset[str]) -> Callable[..., Any]:
-    """Return the function that turns programs into ONNX: torch's own, with the table of its
-    functions. torch.onnx.export builds this table anew in each call, which takes seconds.
+    """Return torch's export function with a cached operator table.
 
-    registering: the modules of _REGISTERING that are imported; the table has their operators, and
-    is built anew for another set of modules.
+    torch.onnx.export builds the table of operators anew in each call, which needs seconds.
+
+    registering: the imported modules of _REGISTERING. The table has their operators, so that each
+    set of modules has a separate table.
     """
     try:
         from torch.onnx import _constants
@@ -307,16 +324,18 @@ def _exporter(registering: frozenset[str]) -> Callable[..., Any]:
         if {"registry", "optimize", "opset_version"} <= set(
                 inspect.signature(_core.export).parameters):
             return partial(_core.export, registry=table, opset_version=opset)
-    except (ImportError, AttributeError, TypeError):  # another version of torch has other parts
+    except (ImportError, AttributeError, TypeError):  # other versions of torch differ internally
         pass
     return partial(torch.onnx.export, dynamo=True)
 
 
 def _from_script(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names: list[str],
                  output_names: list[str], free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
-    """Return the network as torch's older exporter writes it, and the functional program, which
-    writes nothing in place. This exporter serves versions of torch that cannot turn programs into
-    ONNX."""
+    """Return the network by torch's older exporter, and the functional program.
+
+    The functional program writes nothing in place. The older exporter is for versions of torch that
+    cannot convert programs to ONNX.
+    """
     content = io.BytesIO()
     axes = {name: {0: "batch"} for name, is_free in zip(names, free, strict=True) if is_free}
     axes |= {name: {0: "batch"} for name in output_names if axes}
@@ -331,8 +350,10 @@ def _from_script(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names
 
 
 def _cause(error: BaseException) -> str:
-    """Return the first line of torch's message, or a plainer sentence where the message says that
-    the batch size is fixed."""
+    """Return the first line of an error's original cause.
+
+    If torch says that the batch size is fixed, a plainer sentence is returned.
+    """
     while error.__cause__ is not None:
         error = error.__cause__
     if constant := _CONSTANT_BATCH.search(str(error)):
@@ -341,8 +362,10 @@ def _cause(error: BaseException) -> str:
 
 
 def line_of(text: str) -> str:
-    """Return the last line of the user's code that a text of torch names, with " at " before it;
-    "" where the text names no such line."""
+    """Return " at FILE:LINE" for a stack trace.
+
+    The line is the last one in the user's code. Returns "" if there is none.
+    """
     frames = [(file, line) for file, line in _FRAME.findall(text)
               if not file.startswith(_NOT_THE_USERS)]
     return f" at {frames[-1][0]}:{frames[-1][1]}" if frames else ""

@@ -1,8 +1,8 @@
-"""Rewrites programs before torch's exporter writes them, and simplifies what it has written.
+"""Rewrites before and after torch's ONNX export.
 
-Before the export, operators that the exporter cannot write for all arguments, or writes as nodes
-that crash ONNX Runtime, are replaced by others. After the export, Split and Cast replace
-SplitToSequence and CastLike, and interpolations are made to compute as torch does.
+Before the export, other operators replace those that the exporter cannot write for all arguments,
+or writes as nodes that crash ONNX Runtime. After the export, Split and Cast replace SplitToSequence
+and CastLike, and interpolations are corrected to compute as torch does.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from gossamer.model.graph import Graph
 from gossamer.onnx_model import subgraphs
 
 Sizes = tuple[tuple[int, ...], tuple[float, ...] | None]
-"""The sizes that an interpolation makes, and its scale factors where forward states these."""
+"""Output sizes of an interpolation, and its scale factors; None if forward passes none."""
 _aten = torch.ops.aten
 _MOST_BYTES = 1 << 16
-"""The most bytes of a constant that may hold sizes or an index."""
+"""Largest number of bytes of a constant that is read as sizes or an index."""
 _BAGS = (_aten.embedding_bag.padding_idx, _aten.embedding_bag.default)
 _MAXIMA = (_aten.adaptive_max_pool1d.default, _aten.adaptive_max_pool2d.default,
            _aten.adaptive_max_pool3d.default)
 
 
 def decomposed(program: Any) -> Any:
-    """Return a program of torch.export without the operators that the exporter may not write.
-    Returns the program itself where it has none of them, or reads positions of maxima, which the
-    replacements do not compute."""
+    """Return a program without operators that the exporter may not support.
+
+    The program itself is returned if it has none of them, or if it reads positions of maxima, which
+    the replacements do not compute.
+    """
     for node in list(program.graph.nodes):
         if node.target in _BAGS:
             _write_bags(program, node)
@@ -44,9 +46,12 @@ def decomposed(program: Any) -> Any:
 
 
 def _write_bags(program: Any, node: Any) -> None:
-    """Replace an embedding_bag by an embedding, and a sum, mean or maximum over one axis. For
-    embedding_bag torch's exporter writes a loop, which crashes ONNX Runtime (seen with 1.32).
-    Raises UnsupportedError where bags differ in length, or their rows are weighted or left out."""
+    """Replace an embedding_bag by an embedding and a reduction.
+
+    The reduction is a sum, mean or maximum over one axis. torch's exporter would write a loop,
+    which crashes ONNX Runtime (seen with 1.32). Raises UnsupportedError if bags differ in length,
+    or if their rows have weights or padding.
+    """
     weight, rows, offsets, _, mode, *more = node.args
     images = rows.args[0] if rows.target is _aten.reshape.default else rows
     readers = {reader.args[1]: reader for reader in node.users if reader.users}
@@ -57,7 +62,7 @@ def _write_bags(program: Any, node: Any) -> None:
     if not regular or set(readers) - {0} or row_weights is not None or last_offset or (
             padding is not None):
         raise UnsupportedError("embedding_bag with several lengths, weights or padding_idx becomes "
-                               "a loop that crashes ONNX Runtime; take nn.Embedding and sums")
+                               "a loop that crashes ONNX Runtime; use nn.Embedding and sums")
     graph = program.graph
 
     def inserted(target: Any, first: Any, second: Any) -> Any:
@@ -77,28 +82,30 @@ def _write_bags(program: Any, node: Any) -> None:
 
 
 def _reads_positions(node: Any) -> bool:
-    """Whether a program reads the positions of the maxima, the second result of a pooling."""
+    """Return whether positions of maxima, a pooling's second result, are read."""
     return node.target in _MAXIMA and any(
         reader.args[1] == 1 and reader.users for reader in node.users)
 
 
 def _adaptive_max_pool(x: torch.Tensor, output_size: Sequence[int]
                        ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the maxima over output_size windows of the last axes, as torch.nn.AdaptiveMaxPool2d
-    does, and zeros in place of the positions of the maxima."""
+    """Compute adaptive max pooling, as torch.nn.AdaptiveMaxPool2d does.
+
+    Returns the maxima over output_size windows of the last axes, and zeros instead of the positions
+    of the maxima.
+    """
     y = _over_windows(torch.amax, x, output_size)
     return y, torch.zeros_like(y, dtype=torch.int64)
 
 
 def _adaptive_avg_pool(x: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
-    """Return the means over output_size windows of the last axes, as torch.nn.AdaptiveAvgPool3d
-    does."""
+    """Compute means over windows of the last axes, as torch.nn.AdaptiveAvgPool3d does."""
     return _over_windows(torch.mean, x, output_size)
 
 
 def _over_windows(reduced: Callable[[torch.Tensor, int], torch.Tensor], x: torch.Tensor,
                   output_size: Sequence[int]) -> torch.Tensor:
-    """Return a tensor whose last axes are reduced window by window, one axis after the other.
+    """Reduce the windows of a tensor's last axes, axis by axis.
 
     Window i of an axis begins at floor(i * size / count), and ends before
     ceil((i + 1) * size / count).
@@ -116,12 +123,15 @@ def _over_windows(reduced: Callable[[torch.Tensor, int], torch.Tensor], x: torch
 
 _TABLE = {**dict.fromkeys(_MAXIMA, _adaptive_max_pool),
           _aten.adaptive_avg_pool3d.default: _adaptive_avg_pool}
-"""For each operator that decomposed() replaces, the function that computes it by others."""
+"""Replacements of operators in decomposed()."""
 
 
 def make_plain(model: onnx.ModelProto) -> None:
-    """Replace, in place, each SplitToSequence whose tensors are read one by one by a Split, and
-    each CastLike whose type is known by a Cast."""
+    """Replace SplitToSequence by Split, and CastLike by Cast, in place.
+
+    A SplitToSequence is replaced if its tensors are read one by one, and a CastLike if its type is
+    known.
+    """
     graph = model.graph
     infos = {info.name: info.type.tensor_type for info in (*graph.input, *graph.value_info)}
     types = {name: info.elem_type for name, info in infos.items()}
@@ -136,8 +146,11 @@ def make_plain(model: onnx.ModelProto) -> None:
 
 
 def set_names(graph: onnx.GraphProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Name the inputs and the outputs of a graph. Other values that have one of these names, since
-    the exporter names values after torch's functions, get new names."""
+    """Set the names of a graph's inputs and outputs.
+
+    The exporter names values after torch's functions. Other values with one of the given names are
+    renamed.
+    """
     names: dict[str, str] = {}
     for infos, wanted in ((graph.input, inputs), (graph.output, outputs)):
         names.update(zip([info.name for info in infos], wanted, strict=True))
@@ -195,7 +208,7 @@ def _make_splits(graph: onnx.GraphProto, shapes: Mapping[str, list[int]]) -> Non
 
 def _sizes(node: onnx.NodeProto, constants: Mapping[str, np.ndarray],
            shapes: Mapping[str, list[int]]) -> list[int] | None:
-    """Return the sizes of the parts into which a node splits; None where they are not known."""
+    """Return the sizes of the results of a split; None if unknown."""
     if len(node.input) < 2 or node.input[1] not in constants:
         return None
     sizes = constants[node.input[1]]
@@ -225,8 +238,7 @@ def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
 
 
 def interpolations(model: onnx.ModelProto, program: Any) -> dict[str, Sizes]:
-    """Return the interpolations in a program, by the names of their results in its ONNX
-    model."""
+    """Return a program's interpolations, by result name."""
     resizes = [node for node in model.graph.node if node.op_type == "Resize"]
     layers = [node for node in program.graph.nodes
               if "upsample_" in str(node.target) and str(node.target).endswith(".vec")]
@@ -244,8 +256,10 @@ def interpolations(model: onnx.ModelProto, program: Any) -> dict[str, Sizes]:
 
 
 def mark(graph: Graph, found: Mapping[str, Sizes]) -> Graph:
-    """Change the interpolations of a graph so that they compute as torch does, and return the
-    graph. found: the sizes of the interpolations, by the names of their results."""
+    """Correct a graph's interpolations in place to compute as torch does.
+
+    found: the sizes of the interpolations, by the names of their results.
+    """
     for node in graph.nodes:
         if node.op in ("resize", "resize_linearly") and node.outputs[0] in found:
             sizes, scales = found[node.outputs[0]]

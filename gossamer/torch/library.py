@@ -1,4 +1,4 @@
-"""Checks that PyTorch is installed and new enough, before a module imports it."""
+"""Checks of PyTorch's version, before a module imports it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from importlib.util import find_spec
 from gossamer.errors import InputError, installing
 
 OLDEST = (2, 4)
-"""The oldest version of PyTorch whose torch.export is sufficient."""
+"""Oldest supported version of PyTorch."""
 OLDEST_WITH_ONNX_PROGRAMS = (2, 6)
-"""The oldest version that turns an exported program into ONNX."""
+"""Oldest version that converts an exported program to ONNX."""
 
 
 def check_torch() -> None:
-    """Raise InputError where PyTorch is missing or too old."""
+    """Raise InputError if PyTorch is missing or too old."""
     if find_spec("torch") is None:
-        raise InputError(f"PyTorch is not installed here; {installing('torch')}, or install torch "
-                         "as its own site says for your GPU")
+        raise InputError(f"PyTorch is not installed; {installing('torch')}, or follow the "
+                         "instructions for your GPU on pytorch.org")
     if version() < OLDEST:
         raise InputError(f"PyTorch {'.'.join(map(str, version()))} is too old: expected "
                          f"{'.'.join(map(str, OLDEST))} or later; pip install --upgrade torch")
 
 
 def exports_programs() -> bool:
-    """Whether exported programs can be turned into ONNX, which needs the package onnxscript."""
+    """Return whether torch and onnxscript can export programs to ONNX."""
     return version() >= OLDEST_WITH_ONNX_PROGRAMS and find_spec("onnxscript") is not None
 
 

@@ -1,4 +1,4 @@
-"""optimize: makes a fast module from a module of PyTorch, and compares the outputs of both."""
+"""Optimises a PyTorch module, and compares the outputs of both modules."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ from gossamer.torch.quantised import QuantisedInFloat64
 from gossamer.torch.weights import folded, without_bfloat16
 
 _LEAST_ALLOWED = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 1e-2, "int8": 2e-2}
-"""The normalised error that is allowed in each precision, even where torch is more exact. The entry
-"int8" is for quantised modules: in float32 a number halfway between two integers may be rounded to
-either integer. In an output of few numbers, a single number that is rounded to the wrong integer
-makes an error of about 1e-2."""
+"""Normalised error that is allowed in each precision, even if torch is more accurate. The entry
+"int8" is for quantised modules: in float32, a number halfway between two integers may be rounded to
+either integer. In a small output, a single number that is rounded to the wrong integer causes an
+error of about 1e-2."""
 _WORSE_THAN_TORCH = 2
-"""The largest ratio of an error to torch's error that is allowed, both against float64."""
+"""Largest allowed ratio of an error to torch's error, both against float64."""
 
 
 def optimize(module: Any, example_inputs: Any = None, device: str | Device | None = None, *,
              precision: str | None = None, effort: str | None = None, inputs: Formats = None,
              tolerance: float | None = None, budget: float | None = None, strict: bool = False,
              threads: int | str = "all", follow: bool | None = True) -> OptimizedModule:
-    """Make a fast module from a module of PyTorch; see `gossamer.optimize`.
+    """Optimise a PyTorch module; see `gossamer.optimize`.
 
-    follow: None where the caller looks for changes of the weights, and knows that forward writes
+    follow: None if the caller detects changes of the weights itself, and knows that forward writes
     nothing.
     """
     found = captured(module, example_inputs, inputs, writes=follow is not None)
     where = plan_device(found, device)
-    # less precise arithmetic is chosen by measurements, which need an effort
+    # lower precision is chosen only by measurements, which need an effort
     precision = precision or (found.precision if effort is not None else "fp32")
     policy = Policy(effort, precision, strict, budget_s=budget, threads=threads)
     make = _PlanMaker(found, where, policy)
@@ -67,7 +67,7 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
 
 
 class _PlanMaker:
-    """Makes the plans of one module: the first plan, and later plans with other weights."""
+    """Makes a module's first plan, and later plans with other weights."""
 
     def __init__(self, found: Captured, device: Device, policy: Policy) -> None:
         self._network: Exported = found.network
@@ -76,11 +76,11 @@ class _PlanMaker:
         self._policy = policy
 
     def first(self) -> Plan:
-        """Return the plan of the module as it was captured."""
+        """Return the plan with the captured weights."""
         return Plan(self._graph(), self._device, self._policy)
 
     def again(self, old: Plan, module: nn.Module) -> Plan:
-        """Return a plan with the weights of a module, without new measurements."""
+        """Return a plan with a module's weights, without measurements."""
         ready = folded(module)
         check_module(ready)
         ready = without_bfloat16(ready)
@@ -97,20 +97,23 @@ class _PlanMaker:
 
 
 def _permuted(found: Captured) -> tuple[bool, ...]:
-    """Return for each input whether its tensor is channels-last with C = H = W, so that a plan
-    cannot tell NHWC from NCHW by the sizes."""
+    """Return which inputs are channels-last with C = H = W.
+
+    For such inputs, a plan cannot distinguish NHWC from NCHW by the sizes.
+    """
     return tuple(not found.explicit and is_channels_last(tensor)
                  and len(set(tensor.shape[1:])) == 1 for tensor in found.tensors)
 
 
 def _check(found: Captured, fast: OptimizedModule, device: Device, precision: str,
            tolerance: float | None) -> None:
-    """Raise UnsupportedError where an output on the example differs too much from torch's. Its
-    error may be as large as the limit of the precision, or as twice torch's error against float64,
-    whichever is larger.
+    """Raise UnsupportedError if an output differs too much from torch's.
+
+    The largest allowed error is the limit of the precision, or twice torch's error against float64
+    if that is larger.
 
     precision: a key of _LEAST_ALLOWED.
-    tolerance: the error that is allowed in place of these limits, or None.
+    tolerance: the largest allowed error, which replaces these limits; or None.
     """
     results = found.call(fast, found.given)
     exact = in_float64(found.module, lambda module: found.call(
@@ -127,23 +130,25 @@ def _check(found: Captured, fast: OptimizedModule, device: Device, precision: st
         if not error <= allowed:
             difference = _first_difference(found.network, found.tensors, device, allowed)
             raise UnsupportedError(
-                f"output {index} differs from torch's by {error:.1e}, {allowed:.1e} is allowed; "
-                f"{difference}; please report it, or allow more: tolerance=")
+                f"output {index} differs from torch's by {error:.1e}, but only {allowed:.1e} is "
+                f"allowed; {difference}; please report this, or give a larger tolerance=")
 
 
 def in_float64(module: nn.Module, call: Callable[[nn.Module], Sequence[Any]]) -> Sequence[Any]:
-    """Return the result of a call with a module's copy in float64; () where the call fails."""
+    """Return the result of a call with a float64 copy of a module; () on failure."""
     try:
         with QuantisedInFloat64():
             return call(copy.deepcopy(module).double())
-    except Exception:  # forward may ask for a dtype, and torch may lack an operator in float64
+    except Exception:  # forward may require a dtype, and torch may lack an operator in float64
         return ()
 
 
 def _first_difference(network: Exported, tensors: Sequence[Any], device: Device,
                       allowed: float) -> str:
-    """Compare the result of every layer with torch's, and return a sentence that names the first
-    layer, in the module's order, whose result differs by more than is allowed."""
+    """Return text that names the first layer with a wrong result.
+
+    The result of every layer is compared with torch's, in the module's order.
+    """
     model = onnx.ModelProto()
     model.CopyFrom(network.model)
     values = {info.name: info for info in model.graph.value_info}
@@ -159,16 +164,16 @@ def _first_difference(network: Exported, tensors: Sequence[Any], device: Device,
             recorder.run(*tensors)
             results = plan(*tensors)
     except (GossamerError, RuntimeError) as error:
-        return f"which layer differs is not known ({error})"
+        return f"the layer that differs is unknown ({error})"
     for node, result in zip(nodes, results if len(nodes) > 1 else [results], strict=True):
         expected = as_array(recorder.values[node.name])
         if not normalised_error(as_array(result), expected) <= allowed:
             return f"the first layer that differs is {_layer_text(node)}"
-    return "no layer differs where all are computed separately"
+    return "no layer differs if all are computed separately"
 
 
 def _layer_text(node: Any) -> str:
-    """Return the words for a node of torch's graph in messages: its operator and its module."""
+    """Return a node's operator and module as text for messages."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = str(stack[-1][0]).removeprefix("module").lstrip(".") if stack else ""
     operator = str(getattr(node.target, "overloadpacket", node.target)).removeprefix("aten.")
@@ -176,7 +181,7 @@ def _layer_text(node: Any) -> str:
 
 
 class _Recorder(torch.fx.Interpreter):
-    """An execution of a graph of torch that keeps every tensor."""
+    """An execution of a torch graph that records every tensor."""
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)

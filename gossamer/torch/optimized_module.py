@@ -1,4 +1,4 @@
-"""OptimizedModule: a module of PyTorch that a plan of gossamer computes."""
+"""OptimizedModule: a PyTorch module that is computed by a plan."""
 
 from __future__ import annotations
 
@@ -22,31 +22,30 @@ _NHWC = (0, 2, 3, 1)
 
 
 class OptimizedModule(nn.Module):
-    """A module that computes the outputs of another module by a plan; see `gossamer.optimize`.
+    """A fast module that computes an original module by a plan.
 
-    The module is called like the other module, with tensors on the same device, runs on torch's
-    current stream, and computes no gradients. It has no parameters: the weights are packed in the
-    plan, and `update` takes new weights.
+    `gossamer.optimize` returns it. It is called like the original module, with tensors on the same
+    device. It runs on torch's current stream, and computes no gradients. It has no parameters: the
+    weights are packed in the plan, and `update` replaces them.
 
     Parameters
     ----------
     plan : Plan
         The plan.
     inputs : InputForm
-        How the arguments hold tensors.
+        The nesting of tensors in the arguments.
     outputs : OutputForm
-        How the outputs hold tensors.
+        The nesting of tensors in the outputs.
     replan : callable
-        Returns a plan with the weights of a module.
+        Function of the old plan and a module that returns a plan with the module's weights.
     followed : tuple of torch.nn.Module, Weights and Watch, optional
-        The module whose changes are followed, its weights, and a Watch that was made before
-        they were read; None where only `update` takes new weights.
+        The module with the weights to follow, these weights, and a Watch that was made before they
+        were read; None if the weights change only by `update`.
     permuted : tuple of bool
-        For each input whether its axes are permuted from N, C, H, W to N, H, W, C before the plan
-        is called, since the plan cannot distinguish the two orders by the sizes.
+        For each input, whether its axes are permuted from N, C, H, W to N, H, W, C before the plan
+        is called, because the plan cannot distinguish the two orders by the sizes.
     fixed : str
-        Why the module accepts only the batch size of the example; "" where it accepts any batch
-        size.
+        Why the module accepts only the example's batch size; "" if it accepts any batch size.
     """
 
     def __init__(self, plan: Plan, inputs: InputForm, outputs: OutputForm,
@@ -78,30 +77,30 @@ class OptimizedModule(nn.Module):
         Returns
         -------
         Plan
-            The plan. It takes the tensors of the arguments, in their order.
+            The plan. Its inputs are the tensors in the arguments, in their order.
         """
         return self._plan
 
     @torch.compiler.disable
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute the outputs of the other module.
+        """Compute the outputs of the original module.
 
         Parameters
         ----------
         *args, **kwargs
-            The module's arguments, of any batch size where the batch size is free.
+            The module's arguments, of any batch size if the batch size is free.
 
         Returns
         -------
         Any
-            The outputs, in the dtypes and memory formats of the other module's outputs, without
-            gradients.
+            The outputs, without gradients, in the dtypes and memory formats of the original
+            module's outputs.
 
         Raises
         ------
         InputError
-            If the arguments do not fit, an input requires a gradient, or the module's weights have
-            changed to weights that `update` would refuse.
+            If the arguments do not fit, an input requires a gradient, or the weights of the
+            original module have changed to weights for which `update` raises this error.
         DeviceError
             If the device fails or has too little memory.
         """
@@ -134,12 +133,13 @@ class OptimizedModule(nn.Module):
         return self._plan.report(batch)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan to a file, which `gossamer.Plan.load` and `gossamer run` read.
+        """Write the plan to a file for `gossamer.Plan.load` and `gossamer run`.
 
         Parameters
         ----------
         path : str or Path
-            The file to write. The saved plan takes the tensors of the arguments in their order.
+            The file to write. The inputs of the saved plan are the tensors in the arguments, in
+            their order.
 
         Raises
         ------
@@ -149,82 +149,83 @@ class OptimizedModule(nn.Module):
         self._plan.save(path)
 
     def update(self, module: Any) -> None:
-        """Take the weights of a module, and keep the choice of an algorithm for each layer.
+        """Replace the weights by a module's, and keep each layer's algorithm.
 
         Parameters
         ----------
         module : torch.nn.Module or torch.export.ExportedProgram
-            The module that was optimised, or a module with the same layers. With `follow=True` the
+            The module that was optimised, or a module with the same layers. With `follow=True`,
             changes of this module are followed from now on.
 
         Raises
         ------
         InputError
-            If the module has other weights or shapes, or if the algorithm of a layer was chosen for
-            the zeros or values of the old weights, and the new weights have other zeros or values.
+            If the module has other weights or shapes, or if a layer's algorithm depends on the
+            zeros or values of the old weights and does not fit the new ones.
         """
         module = module_of(module)
         check_kind(module)
         with self._lock:
             weights = Weights(module)
-            watch = weights.watched()  # before the weights are read: they may change meanwhile
+            watch = weights.watched()  # before the weights are read, which may change meanwhile
             old, self._plan = self._plan, self._replan(self._plan, module)
             if self._followed is not None:
                 self._followed = self._reference(module, weights, watch)
-        # the old plan is freed with its last reference, which a call in another thread may hold
+        # a call in another thread may hold the last reference to the old plan
         del old
 
     def state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse, with an InputError: packed weights are no tensors."""
+        """Raise InputError: packed weights are not tensors."""
         raise InputError("an optimised module has no state_dict: its weights are packed for one "
-                         "device; save those of the module that was optimised, or the plan: "
+                         "device; save the state_dict of the original module, or the plan: "
                          "fast.save('model.plan')")
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse, with an InputError: `update` takes new weights."""
-        raise InputError("an optimised module has no weights to load; load them into the module "
-                         "that was optimised, and call fast.update(module)")
+        """Raise InputError: `update` replaces the weights."""
+        raise InputError("an optimised module cannot load a state_dict; load it into the original "
+                         "module, and call fast.update(module)")
 
     def train(self, mode: bool = True) -> OptimizedModule:
-        """Return the module itself; refuse training mode with an InputError."""
+        """Return the module itself. Raises InputError for training mode."""
         if mode:
-            raise InputError("an optimised module computes no gradients; train the module that was "
-                             "optimised, and call fast.update(module)")
+            raise InputError("an optimised module computes no gradients; train the original "
+                             "module, and call fast.update(module)")
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> NoReturn:
-        raise InputError("an optimised module stays on its device, in its dtype; move or convert "
-                         "the module that was optimised, and optimise it again")
+        raise InputError("an optimised module cannot change its device or dtype; move or convert "
+                         "the original module, and optimise it again")
 
     def _slow_forward(self, *args: Any, **kwargs: Any) -> NoReturn:
-        # torch calls this method in place of forward while torch.jit traces; a trace would keep the
-        # outputs of its example as constants
+        # torch.jit.trace calls this method instead of forward; a trace would record the outputs of
+        # its example as constants
         raise _graph_error()
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> NoReturn:
-        """Refuse to copy the module, with a TypeError."""
+        """Raise TypeError: the module cannot be copied."""
         self.__reduce__()
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to pickle the module, with a TypeError."""
+        """Raise TypeError: the module cannot be pickled."""
         raise TypeError("an optimised module holds memory of its device and cannot be pickled or "
-                        "copied; it may be shared by threads, and fast.save(FILE) with "
-                        "gossamer.Plan.load(FILE) carries its plan to another process")
+                        "copied; threads may share it, and another process can read its plan by "
+                        "fast.save(FILE) and gossamer.Plan.load(FILE)")
 
     def __repr__(self) -> str:
         """Return the names of the network and of the device."""
         return f"OptimizedModule({self._plan!r})"
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show: the names, and the report of the plan."""
+        """Return the names and the plan's report as HTML for notebooks."""
         return self._plan.html(repr(self))
 
     def _computed(self, tensors: Any) -> list[Any]:
-        """Return the plan's outputs in the dtypes and memory formats of the module's outputs."""
+        """Return the plan's outputs in the module's dtypes and formats."""
         for name, tensor in zip(self._inputs.names, tensors, strict=True):
             if tensor.device != self._device:
-                raise InputError(f"input {quoted(name)} is on {tensor.device}, the module on "
-                                 f"{self._device}; move it: x.to({str(self._device)!r})")
+                raise InputError(f"input {quoted(name)} is on {tensor.device}, but the module is "
+                                 f"on {self._device}; move the input: "
+                                 f"x.to({str(self._device)!r})")
         try:
             results = self._plan(*tensors) if self._outputs.count else ()
         except InputError:
@@ -247,8 +248,7 @@ class OptimizedModule(nn.Module):
         for name, tensor, shape in zip(self._inputs.names, tensors, self._shapes, strict=True):
             if tensor.shape != shape:
                 raise InputError(f"input {quoted(name)} has shape {tuple(tensor.shape)}, expected "
-                                 f"{tuple(shape)}: forward takes no other batch size "
-                                 f"({self._fixed})")
+                                 f"{tuple(shape)}: the batch size is fixed ({self._fixed})")
 
     def _detached(self, tensors: Any) -> list[Any]:
         for name, tensor in zip(self._inputs.names, tensors, strict=True):
@@ -258,9 +258,9 @@ class OptimizedModule(nn.Module):
 
     def _reference(self, module: nn.Module, weights: Weights, watch: Watch,
                    ) -> tuple[weakref.ref[nn.Module], Weights, Watch]:
-        """Return a weak reference to a module, its weights and a watch.
+        """Return a module's weak reference, its weights and a watch.
 
-        When the followed module is freed, this module follows it no longer.
+        When the module is freed, it is no longer followed.
         """
         own = weakref.ref(self)
 
@@ -272,7 +272,7 @@ class OptimizedModule(nn.Module):
 
     def _follow(self) -> None:
         with self._lock:
-            # another thread may have taken the weights in the meantime
+            # another thread may have updated the weights in the meantime
             if self._followed is None:
                 return
             followed, weights, watch = self._followed
@@ -281,7 +281,7 @@ class OptimizedModule(nn.Module):
 
 
 def _layout_of(tensor: Any) -> tuple[Any, Any] | None:
-    """Return shape and strides of a tensor; None where it is contiguous or channels-last."""
+    """Return a tensor's shape and strides; None if it is contiguous or channels-last."""
     if tensor.is_contiguous() or is_channels_last(tensor):
         return None
     return tensor.shape, tensor.stride()
@@ -290,7 +290,7 @@ def _layout_of(tensor: Any) -> tuple[Any, Any] | None:
 def _in_layout(tensor: Any, shape: Any, strides: Any) -> Any:
     """Return a copy of a tensor with the given strides.
 
-    For a tensor of another shape, the copy has the strides' order of axes, but not the strides.
+    If the tensor has another shape, the copy has axes in the order of the strides, and is dense.
     """
     if tensor.shape == shape:
         for axis, stride in enumerate(strides):
@@ -304,5 +304,5 @@ def _in_layout(tensor: Any, shape: Any, strides: Any) -> Any:
 
 
 def _graph_error() -> InputError:
-    return InputError("an optimised module has no graph for torch.export, torch.onnx and torch.jit"
-                      "; give them the module that was optimised")
+    return InputError("an optimised module cannot be used with torch.export, torch.onnx and "
+                      "torch.jit; give them the original module")

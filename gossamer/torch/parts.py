@@ -1,4 +1,4 @@
-"""Finds the parts of a graph that gossamer computes, and the operators that are left to torch."""
+"""Splits a graph between gossamer and torch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from gossamer.torch.dynamo_graph import bake_all
 from gossamer.torch.exported import line_of
 
 Optimize = Callable[[fx.GraphModule, tuple[Any, ...]], Any]
-"""A function that returns an optimised module for a graph and its arguments, or raises a
+"""Function of a graph and its arguments that returns an optimised module, or raises a
 GossamerError."""
 _SIZES = {"size", "sym_size", "getattr", "numel", "dim"}
-"""Names of operators that read the size of a tensor, which costs nothing."""
+"""Names of operators that read the size of a tensor, which costs no time."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Left:
     """An operator that is left to torch.
 
     operator: name of the operator.
-    line: the line of the user's code; "" where it is not known.
+    line: the line of the user's code; "" if unknown.
     reason: why gossamer does not compute the operator.
-    share: the operator's share of the time that torch takes for the graph.
+    share: the operator's fraction of torch's time for the graph.
     """
 
     operator: str
@@ -66,18 +66,19 @@ def operators_of(module: fx.GraphModule) -> int:
 
 def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optimize,
              try_alone: Optimize, least_operators: int, left: Mapping[str, str]) -> Parts:
-    """Return a graph with the largest parts that gossamer computes. The parts replace their
-    operators in `module` itself.
+    """Replace the largest parts of a graph by optimised modules.
+
+    The graph is changed in place.
 
     optimize: function that makes the optimised module of a part.
-    try_alone: function that optimises one operator, to find out whether gossamer computes it.
-    least_operators: a part with fewer operators is left to torch, which takes less time than a call
-    of the part.
-    left: for nodes that torch computes in any case, by their names, the reason.
+    try_alone: function that optimises one operator, to find out whether gossamer can compute it.
+    least_operators: parts with fewer operators are left to torch, since calling them would cost
+    more time.
+    left: reasons, by node name, for nodes that torch must compute.
     """
     record = _Record(module)
     for _ in range(2):
-        # the times of the second run count: in the first run torch initialises itself
+        # only the times of the second run count: the first run includes torch's initialisation
         record.run(*arguments)
     support = _Support(record, try_alone, left)
     chosen = []
@@ -89,8 +90,8 @@ def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optim
         else:
             reasons.update(dict.fromkeys(
                 (node.name for node in operators),
-                f"the part has {len(operators)} operators, fewer than {least_operators}: calling "
-                "it would cost more"))
+                f"the part has only {len(operators)} operators, fewer than {least_operators}: "
+                "calling it would cost more time"))
     operators = list(filter(record.is_operator, module.graph.nodes))
     fused = fuse_by_partitions(module, chosen)
     result = Parts(fused)
@@ -110,9 +111,12 @@ def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optim
 
 
 def _stages(record: _Record, support: _Support) -> list[list[fx.Node]]:
-    """Return the parts of a graph that gossamer may compute, as lists of nodes. All that torch
-    computes for a part comes before the part, and all that torch computes from it comes after."""
-    stages: dict[fx.Node, int] = {}  # even where gossamer computes a node, odd where torch does
+    """Return lists of nodes that gossamer may compute as parts.
+
+    Each part can be computed in one call: torch's operators that it reads from run before it, and
+    torch's operators that read its results run after it.
+    """
+    stages: dict[fx.Node, int] = {}  # even stages are gossamer's, odd ones are torch's
     constants: set[fx.Node] = set()
     for node in record.module.graph.nodes:
         if node.op in ("call_function", "call_method", "call_module"):
@@ -123,7 +127,7 @@ def _stages(record: _Record, support: _Support) -> list[list[fx.Node]]:
                     each for each in node.all_input_nodes if each.op != "get_attr"):
                 constants.add(node)
     for node in reversed(stages):
-        if node in constants:  # computed in the stage that reads it first
+        if node in constants:  # constants are computed in the first stage that reads them
             stages[node] = min((stages[each] for each in node.users if each in stages), default=0)
     parts = defaultdict(list)
     for node, stage in stages.items():
@@ -142,7 +146,7 @@ def _optimize_part(result: Parts, node: fx.Node, values: Mapping[str, Any],
         bake_all(part, weights)
         fast = optimize(part, tuple(values[argument.name] for argument in arguments))
     except Exception as error:
-        # torch computes the part; its weights are attributes already, which bake_all() has made
+        # torch computes the part; bake_all() has already made its weights attributes
         reasons.update(dict.fromkeys(inner, _reason(error)))
     else:
         result.module.add_submodule(str(node.target), fast)
@@ -151,7 +155,7 @@ def _optimize_part(result: Parts, node: fx.Node, values: Mapping[str, Any],
 
 
 class _Record(fx.Interpreter):
-    """An execution of a graph by torch that keeps every value, and the seconds of every node."""
+    """Runs a graph by torch and records values and seconds."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module, garbage_collect_values=False)
@@ -172,8 +176,10 @@ class _Record(fx.Interpreter):
         return result
 
     def is_operator(self, node: fx.Node) -> bool:
-        """Whether a node computes; nodes that only read a size, take one of several results or
-        return their argument do not."""
+        """Return whether a node computes a value.
+
+        Nodes that only read a size, select one of several results, or return their argument do not.
+        """
         source = self.values[node.args[0].name] if node.args and isinstance(
             node.args[0], fx.Node) else None
         return self.values[node.name] is not source and (_is_operator(node) or (
@@ -181,9 +187,10 @@ class _Record(fx.Interpreter):
 
 
 class _Support:
-    """Finds out whether gossamer computes a node, by optimising the node alone.
+    """Finds out whether gossamer can compute a node.
 
-    Of nodes with the same operator and operands of the same shapes, only one is tried.
+    The node is optimised alone. Only one of several nodes with equal operators and operand shapes
+    is tried.
 
     reasons: why a node is left to torch, by the node's name.
     """
@@ -211,7 +218,7 @@ class _Support:
         return not self._known[key]
 
     def _tried(self, node: fx.Node) -> str:
-        """Return why gossamer does not compute a node; "" where gossamer computes the node."""
+        """Return why gossamer cannot compute a node; "" if it can."""
         graph = fx.Graph()
         arguments: list[Any] = []
         weights: dict[int, Any] = {}
@@ -228,7 +235,7 @@ class _Support:
 
         args, kwargs = fx.map_arg((node.args, node.kwargs), given)
         result = graph.create_node(node.op, node.target, args, kwargs)
-        if not arguments:  # a constant of the part that the node belongs to
+        if not arguments:  # the node computes a constant, but a module needs an input
             arguments.append(torch.zeros(2))
             result = (result, graph.call_method("neg", (graph.placeholder("x"),)))
         graph.output(result)
@@ -242,7 +249,7 @@ class _Support:
 
 
 def _reason(error: Exception) -> str:
-    """Return why an operator is left to torch, without the advice to callers of optimize."""
+    """Return an error's reason, without advice for callers of optimize."""
     text = str(error).partition(", and strict allows")[0]
     return first_line(UnsupportedError(text.rpartition("computes 1 node: ")[2]))
 
@@ -252,8 +259,10 @@ def _text(value: Any) -> Any:
 
 
 def _is_operator(node: fx.Node) -> bool:
-    """Whether a node computes; nodes that only read a size or take one of several results do
-    not."""
+    """Return whether a node computes a value.
+
+    Nodes that only read a size or select one of several results do not.
+    """
     return (node.op in ("call_function", "call_method", "call_module")
             and node.target is not operator.getitem and _name(node) not in _SIZES)
 

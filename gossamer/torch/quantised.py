@@ -1,5 +1,7 @@
-"""Replaces torch's quantisation: for exports, by operators that torch's exporter writes correctly,
-and for references, by arithmetic in float64."""
+"""Replacements of torch's quantisation for exports and for references.
+
+Exports need operators that torch's exporter writes correctly; references need float64 arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,21 @@ _QUANTIZE = {"quantize_per_tensor": _TENSOR, "quantize_per_channel": _CHANNEL}
 _DEQUANTIZE = {"dequantize_per_tensor": _TENSOR, "dequantize_per_channel": _CHANNEL}
 _FAKE_QUANTIZE = {"fake_quantize_per_tensor_affine": _TENSOR,
                   "fake_quantize_per_channel_affine": _CHANNEL}
-"""The names that gossamer gives to the first arguments of torch's functions; a dtype may follow."""
+"""Names in this module for the first arguments of torch's functions; a dtype may follow."""
 _NAMES = {"input": "x", "scales": "scale", "zero_points": "zero_point", "quant_min": "low",
           "quant_max": "high"}
-"""Gossamer's names of arguments, by torch's names, where the two names differ."""
+"""Names of arguments in this module, by torch's names, if they differ."""
 _OPERATORS = "torch.ao.quantization.fx._decomposed"
-"""The module of torch that defines quantize_per_tensor and similar operators."""
+"""torch's module that defines quantize_per_tensor and similar operators."""
 
 
 class WithPlainQuantisation(TorchFunctionMode):
-    """A mode in which modules are exported.
+    """A mode for the export of quantised modules.
 
-    Where integers have a narrower range than their dtype, such as 0 to 127, numbers are clamped
-    before quantisation, since the exporter writes the range of the dtype. Fake quantisation becomes
-    quantisation and its inverse, because torch exports its operator of fake quantisation for one
-    batch size only.
+    If integers have a narrower range than their dtype, such as 0 to 127, numbers are clamped before
+    quantisation, because the exporter writes the range of the dtype. Fake quantisation becomes
+    quantisation and dequantisation, because torch exports its operator of fake quantisation for
+    only one batch size.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (),
@@ -55,9 +57,10 @@ class WithPlainQuantisation(TorchFunctionMode):
 
 
 class QuantisedInFloat64(TorchFunctionMode):
-    """A mode in which quantisation takes and returns float64, which torch's functions refuse.
+    """A mode in which quantisation accepts and returns float64.
 
-    In float64 sums of integers are exact, so that each sum is rounded to the right integer.
+    torch's functions do not support float64. In float64, sums of integers are exact, so that each
+    sum is rounded to the right integer.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (),
@@ -81,15 +84,18 @@ def _name(func: Any) -> str:
 
 def _given(names: Sequence[str], args: Sequence[Any],
            kwargs: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the arguments of a call by gossamer's names; None where another function has the same
-    name, such as torch.quantize_per_tensor, which takes no limits."""
+    """Return a call's arguments by the names of this module.
+
+    Returns None for another function of the same name, such as torch.quantize_per_tensor, which has
+    no limits.
+    """
     given = dict(zip((*names, "dtype"), args, strict=False))
     given.update((_NAMES.get(name, name), value) for name, value in (kwargs or {}).items())
     return given if isinstance(given.get("low"), int) and "high" in given else None
 
 
 def _limited(given: Mapping[str, Any], dtype: torch.dtype) -> Any:
-    """Return the input of a quantisation, clamped to the numbers that its integers stand for."""
+    """Return a quantisation's input, clamped to the range of its integers."""
     limits = torch.iinfo(dtype)
     if (given["low"], given["high"]) == (limits.min, limits.max):
         return given["x"]
@@ -101,8 +107,10 @@ def _limited(given: Mapping[str, Any], dtype: torch.dtype) -> Any:
 
 
 def _along_axis(given: Mapping[str, Any], *values: Any) -> Sequence[Any]:
-    """Return values of channels in a shape that broadcasts to the input; other values are returned
-    as they are."""
+    """Return per-channel values in a shape that broadcasts to the input.
+
+    Other values are returned unchanged.
+    """
     if "axis" not in given:
         return values
     rank = given["x"].dim()
@@ -111,7 +119,7 @@ def _along_axis(given: Mapping[str, Any], *values: Any) -> Sequence[Any]:
 
 
 def _dtype(low: int, high: int) -> torch.dtype | None:
-    """Return the 8-bit dtype that contains both integers; None where no 8-bit dtype does."""
+    """Return the 8-bit dtype that contains both integers; None if there is none."""
     return next((dtype for dtype in (torch.int8, torch.uint8)
                  if torch.iinfo(dtype).min <= low and high <= torch.iinfo(dtype).max), None)
 

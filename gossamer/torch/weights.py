@@ -1,7 +1,7 @@
-"""The weights of a module: which of them have changed, and which the module computes from others.
+"""Detection of changed weights, and folding of computed weights.
 
-Changes are found by the identity, the version counter and the address of each tensor in every call,
-and by some of its elements in every hundredth call. Weights that the module computes, such as
+Each call compares the identity, version counter and address of each tensor; every hundredth call
+also compares some of its elements. Weights that the module computes from other weights, such as
 pruned, normalised and parametrised ones, become constants.
 """
 
@@ -23,22 +23,24 @@ from torch.nn.utils.weight_norm import WeightNorm
 from gossamer.errors import quoted
 
 CALLS = 100
-"""Number of calls after which some elements of each weight are compared."""
+"""Number of calls between comparisons of some elements of each weight."""
 ELEMENTS = 16
-"""About how many elements of each weight are compared."""
+"""Approximate number of elements of each weight that are compared."""
 _UNUSED_BUFFER = "num_batches_tracked"
-"""The name of buffers that no output depends on."""
+"""Name of buffers that no output depends on."""
 _HOOKS = (prune.BasePruningMethod, WeightNorm, SpectralNorm)
-"""The hooks by which torch.nn.utils computes a weight before each call of forward."""
+"""Hooks of torch.nn.utils that compute a weight before each call of forward."""
 _address = torch.Tensor.data_ptr
 
 
 class Weights:
-    """The parameters and buffers of a module, apart from those that no output depends on, and those
-    without memory of their own, which `optimize` refuses.
+    """The parameters and buffers of a module.
 
-    paths: their names.
-    without: names of further parameters and buffers that are left out.
+    Buffers that no output depends on are excluded, as are lazy and sparse tensors, for which
+    `optimize` raises errors.
+
+    paths: the names of the parameters and buffers.
+    without: names of further parameters and buffers to exclude.
     """
 
     def __init__(self, module: nn.Module, without: Collection[str] = ()) -> None:
@@ -56,7 +58,7 @@ class Weights:
                         self._names.append(name)
 
     def now(self) -> list[Any]:
-        """Return the tensors, in the order of `paths`; None in the place of one that is gone."""
+        """Return the current tensors in the order of `paths`; None for a deleted one."""
         return list(map(dict.get, self._tables, self._names))
 
     def watched(self) -> Watch:
@@ -64,11 +66,11 @@ class Weights:
 
 
 class Watch:
-    """Weights as they were when a plan took them.
+    """Detects changes of weights since a plan read them.
 
-    A tensor's version counter counts its changes in place. It misses writes through `.data` and by
-    the replay of a CUDA graph that trains, and tensors of torch.inference_mode() have none. Such
-    changes are found only if they change one of the elements that are compared. A watch keeps the
+    A tensor's version counter counts writes in place, but misses writes through `.data` and by the
+    replay of a CUDA graph that trains. Tensors of torch.inference_mode() have no version counter.
+    Such writes are detected only if they change one of the compared elements. A watch keeps the
     tensors alive, but no module.
 
     paths, tensors: the names of the weights, and the weights.
@@ -85,15 +87,14 @@ class Watch:
         self._calls = 0
 
     def change(self, now: Sequence[Any]) -> str:
-        """Return the first change of the weights, in words for a message; "" where no change is
-        found.
+        """Return text about the first change of the weights; "" without a change.
 
         now: the weights of a call.
         """
         if not all(map(is_, now, self.tensors)):
             path = next(path for path, new, old in zip(self._paths, now, self.tensors, strict=True)
                         if new is not old)
-            return f"another tensor has taken the place of {quoted(path)}"
+            return f"{quoted(path)} was replaced by another tensor"
         versions = [tensor._version for tensor in self._counted]
         if versions != self._versions:
             return self._changed(self._counted, versions, self._versions)
@@ -115,8 +116,10 @@ class Watch:
 
 
 def _elements(tensors: Sequence[Any]) -> list[list[Any]]:
-    """Return views of elements of each tensor, at equal distances in memory, as one list for each
-    device and dtype."""
+    """Return strided views of some elements of each tensor.
+
+    There is one list of views for each device and dtype.
+    """
     found: dict[Any, list[Any]] = defaultdict(list)
     for tensor in tensors:
         if tensor.layout == torch.strided and tensor.numel():
@@ -129,20 +132,22 @@ def _elements(tensors: Sequence[Any]) -> list[list[Any]]:
 
 
 def _sample(elements: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the bytes of elements of tensors, for each device and dtype."""
+    """Return the bytes of the elements for each device and dtype."""
     with torch.no_grad():
         return [torch.cat(list(each)).view(torch.uint8) for each in elements]
 
 
 def _captures(tensors: Sequence[Any]) -> bool:
-    """Whether the current stream records a CUDA graph, during which no number can be read."""
+    """Return whether a CUDA graph capture forbids reading values."""
     return any(tensor.is_cuda for tensor in tensors) and torch.cuda.is_current_stream_capturing()
 
 
 def folded(module: nn.Module) -> nn.Module:
-    """Return a copy of a module in which weights that torch.nn.utils.prune, weight_norm,
-    spectral_norm and parametrisations compute are plain weights; the module itself where it has no
-    such weights."""
+    """Return a copy with computed weights as plain parameters.
+
+    These are weights that torch.nn.utils.prune, weight_norm, spectral_norm and parametrisations
+    compute. The module itself is returned if it has none.
+    """
     if not any(_computes_weights(part) for part in module.modules()):
         return module
     with torch.no_grad():
@@ -159,8 +164,10 @@ def folded(module: nn.Module) -> nn.Module:
 
 
 def _remove_parametrizations(part: nn.Module) -> None:
-    """Replace the parametrisations of a copied module by the weights that they compute. torch's
-    own function would also change the class, which the copy shares with the original module."""
+    """Replace the parametrisations of a copied module by their computed weights.
+
+    torch's own function would also change the class, which the copy shares with the original.
+    """
     weights = {name: getattr(part, name).detach().clone() for name in part.parametrizations}
     del part._modules["parametrizations"]
     part.__class__ = type(part).__bases__[0]
@@ -169,8 +176,10 @@ def _remove_parametrizations(part: nn.Module) -> None:
 
 
 def without_bfloat16(module: nn.Module) -> nn.Module:
-    """Return the module, or a copy in float32 where the module has parameters in bfloat16, since
-    networks are computed in float32 and float16 only."""
+    """Return the module, or a float32 copy if it has bfloat16.
+
+    Networks are computed only in float32 and float16.
+    """
     if all(tensor.dtype != torch.bfloat16 for tensor in module.parameters()):
         return module
     return copy.deepcopy(module).float()
@@ -182,8 +191,10 @@ def _computes_weights(part: nn.Module) -> bool:
 
 
 def _recompute(module: nn.Module) -> None:
-    """Make the hooks compute their weights while torch records no gradients, because deepcopy
-    refuses tensors that were computed with gradients."""
+    """Recompute the weights of hooks without gradients.
+
+    deepcopy does not support tensors that were computed with gradients.
+    """
     inputs: Any = ()
     for part in module.modules():
         for hook in part._forward_pre_hooks.values():

@@ -14,10 +14,10 @@ def png(title: str, losses: Sequence[float],
         accuracies: Mapping[str, Mapping[int, float]], of_labels: bool = True) -> bytes:
     """Return a PNG picture of a learning curve.
 
-    losses: mean loss of each epoch; their axis is logarithmic where all are above 0.
-    accuracies: for each name of data the accuracy, or R^2, after some epochs, by their numbers
-    from 1. They are drawn below the losses.
-    of_labels: whether `accuracies` are shares of right answers; otherwise they are R^2.
+    losses: mean loss of each epoch. Their axis is logarithmic if all of them are positive.
+    accuracies: for each data set, by name, the accuracy or R^2 after some of the epochs, which are
+    numbered from 1. They are plotted below the losses.
+    of_labels: whether `accuracies` holds classification accuracies; otherwise it holds R^2.
     """
     from matplotlib.ticker import MaxNLocator
 

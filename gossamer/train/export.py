@@ -22,9 +22,9 @@ Layers = Sequence[tuple[np.ndarray, np.ndarray]]
 
 def model_metadata(activations: Sequence[str], classes: np.ndarray | None,
                    preparation: Preparation | None = None) -> ModelMetadata:
-    """Return the metadata of a network: what its outputs mean, and its inputs.
+    """Return the metadata of a network's inputs and outputs.
 
-    The inputs have a meaning where they are a grey picture, or the columns of a table.
+    Inputs are described only if they are a grey picture or the columns of a table.
 
     activations: name of each layer's activation.
     classes: label of each output; None for regression.
@@ -42,13 +42,14 @@ def model_metadata(activations: Sequence[str], classes: np.ndarray | None,
 
 def graph(layers: Layers, activations: Sequence[str], model_metadata: ModelMetadata,
           preparation: Preparation | None = None) -> Graph:
-    """Return the graph of a trained network, from the input x to the output y (N, outputs).
+    """Return the graph of a trained network.
 
-    x is (N, inputs), or (N, numbers of an unprepared sample) with a preparation.
+    The input x has the shape (N, inputs) or, with a preparation, (N, size of an unprepared sample).
+    The output y has the shape (N, outputs).
 
     activations: name of each layer's activation; "linear" adds no node.
     preparation: steps that the graph applies to x before the first layer.
-    Raises InputError where a prepared sample does not have the network's number of inputs.
+    Raises InputError if a prepared sample does not have the network's number of inputs.
     """
     build = GraphBuilder("mlp", file="mlp", metadata=model_metadata)
     value = _prepared(build, preparation or Preparation(), layers[0][0].shape[1])
@@ -71,7 +72,7 @@ def graph(layers: Layers, activations: Sequence[str], model_metadata: ModelMetad
 
 
 def _prepared(build: GraphBuilder, preparation: Preparation, inputs: int) -> str:
-    """Add the input x and the steps of a preparation, and return the name of the prepared x.
+    """Add the input x with its preparation; return its name.
 
     inputs: number of inputs of the network.
     """
@@ -81,14 +82,14 @@ def _prepared(build: GraphBuilder, preparation: Preparation, inputs: int) -> str
         margins = preparation.margins("preparation")
         height, width = preparation.pad
         if height * width != inputs:
-            raise InputError(f"preparation: pads to {height}x{width}, but the network takes "
-                             f"{inputs} numbers")
+            raise InputError(f"preparation: pads to {height}x{width}, but the network has "
+                             f"{inputs} inputs")
         shape = height - sum(margins[0]), width - sum(margins[1])
         numbers = math.prod(shape)
     if preparation.shape is not None and math.prod(preparation.shape) != numbers:
         height, width = preparation.shape
-        raise InputError(f"preparation: its pictures are {height}x{width}, but the network takes "
-                         f"{numbers} numbers")
+        raise InputError(f"preparation: its pictures are {height}x{width}, but the network needs "
+                         f"pictures of {numbers} pixels")
     value = build.input("x", (None, numbers))
     if preparation.threshold is not None:
         value = build.apply("greater_equal", value, build.constant(
@@ -105,10 +106,10 @@ def _prepared(build: GraphBuilder, preparation: Preparation, inputs: int) -> str
 
 
 def least_that_counts(preparation: Preparation) -> np.float32:
-    """Return the smallest number of a sample that the preparation turns into 1.
+    """Return the smallest value that a preparation turns into 1.
 
-    The graph compares with this number. Dividing by 255 and comparing with the threshold would give
-    other results on a device that does not round divisions correctly.
+    The graph compares with this value instead of dividing by 255 and comparing with the threshold,
+    because not every device rounds divisions correctly.
     """
     threshold, white = np.float32(preparation.threshold), np.float32(WHITE)
     if not preparation.scale:
@@ -122,8 +123,10 @@ def least_that_counts(preparation: Preparation) -> np.float32:
 
 
 def write(path: Path, network: Graph) -> None:
-    """Write a network as an ONNX file, completely or not at all. Raises InputError where the file
-    cannot be written."""
+    """Write a network to an ONNX file atomically.
+
+    Raises InputError if the file cannot be written.
+    """
     if path.suffix != ".onnx":
         raise InputError(f"{path}: expected a name that ends in .onnx")
     if not path.parent.is_dir():

@@ -1,4 +1,4 @@
-"""The class MLP: a fully connected network that is trained on one device."""
+"""MLP: a fully connected network, trained on one device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PUBLISHED: dict[str, Any] = {
     "activation": "sigmoid", "loss": "squared_error", "optimiser": "sgd", "learning_rate": 0.3,
     "batch": 1, "epochs": 10, "patience": None, "keep": "last", "shuffle": False,
     "scale_targets": False, "initial": "uniform"}
-"""The settings of the published training where they differ from the defaults of MLP."""
+"""Settings of the published training that differ from the defaults of MLP."""
 
 
 class MLP(Predictor):
@@ -42,24 +42,24 @@ class MLP(Predictor):
     ----------
     sizes : sequence of int
         Number of units of each layer, inputs first and outputs last, such as (784, 32, 10).
-        Where it is empty, the numbers of inputs and outputs follow from the data, and those of the
-        hidden layers from `hidden`.
+        If it is empty, the data determine the numbers of inputs and outputs, and `hidden` the
+        hidden layers.
     hidden : int or sequence of int, optional
-        Number of units of each hidden layer, or of the one hidden layer, where `sizes` is empty;
-        None means one layer of 100 units.
+        Number of units of each hidden layer, or of the only one, if `sizes` is empty; None means
+        one layer of 100 units.
     task : {"classification", "regression"} or None
-        What y holds: a label for each sample, or numbers to learn. With None, integers, booleans
-        and strings are labels, and floats are numbers; a warning is given where the floats take
-        only a few values, all whole, and so may be meant as labels.
+        Whether y holds a label for each sample, or numbers to learn. With None, integers, booleans
+        and strings are labels, and floats are numbers. Floats with only a few distinct values, all
+        of them whole, cause a warning, since they may be meant as labels.
     class_weight : mapping, "balanced" or None
-        Weight of each label, by which the losses of its samples are multiplied; a label without a
-        weight has 1. "balanced" gives all classes the same total weight. A sample's weight is the
-        product of its class weight and its `sample_weight`, divided by the mean of these products.
+        Factor for the losses of each label's samples; labels that are not in the mapping have 1.
+        With "balanced", all classes have the same total weight. A sample's weight is the product of
+        its class weight and its `sample_weight`, divided by the mean of these products.
     activation : {"relu", "sigmoid", "tanh"}
         Activation of the hidden layers.
     output : {"linear", "sigmoid", "tanh"} or None
-        Activation of the outputs with "squared_error". None means "linear" for numbers; for labels
-        it means the activation of the hidden layers, but "linear" in place of "relu".
+        Activation of the outputs with "squared_error". None means "linear" for regression. For
+        classification it means the activation of the hidden layers, or "linear" if that is "relu".
     loss : {"cross_entropy", "squared_error"} or None
         With "cross_entropy" the outputs are a softmax. None means "cross_entropy" for labels and
         "squared_error" for numbers.
@@ -73,54 +73,54 @@ class MLP(Predictor):
         (1 / (1 + epochs done)), ("step", every, factor) (multiplied by `factor` after each
         `every` epochs), or a function of the number of epochs done (int) that returns a float.
     momentum : float
-        For "sgd", the factor with which a parameter's last change is added to its next change, at
+        For "sgd", the fraction of a parameter's last change that is added to its next change, at
         least 0 and below 1.
     weight_decay : float
-        Factor with which each weight is added to its gradient, at least 0; biases do not decay.
+        Multiple of each weight that is added to its gradient, at least 0; biases do not decay.
     batch : int or None
-        Number of samples of an update; 1 is online training. None means 200, or all samples where
-        there are fewer.
+        Number of samples per update; 1 is online training. None means 200, or all samples if there
+        are fewer.
     epochs : int
-        Largest number of epochs; an epoch is one run over all samples.
+        Largest number of epochs; an epoch is one pass over all samples.
     target_error : float, optional
         Mean loss of an epoch at which training stops early.
     patience : int or None
-        Number of epochs without an improvement after which training stops early; None never stops
-        early. With validation data and keep="best" an improvement is a higher score on these data,
-        or the same score with a smaller loss; otherwise it is a smaller mean loss of the epoch. A
-        smaller loss is smaller by at least 0.0001.
+        Number of epochs without improvement after which training stops early; None disables early
+        stopping. With validation data and keep="best", an epoch improves if its validation score
+        is higher, or equal with a smaller loss. Otherwise it improves if its mean loss is smaller.
+        A smaller loss is smaller by at least 0.0001.
     keep : {"best", "last"}
-        The epoch whose parameters are kept: the best on the validation data, or the last. Without
-        validation data it is always the last.
+        Epoch that the kept parameters come from: the best on the validation data, or the last.
+        Without validation data it is always the last.
     shuffle : bool
-        True to train each epoch in another random order, False in the order of the rows.
+        True to use a new random order of the rows in each epoch, False to keep their order.
     standardise : bool
-        True to subtract from each column of the inputs its mean, and to divide by its standard
-        deviation, before training. The trained network takes inputs as they are.
+        True to standardise the inputs before training: each column minus its mean, divided by its
+        standard deviation. The trained network accepts inputs that are not standardised.
     scale_targets : bool
-        True to standardise the numbers in y before training, as `standardise` does with columns of
-        the inputs, where the outputs are linear. The trained network predicts numbers on the scale
-        of y, but the losses of training are those of the standardised numbers.
+        True to standardise the numbers in y before training if the outputs are linear. The trained
+        network predicts numbers on the scale of y, but the losses of training are those of the
+        standardised numbers.
     initial : {"glorot", "uniform"}
         Distribution of the initial parameters: "glorot" draws the weights uniformly within
         Glorot's bounds and sets the biases to 0; "uniform" draws both between -0.05 and 0.05.
     seed : int or None
-        Seed of the initial parameters and of the orders of the samples; None means another seed for
+        Seed of the initial parameters and of the orders of the samples; None means a new seed for
         each training.
     device : str, Device or None
-        Device that trains: "cuda:0", "opencl:0", "host", or None for the best device: CUDA, else
-        an OpenCL GPU, else the host. OpenCL on a processor must be named; a warning is given where
-        NumPy would train faster.
+        Training device: "cuda:0", "opencl:0", "host", or None for the best device: CUDA, else an
+        OpenCL GPU, else the host. OpenCL on a processor must be named. A device on which training
+        is slower than with NumPy causes a warning.
     effort : {"quick", "normal", "max"} or None
-        Effort at which all algorithms are measured, so that the fastest trains. Measuring takes
-        seconds to minutes the first time that a network of these sizes is trained on this device
-        with data of about this density. With None nothing is measured, and the algorithm trains
-        that is expected to be the fastest (see Notes).
+        Effort at which all algorithms are measured to find the fastest. Measuring needs seconds to
+        minutes the first time that a network of these sizes is trained on this device with data of
+        about this density. With None, nothing is measured, and the algorithm that is expected to be
+        the fastest is used (see Notes).
     algorithm : str or None
-        Name of the algorithm that trains, whatever is measured or expected.
+        Name of the training algorithm; None means that `effort` selects it.
     **unknown
-        Any other parameter raises an InputError, which names MLP's own parameter for one of
-        scikit-learn's networks.
+        Any other parameter raises an InputError. For a parameter of scikit-learn's networks, the
+        message names the equivalent in MLP.
 
     Attributes
     ----------
@@ -129,35 +129,39 @@ class MLP(Predictor):
     intercepts_ : list of numpy.ndarray
         Biases of each layer, float32 of shape (units,).
     loss_curve_ : list of float
-        Mean loss of each epoch. The loss of a sample is computed before the update to which the
-        sample belongs.
+        Mean loss of each epoch. The loss of a sample is computed before the sample's update.
     n_iter_ : int
         Number of finished epochs.
     kept_epoch_ : int
-        Number of the epoch, from 1, whose parameters the network has.
+        Number, from 1, of the epoch that the parameters come from.
     classes_ : numpy.ndarray
-        Labels in the order of the outputs; missing after a regression.
+        Labels in the order of the outputs; absent for regression.
     n_features_in_ : int
         Number of inputs.
     feature_names_in_ : numpy.ndarray
-        Names of the columns of x, of shape (n_features_in_,); missing where x had none.
+        Names of the columns of x, of shape (n_features_in_,); absent if x had none.
     validation_scores_ : list of float
         Score on the validation data after each epoch of the last fit: the accuracy, or R^2.
     device_ : str
-        Name of the device that trained.
+        Name of the training device.
     algorithm_ : str
-        Name of the algorithm that trained.
+        Name of the training algorithm.
 
     Notes
     -----
-    On GPUs, "per_step" trains every network with Adam, and every network with weighted samples and
-    "squared_error". In all other cases, without an effort, the algorithm is "blocked" where one
-    work-group can train a network with it (samples one by one without momentum, one hidden layer of
-    64 units at most); else "persistent" where a network fits the shared memory of one work-group;
-    else "blocked" with several launches; else "per_step". The host always trains by "numpy".
+    On GPUs, "per_step" trains all networks with Adam, and all networks with weighted samples and
+    "squared_error". For other networks, without an effort, the first algorithm that applies is
+    used:
 
-    Sources: training by back-propagation on a GPU with all data in GPU memory (2013), whose
-    settings published() has; for Adam, Kingma and Ba (2015).
+    1. "blocked" by one work-group: batch 1, no momentum, one hidden layer of at most 64 units.
+    2. "persistent": the network fits into the shared memory of one work-group.
+    3. "blocked" with several launches.
+    4. "per_step".
+
+    The host always uses "numpy".
+
+    Sources: published() has the settings of a publication of 2013 on back-propagation on a GPU with
+    all data in GPU memory. Adam: Kingma and Ba (2015).
     """
 
     validation_scores_: list[float]
@@ -176,7 +180,7 @@ class MLP(Predictor):
                  effort: str | None = None, algorithm: str | None = None,
                  **unknown: Any) -> None:
         for name in unknown:
-            raise self._unknown(name)
+            raise self.unknown(name)
         self.sizes = sizes
         self.hidden = hidden
         self.task = task
@@ -205,24 +209,24 @@ class MLP(Predictor):
 
     @classmethod
     def published(cls, sizes: Sequence[int] = (), **settings: Any) -> MLP:
-        """Return a network with the settings of the published training (see Notes of MLP).
+        """Return a network with the published settings (see MLP's Notes).
 
-        All layers, the outputs too, have sigmoid units, and initial parameters between -0.05 and
-        0.05. Training is online, with squared error, at a learning rate of 0.3 without momentum,
-        in the order of the rows, for 10 epochs without an early stop; the last epoch is kept.
+        All layers, including the outputs, have sigmoid units and initial parameters between -0.05
+        and 0.05. Training is online, in the order of the rows, with squared error, a learning rate
+        of 0.3 and no momentum. It has 10 epochs, does not stop early, and keeps the last epoch.
 
         Parameters
         ----------
         sizes : sequence of int
             Number of units of each layer, as for MLP.
         **settings
-            Other parameters of MLP. With squared error the outputs have the `activation` of the
-            hidden layers, even where y holds numbers, but are linear in place of "relu".
+            Other parameters of MLP. With squared error, the outputs have the `activation` of the
+            hidden layers, also for regression; with "relu" they are linear.
 
         Returns
         -------
         MLP
-            A network that is not trained.
+            An untrained network.
         """
         chosen = {**PUBLISHED, **settings}
         if chosen["loss"] == "squared_error":
@@ -235,29 +239,29 @@ class MLP(Predictor):
             checkpoint: str | Path | None = None, resume: bool = False) -> MLP:
         """Train the network from the start.
 
-        When Ctrl-C or an error of on_epoch interrupts the training, the finished epochs are kept,
-        in this MLP and in the checkpoint.
+        If Ctrl-C or an error in on_epoch interrupts the training, the finished epochs are kept in
+        this MLP and in the checkpoint.
 
         Parameters
         ----------
         x : array_like of float, shape (n, inputs)
-            Samples, which become float32. Where x is a data frame, data frames in later calls must
-            have columns of the same names. A sparse matrix of SciPy becomes dense.
+            Samples, converted to float32. If x is a data frame, data frames in later calls must
+            have the same column names. A sparse matrix of SciPy is converted to a dense one.
         y : array_like, shape (n,) or (n, outputs)
             One integer or string label for each sample to classify, or float targets; targets of
-            a single output may have the shape (n,). A matrix of labels (multilabel) is refused.
+            a single output may have the shape (n,). A matrix of labels (multilabel) is an error.
         sample_weight : array_like of float, shape (n,), optional
             Weight of each sample, 0 or more, by which its loss is multiplied. The weights are
-            divided by their mean first.
+            first divided by their mean.
         validation : pair of array_like, optional
             x and y on which the network is evaluated after each epoch, to find the best epoch.
         on_epoch : callable, optional
             Function that is called with a Progress after each epoch.
         checkpoint : str or Path, optional
-            File that is replaced after epochs, so that training can continue from it.
+            File from which training can continue; it is updated between epochs.
         resume : bool
-            True to continue from the checkpoint. With the same algorithm on the same device the
-            result has the same bits as an uninterrupted training.
+            True to continue from the checkpoint. With the same algorithm on the same device, the
+            result is bit-identical to that of an uninterrupted training.
 
         Returns
         -------
@@ -276,7 +280,7 @@ class MLP(Predictor):
         Warns
         -----
         ConvergenceWarning
-            If all epochs were trained and neither `patience` nor `target_error` ended training.
+            If training ended after all epochs, and not by `patience` or `target_error`.
         """
         data = given_samples(self, x, y, sample_weight)
         settings = Settings.of(self, data.shape)
@@ -284,7 +288,8 @@ class MLP(Predictor):
         validation_data = None if validation is None else validation_samples(
             validation, settings.sizes, data, self.task)
         if resume and checkpoint is None:
-            raise InputError("resume=True needs the checkpoint to go on from: checkpoint=FILE")
+            raise InputError("resume=True needs a checkpoint to continue from: give "
+                             "checkpoint=FILE")
         checkpointer = None
         if checkpoint is not None:
             chosen_by = validation_data if settings.keep == "best" else None
@@ -308,12 +313,12 @@ class MLP(Predictor):
                     self.validation_scores_.append(state.validation.score)
                 if on_epoch is not None and not state.failure:
                     on_epoch(_progress(training, state, data, seconds))
-            become(self, state, data, training)
+            become(self, state, data)
         except BaseException:
-            # the device may fail, too, where its error is what stopped the training
+            # if the device's error stopped the training, these calls may fail as well
             with suppress(GossamerError):
                 training.fetch_parameters()
-                become(self, state, data, training)
+                become(self, state, data)
                 if checkpointer:
                     checkpointer.write(state)
             raise
@@ -321,28 +326,27 @@ class MLP(Predictor):
             checkpointer.write(state)
         state.check()
         if settings.patience is not None and not (state.reached or state.out_of_patience):
-            warnings.warn("training did not converge: one of its last "
-                          f"{min(settings.patience, settings.epochs)} epochs was still an "
-                          f"improvement; more epochs than epochs={settings.epochs} may do better",
+            warnings.warn("training did not converge: its last "
+                          f"{min(settings.patience, settings.epochs)} epochs still brought an "
+                          f"improvement; give more epochs than epochs={settings.epochs}",
                           shared_with_scikit_learn(ConvergenceWarning), stacklevel=2)
         return self
 
     def partial_fit(self, x: Any, y: Any, classes: Any = None,
                     sample_weight: Any = None) -> MLP:
-        """Train for one more epoch, over these samples.
+        """Train for one more epoch on these samples.
 
-        With `standardise`, and for numbers to learn, all calls use the means and deviations of the
-        first call's samples.
+        With `standardise` or `scale_targets`, all calls use the means and standard deviations of
+        the first call's samples.
 
         Parameters
         ----------
         x : array_like of float, shape (n, inputs)
-            Samples, which become float32.
+            Samples, converted to float32.
         y : array_like, shape (n,) or (n, outputs)
             Labels or targets, as for fit().
         classes : array_like, optional
-            All labels that may occur in this and later calls. Only the first call needs them;
-            later calls may repeat them.
+            All labels that may occur in this and later calls. Later calls need not repeat them.
         sample_weight : array_like of float, shape (n,), optional
             Weight of each sample, as for fit().
 
@@ -365,8 +369,9 @@ class MLP(Predictor):
         before: TrainState | None = getattr(self, "_state", None)
         if before is not None and classes is not None and known_classes is not None and (
                 not np.array_equal(np.unique(np.asarray(classes)), known_classes)):
-            raise ArrayError(f"classes has {listed(np.unique(np.asarray(classes)))}, other labels "
-                             f"than before: {listed(known_classes)}; call fit to start anew")
+            raise ArrayError(f"classes has the labels {listed(np.unique(np.asarray(classes)))}, "
+                             f"but the network was trained with {listed(known_classes)}; call fit "
+                             "to start anew")
         if before is None and classes is not None:
             known_classes = np.unique(np.asarray(classes))
             sizes = given_sizes(self)
@@ -374,14 +379,14 @@ class MLP(Predictor):
                 raise InputError(f"classes has {len(known_classes)} different labels, but sizes "
                                  f"end in {sizes[-1]}; expected one output for each label")
         if self.class_weight == BALANCED:
-            raise InputError("class_weight 'balanced': partial_fit does not know how often each "
-                             "class will come; give a mapping from label to weight")
+            raise InputError("class_weight 'balanced': partial_fit cannot know how many samples of "
+                             "each class will follow; give a mapping from label to weight")
         if before is not None:
             check_feature_names(x, getattr(self, "feature_names_in_", None), "x")
         data = given_samples(self, x, y, sample_weight, known_classes)
         if classes is not None and data.classes is None:
             raise ArrayError("classes: y holds numbers to learn; give labels (y.astype(int)), or "
-                             "leave classes out")
+                             "omit classes")
         if before is not None:
             self._check_width(data.x)
             data = replace(data, names=getattr(self, "feature_names_in_", None))
@@ -403,13 +408,13 @@ class MLP(Predictor):
         training = TrainLoop([state], data, [np.arange(len(data.x))], device_of(self), self.effort,
                              self.algorithm)
         training.step()
-        become(self, state, data, training)
+        become(self, state, data)
         state.check()
         return self
 
 
 def _progress(training: TrainLoop, state: TrainState, data: Samples, seconds: float) -> Progress:
-    """Return the report of an epoch that took so many seconds."""
+    """Return the Progress after an epoch of this many seconds."""
     def score() -> float:
         training.fetch_parameters()
         return TrainedNetwork.of(state).judged(data, np.arange(len(data.x)))
@@ -423,5 +428,5 @@ def _progress(training: TrainLoop, state: TrainState, data: Samples, seconds: fl
 
 
 def device_of(mlp: MLP) -> Device:
-    """Return the device that the network is to be trained on."""
+    """Return the device on which a network is to be trained."""
     return mlp.device if isinstance(mlp.device, Device) else find(mlp.device)

@@ -1,4 +1,4 @@
-"""TrainedNetwork: the outputs of a trained network, and their loss and score."""
+"""Outputs of a trained network, with their loss and score."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gossamer.train.loop.train_state import TrainState, Validation
 _ROWS = 8192
 """Number of rows that are computed at once."""
 JUDGED = 10_000
-"""The most rows of training data on which a score is computed."""
+"""Largest number of rows of the training data on which a score is computed."""
 
 
 @dataclass(frozen=True)
 class TrainedNetwork:
     """A network with its parameters.
 
-    problem: the back-propagation problem, which has the activations.
+    problem: the back-propagation problem, which names the activations.
     layers: weights (units, units of the layer before) and biases (units,) of each layer.
     """
 
@@ -42,7 +42,7 @@ class TrainedNetwork:
 
     @staticmethod
     def with_layers(settings: Settings, layers: Layers) -> TrainedNetwork:
-        """Return a network with the activations of the settings and these parameters."""
+        """Return a network with the settings' activations and these parameters."""
         return TrainedNetwork(settings.problem(0, 0), layers)
 
     @property
@@ -63,13 +63,18 @@ class TrainedNetwork:
                                for first in range(0, len(x), _ROWS)])
 
     def loss(self, outputs: np.ndarray, x: np.ndarray, targets: np.ndarray) -> float:
-        """Return the mean loss of samples x (n, inputs), for which outputs() gave `outputs`."""
+        """Return the mean loss of samples.
+
+        outputs: (n, outputs), the result of outputs() for x.
+        x: (n, inputs).
+        targets: (n, outputs).
+        """
         if self.problem.loss == "squared_error":
             return float(0.5 * np.square(targets - outputs, dtype=np.float64).sum(axis=1).mean())
         total = 0.0
         for first in range(0, len(x), _ROWS):
             part = slice(first, first + _ROWS)
-            # the logarithm of the softmax is computed from its inputs: the softmax may round to 0
+            # computed from the softmax's inputs, since the softmax itself may round to 0
             activations = forward(self.problem, self.layers, x[part])[-2]
             sums = (activations @ self.layers[-1][0].T + self.layers[-1][1]).astype(np.float64)
             sums -= sums.max(axis=1, keepdims=True)
@@ -84,13 +89,12 @@ class TrainedNetwork:
         return float((outputs.argmax(axis=1) == data.labels).mean())
 
     def validated(self, data: Samples) -> Validation:
-        """Return how well the network does on validation data."""
+        """Return the loss and score on validation data."""
         outputs = self.outputs(data.x)
         return Validation(self.loss(outputs, data.x, data.targets), self.score(outputs, data))
 
     def judged(self, data: Samples, rows: np.ndarray) -> float:
-        """Return the score on these rows of the data, or on JUDGED of them that are spread over
-        all."""
+        """Return the score on at most JUDGED evenly spaced rows."""
         if len(rows) > JUDGED:
             rows = rows[np.linspace(0, len(rows) - 1, JUDGED).astype(np.intp)]
         judged_data = data.rows(rows)
@@ -101,9 +105,11 @@ def determination(y: np.ndarray, targets: np.ndarray,
                   weights: np.ndarray | None = None) -> float:
     """Return R^2 of predictions, averaged over the outputs.
 
-    Where all targets of an output are equal, its R^2 is 1 if all predictions equal them, else 0.
+    If all targets of an output are equal, its R^2 is 1 if all predictions equal them, else 0.
 
-    weights: (n,) weight of each row; None where all weights are equal.
+    y: (n, outputs) predictions.
+    targets: (n, outputs).
+    weights: (n,) weight of each row; None if all weights are equal.
     """
     y, targets = y.astype(np.float64), targets.astype(np.float64)
     residual = np.average(np.square(targets - y), axis=0, weights=weights)

@@ -1,4 +1,4 @@
-"""The methods of a trained MLP, and what scikit-learn expects of an estimator."""
+"""The methods of a trained MLP, and scikit-learn's interface of estimators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from gossamer.model.metadata import Column
 from gossamer.train.data.dataset import Preparation
 from gossamer.train.data.matrix import check_feature_names, checked_weights, matrix
 from gossamer.train.data.samples import Samples, Scaling, check_kind, samples
-from gossamer.train.loop.train_loop import TrainLoop
 from gossamer.train.loop.train_state import TrainState
 from gossamer.train.network import TrainedNetwork, determination
 
@@ -34,16 +33,16 @@ _OF_SCIKIT_LEARN = {
     "batch_size": "batch", "n_iter_no_change": "patience", "out_activation": "output",
     "early_stopping": "validation=(x, y) of fit()", "verbose": "on_epoch of fit()",
     "validation_fraction": "validation=(x, y) of fit()", "warm_start": "partial_fit()"}
-"""Parameters of scikit-learn's networks, each with what is given in its place here."""
+"""Parameters of scikit-learn's networks, each with its equivalent in gossamer."""
 
 
 class Estimator:
-    """An estimator whose constructor stores each of its parameters in an attribute of that name."""
+    """An estimator that stores its constructor's parameters as attributes."""
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters of the constructor, by name.
 
-        deep: for scikit-learn; it changes nothing, since no parameter is an estimator.
+        deep: ignored, since no parameter is an estimator; scikit-learn passes it.
         """
         return {name: getattr(self, name) for name in self._defaults()}
 
@@ -55,20 +54,20 @@ class Estimator:
         defaults = self._defaults()
         for name, value in params.items():
             if name not in defaults:
-                raise self._unknown(name)
+                raise self.unknown(name)
             setattr(self, name, value)
         return self
 
     def __repr__(self) -> str:
-        """Return the call that makes the estimator, with the parameters that were changed."""
+        """Return the constructor call with all parameters that are not defaults."""
         defaults = self._defaults()
-        changed = [f"{name}={value!r}" for name, value in self.get_params().items()
+        changed = [f"{name}={value!r}" for name, value in self.get_params(deep=False).items()
                    if repr(value) != repr(defaults[name])]
         return f"{type(self).__name__}({', '.join(changed)})"
 
     @property
     def _learns_numbers(self) -> bool:
-        """Whether the estimator was trained on numbers, or has the task "regression"."""
+        """Whether the estimator learns or has learnt numbers."""
         is_trained = hasattr(self, "_state")
         return (is_trained and not hasattr(self, "classes_")) or (
             getattr(self, "task", None) == "regression")
@@ -81,8 +80,8 @@ class Estimator:
         """Return scikit-learn's description of the estimator."""
         from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
 
-        # an untrained estimator without a task may become either, and is called a classifier:
-        # scikit-learn then looks at y before it takes y as labels
+        # an untrained estimator without a task is reported as a classifier, because scikit-learn
+        # then inspects y before it treats y as labels
         is_regressor = self._learns_numbers
         return Tags("regressor" if is_regressor else "classifier",
                     TargetTags(required=True, multi_output=is_regressor),
@@ -91,6 +90,7 @@ class Estimator:
                     input_tags=InputTags(sparse=True))
 
     @classmethod
+    @functools.cache
     def _defaults(cls) -> dict[str, Any]:
         """Return the default value of each parameter of the constructor."""
         return {name: parameter.default
@@ -98,19 +98,19 @@ class Estimator:
                 if parameter.kind is not parameter.VAR_KEYWORD}
 
     @classmethod
-    def _unknown(cls, name: str) -> InputError:
-        """Return the error for a parameter that the estimator does not have."""
+    def unknown(cls, name: str) -> InputError:
+        """Return the error for an unknown parameter."""
         own = _OF_SCIKIT_LEARN.get(name)
         return InputError(f"{cls.__name__} has no parameter {name!r}: " + (
             one_of(name, cls._defaults()) if own is None else
-            f"the parameter that scikit-learn calls so is {own} here"))
+            f"its equivalent of this parameter of scikit-learn is {own}"))
 
 
 class classifiers_only:
-    """A decorator for methods of classifiers.
+    """Decorator for methods that only classifiers have.
 
-    On an estimator that learns numbers, reading the attribute raises an InputError that is also an
-    AttributeError, so that scikit-learn takes the method as absent.
+    On an estimator that learns numbers, accessing the method raises an InputError that is also an
+    AttributeError, so that scikit-learn treats the method as absent.
     """
 
     def __init__(self, method: Callable[..., Any]) -> None:
@@ -118,24 +118,25 @@ class classifiers_only:
         self._method = method
 
     def __get__(self, estimator: Estimator | None, owner: type) -> Any:
-        """Return the method. Raises an AttributeError where the estimator learns numbers."""
+        """Return the method. Raises AttributeError if the estimator learns numbers."""
         if estimator is None:
             return self._method
         if estimator._learns_numbers:
-            raise _NotOfNumbers(f"{self._method.__name__}: this network was trained on numbers, or "
-                                "is to be; expected one that is trained on labels")
+            raise _NotOfNumbers(f"{self._method.__name__}: only networks that are trained on "
+                                "labels have this method, but this network learns numbers")
         return MethodType(self._method, estimator)
 
 
 class _NotOfNumbers(InputError, AttributeError):
-    """A network that learns numbers is asked for a method of classifiers."""
+    """A classifier's method was accessed on a network that learns numbers."""
 
 
 def shared_with_scikit_learn(own: type[_Class]) -> type[_Class]:
-    """Return a class of errors or warnings, or a subclass where scikit-learn has been imported.
+    """Return an error or warning class that scikit-learn's handlers also catch.
 
-    The subclass also derives from scikit-learn's class of the same name: code that catches or
-    filters scikit-learn's class then treats gossamer's in the same way.
+    If scikit-learn has been imported, the result is a subclass of `own` and of scikit-learn's class
+    of the same name. Code that catches or filters scikit-learn's class then also catches or filters
+    gossamer's. Otherwise the result is `own`.
     """
     theirs = getattr(sys.modules.get("sklearn.exceptions"), own.__name__, None)
     both: type[_Class] = own if theirs is None else _subclass(cast(Hashable, own), theirs)
@@ -153,7 +154,7 @@ def _subclass(own: Any, theirs: Any) -> Any:
 
 
 class Predictor(Estimator):
-    """An estimator whose attributes hold a trained network after training."""
+    """An estimator that stores its trained network in attributes."""
 
     coefs_: list[np.ndarray]
     intercepts_: list[np.ndarray]
@@ -210,7 +211,7 @@ class Predictor(Estimator):
         numpy.ndarray
             Float32 of shape (n, classes). With the loss "cross_entropy" these are the outputs of
             the softmax. With another loss, negative outputs become 0, and the outputs are divided
-            by their sum; where no output is above 0, all classes have the same probability.
+            by their sum; if no output is above 0, all classes have the same probability.
 
         Raises
         ------
@@ -255,15 +256,15 @@ class Predictor(Estimator):
         x : array_like of float, shape (n, inputs)
             Samples.
         y : array_like, shape (n,) or (n, outputs)
-            Right labels, or targets.
+            True labels, or targets.
         sample_weight : array_like of float, shape (n,), optional
             Weight of each sample, 0 or more.
 
         Returns
         -------
         float
-            The share of labels that predict() gets right; for regression the coefficient of
-            determination R^2, averaged over the outputs.
+            The accuracy of predict(); for regression the coefficient of determination R^2,
+            averaged over the outputs.
 
         Raises
         ------
@@ -286,7 +287,7 @@ class Predictor(Estimator):
         return float(np.average(predictions == labels, weights=weights))
 
     def to_graph(self) -> Graph:
-        """Return the network as a graph, which gossamer.compile() takes.
+        """Return the network as a graph for gossamer.compile().
 
         Returns
         -------
@@ -317,7 +318,7 @@ class Predictor(Estimator):
             Name of the file, which ends in .onnx.
         preparation : Preparation, optional
             Steps that were applied to the samples before fit(). The network in the file begins with
-            these steps, and so takes unprepared samples.
+            these steps, so that it accepts unprepared samples.
 
         Raises
         ------
@@ -342,10 +343,10 @@ class Predictor(Estimator):
             (weight.T, bias) for weight, bias in zip(self.coefs_, self.intercepts_, strict=True)])
 
     def _with_columns(self, preparation: Preparation | None) -> Preparation:
-        """Return a preparation with the columns of the data frame that was trained on.
+        """Return a preparation with the columns of the training data frame.
 
-        A preparation keeps its own columns. One that pads gets none, since its samples are
-        pictures.
+        Columns that the preparation already has are kept. A preparation that pads gets no columns,
+        since its samples are pictures.
         """
         preparation = preparation or Preparation()
         names = () if preparation.columns or preparation.pad else getattr(
@@ -356,7 +357,7 @@ class Predictor(Estimator):
         return self._network().outputs(self._inputs(x))
 
     def _inputs(self, x: Any) -> np.ndarray:
-        """Return x as float32. Raises InputError where it does not have the network's columns."""
+        """Return x as float32. Raises InputError if it has other columns than the network."""
         self._network()
         check_feature_names(x, getattr(self, "feature_names_in_", None), "x")
         inputs = matrix(x, None, "x")
@@ -369,19 +370,17 @@ class Predictor(Estimator):
                              f"expecting {self.n_features_in_} features as input")
 
 
-def become(mlp: Predictor, state: TrainState, data: Samples, training: TrainLoop | None) -> None:
+def become(mlp: Predictor, state: TrainState, data: Samples) -> None:
     """Set the attributes of an MLP from a training state.
 
     Parameters
     ----------
     mlp : Predictor
-        The network that changes.
+        The MLP to update.
     state : TrainState
         The network's training state.
     data : Samples
         The samples that the network was trained on.
-    training : TrainLoop or None
-        Loop that trained the network; None where the state comes from a checkpoint alone.
     """
     mlp._state, mlp._scaling = state, data.scaling
     layers = data.scaling.folded(TrainedNetwork.kept_of(state).layers)
@@ -394,8 +393,8 @@ def become(mlp: Predictor, state: TrainState, data: Samples, training: TrainLoop
         mlp.feature_names_in_ = data.names
     elif hasattr(mlp, "feature_names_in_"):
         del mlp.feature_names_in_
-    if training is not None:
-        mlp.device_, mlp.algorithm_ = training.device.name, training.algorithm
+    if state.trained_by is not None:
+        mlp.device_, mlp.algorithm_ = state.trained_by
     if data.classes is not None:
         mlp.classes_ = data.classes
     elif hasattr(mlp, "classes_"):

@@ -1,9 +1,10 @@
-"""The samples that an MLP is trained on, their hash, and the memory that training needs."""
+"""Samples of an MLP, their hash, and the needed memory."""
 
 from __future__ import annotations
 
 import hashlib
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,16 @@ from gossamer.train.data.samples import TASKS, Samples, Scaling, samples
 from gossamer.train.loop.settings import Settings, given_sizes
 
 _MOST_LABELS = 20
-"""The most different values of floats in y, all whole, that may be meant as labels."""
+"""Largest number of distinct values for which whole floats in y may be meant as labels."""
 
 
 def given_samples(mlp: Any, x: Any, y: Any, sample_weight: Any = None,
                   classes: np.ndarray | None = None) -> Samples:
-    """Return checked samples for an MLP, as samples() does, with weights by its class_weight.
+    """Return checked samples, weighted by the MLP's class_weight.
 
-    Warns where numbers to learn may be meant as labels.
+    Warns if numbers to learn may be meant as labels. Raises errors as samples() does.
 
-    classes: labels that may occur; None means those that do occur.
+    classes: labels that may occur; None means the labels in y.
     """
     if mlp.task not in (None, *TASKS):
         raise InputError(f"task {mlp.task!r}: {one_of(mlp.task, [*TASKS, 'None'])}")
@@ -43,69 +44,87 @@ def given_samples(mlp: Any, x: Any, y: Any, sample_weight: Any = None,
 
 
 def _tell_of_labels(targets: np.ndarray) -> None:
-    """Warn where numbers to learn look like labels: few values, all whole."""
+    """Warn if numbers to learn are few distinct whole values."""
     if targets.shape[1] != 1 or not (targets == np.rint(targets)).all():
         return
     count = len(np.unique(targets))
     if 1 < count <= _MOST_LABELS and 2 * count <= len(targets):
         warnings.warn(
             f"y holds floats, which are learnt as numbers, but has only {count} different values, "
-            "all whole: if these are labels, give y.astype(int) or task='classification'; if not, "
-            "task='regression' silences this warning", GossamerWarning, stacklevel=4)
+            "all whole: if they are labels, give y.astype(int) or task='classification'; if they "
+            "are numbers, give task='regression'", GossamerWarning, stacklevel=4)
 
 
 def trainable(settings: Settings, data: Samples, device: Device,
               scaling: Scaling | None = None) -> Samples:
-    """Return samples scaled for training, after a check of their targets and of the memory.
+    """Check targets and memory, and return samples scaled for training.
 
-    scaling: how to scale the samples; None means as their own means and deviations say.
-    Raises InputError where a target is outside of the outputs' range, or the host has too little
-    memory for the network.
+    scaling: how to scale the samples; None means by their own means and standard deviations.
+    Raises InputError if a target is outside the outputs' range, or the host has too little memory
+    for the network.
     """
     check_memory(settings, device)
     settings.check_targets(data.targets)
     return data.scaled(settings.scaling(data) if scaling is None else scaling)
 
 
-def digest_of(data: Samples, chosen_by: Samples | None) -> str:
-    """Return the hash of the samples to which a checkpoint belongs.
+def digest_of(data: Samples, chosen_by: Samples | None, rows: np.ndarray | None = None) -> str:
+    """Return the hash of a checkpoint's samples.
 
-    chosen_by: the validation samples by which the kept epoch is chosen; None without them.
+    chosen_by: validation samples that select the kept epoch; None without them.
+    rows: indices of the samples that are trained on; None means all.
     """
-    if chosen_by is None:
-        return data.digest()
-    return hashlib.sha256(f"{data.digest()} {chosen_by.digest()}".encode()).hexdigest()
+    digest = data.digest()
+    if chosen_by is not None:
+        digest = hashlib.sha256(f"{digest} {chosen_by.digest()}".encode()).hexdigest()
+    return digest if rows is None else hashlib.sha256(digest.encode() + rows.tobytes()).hexdigest()
 
 
 _MEMINFO = Path("/proc/meminfo")
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"),
            Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-"""Linux's file on the machine's memory, and the files with the memory limit of a container by
-control groups of versions 2 and 1."""
+"""Linux's file about the machine's memory, and the files with a container's memory limit (cgroups
+version 2 and version 1)."""
+_BYTES_EACH = 8192
+"""Approximate bytes that each network of a sweep needs besides its parameters."""
 _COPIES, _DEVICE_COPIES = 2, 3
-"""How many copies of the parameters exist at the same time on the host, and on the device that
-trains: there those after the last epoch, and those from before each of the last two epochs."""
+"""Number of copies of the parameters that exist at the same time on the host and on the training
+device. The device has those after the last epoch, and those before each of the last two epochs."""
 
 
 def check_memory(settings: Settings, device: Device, networks: int = 1) -> None:
-    """Raise InputError where the host's memory is too small for the copies of the parameters.
+    """Raise InputError if the host's memory cannot hold the parameters.
 
-    The parameters include the numbers that the optimiser keeps. A device with its own memory raises
-    an error when it allocates.
+    The parameters include the state of the optimiser, and are counted once for each copy. A device
+    with its own memory raises an error when it allocates.
     """
     count = settings.problem(0, 0).parameter_count * networks
     copies = _COPIES + (_DEVICE_COPIES if device.on_processors else 0)
     needed, free = 4 * count * copies, available_memory()
     if free is not None and needed > free:
-        raise InputError(f"sizes {settings.sizes}: training {count} parameters takes {needed} "
+        raise InputError(f"sizes {settings.sizes}: training {count} parameters needs {needed} "
                          f"bytes ({copies} copies), but {free} bytes of memory are available; "
-                         "expected fewer units")
+                         "use fewer units")
+
+
+def check_memory_of_all(networks: Sequence[Settings], nbytes: int) -> None:
+    """Raise InputError where the host's memory is too small for all networks of a sweep.
+
+    nbytes: bytes of the samples.
+    """
+    counts = [settings.problem(0, 0).parameter_count for settings in networks]
+    needed = 4 * _COPIES * sum(counts) + _BYTES_EACH * len(counts) + nbytes
+    free = available_memory()
+    if free is not None and needed > free:
+        raise InputError(f"training {len(counts)} networks with up to {max(counts)} parameters "
+                         f"takes {needed} bytes, {nbytes} of them for the samples, but {free} "
+                         "bytes of memory are available; expected fewer or smaller networks")
 
 
 def available_memory() -> int | None:
-    """Return the bytes of memory that are free, or the container's limit where it is lower.
+    """Return the free memory in bytes, or the container's limit if lower.
 
-    Where the free bytes are not known, all bytes of the machine stand for them. None means that
+    If the free memory is unknown, the total memory of the machine is used instead. None means that
     nothing is known.
     """
     limits = [int(text) for path in _LIMITS if (text := _text(path).strip()).isdigit()]
@@ -115,7 +134,7 @@ def available_memory() -> int | None:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a file; "" where it cannot be read."""
+    """Return the text of a file; "" if it cannot be read."""
     try:
         return path.read_text()
     except OSError:

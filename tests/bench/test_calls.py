@@ -45,7 +45,7 @@ def test_tensors_need_an_nvidia_gpu_and_torch(monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setattr(calls, "find_spec", lambda name: object() if torch else None)
     with pytest.raises(NetworkAskedError if cuda and torch else AbsentError, match=(
             "" if cuda and torch else "torch is not installed: pip install .*bench" if cuda
-            else "cuda:7 holds no tensors of torch")):
+            else "cuda:7 does not support torch tensors")):
         latency_case(make, 1, TENSORS, Load(), setting)
 
 

@@ -27,7 +27,7 @@ import numpy as np
 import ray
 from PIL import Image
 
-from gossamer import MLP, train_many
+from gossamer import MLP, sweep
 from tests.cli.command_line import save_network
 
 _MARK = f"gossamer-{os.getpid()}"
@@ -104,22 +104,22 @@ def _networks(count: int, folder: Path, address: str) -> bool:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((4000, 16)).astype(np.float32)
     y = (x[:, 0] + x[:, 1] ** 2 > 1).astype(int)
-    configs = [MLP(hidden=(16,), epochs=6, seed=seed, device="host") for seed in range(count)]
-    right = train_many(configs, x, y)
+    base, grid = MLP(hidden=(16,), epochs=6, device="host"), {"seed": range(count)}
+    right = sweep(base, grid, x, y)
     killed: list[int] = []
-    killer = _killer(b"ray::_trained", killed, 0.0)
+    killer = _killer(b"ray::train", killed, 0.0)
     killer.start()
     kept = folder / "kept"
-    result = train_many(configs, x, y, ray=address, checkpoint=kept)
+    result = sweep(base, grid, x, y, ray=address, checkpoint=kept)
     killer.join(1)
-    # as if the run had been stopped before the last share
-    for file in sorted(kept.glob("share-*"))[-1].iterdir():
+    # as if the run had been stopped before the last networks
+    for file in sorted(kept.glob("*.checkpoint"))[-8:]:
         file.unlink()
-    again = train_many(configs, x, y, ray=address, checkpoint=kept, resume=True)
+    again = sweep(base, grid, x, y, ray=address, checkpoint=kept, resume=True)
     same = all(np.array_equal(a.coefs_[0], b.coefs_[0]) and np.array_equal(a.coefs_[0], c.coefs_[0])
                for a, b, c in zip(right.networks, result.networks, again.networks, strict=True))
     in_order = [row["config"] for row in again.rows] == list(range(count))
-    print(f"{count} networks: worker {killed or 'none'} killed; resumed without the last share; "
+    print(f"{count} networks: worker {killed or 'none'} killed; resumed without the last eight; "
           f"{'the same as in one process, in order' if same and in_order else 'WRONG'}", flush=True)
     return same and in_order and bool(killed)
 

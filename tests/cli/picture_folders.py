@@ -9,7 +9,7 @@ from PIL import Image
 from tests.tolerances import tolerance
 
 RNG = np.random.default_rng(5)
-BROKEN = {"a/07.png": "not an image that can be read", "b/03.png": "damaged image"}
+BROKEN = {"a/07.png": "not a readable image", "b/03.png": "damaged image"}
 """The damaged pictures of the fixture `folder`, each with a part of its message."""
 
 

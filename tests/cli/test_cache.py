@@ -103,7 +103,7 @@ def test_list_as_json(full):
     assert listed["kernels"] == {"number": 2, "bytes": 2 * 38, "most_bytes": 2**30}
 
 
-@pytest.mark.parametrize("content, problem", [("{}", "corrupt"), ("", "holds nothing yet")])
+@pytest.mark.parametrize("content, problem", [("{}", "corrupt"), ("", "still empty")])
 def test_list_names_bad_files_and_leaves_them(full, content, problem):
     full.abacus.write_text(content)
     assert problem in run("list")
@@ -114,7 +114,7 @@ def test_measurements_of_an_older_gossamer_are_listed_and_cleared(full):
     old = full.host.with_suffix(".json")
     old.write_text("{}")
     assert any(old.name in line and "older gossamer" in line for line in run("list").splitlines())
-    assert f"removed {old}: of an older gossamer, not read" in run("clear").splitlines()
+    assert f"removed {old}: written by an older gossamer, not read" in run("clear").splitlines()
     assert not old.exists()
 
 
@@ -223,7 +223,7 @@ def test_what_cannot_be_exported_or_imported_is_named(folder, tmp_path):
     assert "absent" in fails("export", tmp_path / "absent" / "a.json", "--device", "host")
     assert "is a folder" in fails("export", tmp_path, "--device", "host")
     assert "name a file" in fails("export", "-", "--device", "host")
-    assert "is no regular file" in fails("import", tmp_path, "--device", "host")
+    assert "not a regular file" in fails("import", tmp_path, "--device", "host")
 
 
 def test_a_full_disk_is_named(full, folder, tmp_path, monkeypatch):

@@ -48,10 +48,10 @@ def test_as_a_module(tiny):
 
 
 @pytest.mark.parametrize("words, expected", [
-    ("run", "error: missing argument 'MODEL'; `gossamer run --help` shows how it is used"),
-    ("walk", "error: no such command 'walk'; `gossamer --help` shows how it is used"),
-    ("cache lst", "error: no such command 'lst'; did you mean 'list'?; `gossamer cache --help`"),
-    ("run x --outpt y", "error: no such option: --outpt; did you mean '--output'?; `gossamer run"),
+    ("run", "error: missing argument 'MODEL'; see `gossamer run --help`"),
+    ("walk", "error: no such command 'walk'; see `gossamer --help`"),
+    ("cache lst", "error: no such command 'lst'; did you mean 'list'?; see `gossamer cache"),
+    ("run x --outpt y", "error: no such option: --outpt; did you mean '--output'?; see `gossamer"),
 ])
 def test_wrong_usage_is_one_line_and_exit_code_2(words, expected):
     result = script(*words.split())

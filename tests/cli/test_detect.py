@@ -89,7 +89,7 @@ def test_an_unreadable_photo_among_several(folder: Path) -> None:
     assert result.exit_code == 2
     errors = [line for line in result.stderr.splitlines() if line.startswith("error")]
     assert len(errors) == 2
-    assert "aa.png: not an image that can be read" in errors[0]
+    assert "aa.png: not a readable image" in errors[0]
     assert "absent.png: no such image file" in errors[1]
     assert "on 2 photos, 2 could not be read; on host" in result.stdout
     results = json.loads((out / "detections.json").read_text())["results"]
@@ -108,8 +108,8 @@ def test_what_else_lies_in_a_folder(folder: Path) -> None:
     assert result.exit_code == 0
     assert "no objects on 2 photos" in result.stdout
     (warning,) = [line for line in result.stderr.splitlines() if "skipped" in line]
-    assert warning.endswith("photos: skipped film.mpg, scan.tif, since photos are PNG, JPEG, BMP, "
-                            "GIF, WEBP, PPM")
+    assert warning.endswith("photos: skipped film.mpg, scan.tif; the supported formats are PNG, "
+                            "JPEG, BMP, GIF, WEBP, PPM")
 
 
 def test_a_new_folder_is_made_when_something_is_written(folder: Path) -> None:

@@ -65,7 +65,7 @@ def test_scores_that_are_no_numbers_are_not_right(identity, tmp_path):
     onnx.save(weights, identity)
     result = succeeds("evaluate", identity, tmp_path / "s.npz", *DEVICE)
     assert "top-1: 0.00% (0 of 2)" in result.stdout
-    assert "warning: 2 of 2 samples: the scores have NaN or infinite numbers" in result.stderr
+    assert "warning: 2 of 2 samples: the scores contain NaN or infinite values" in result.stderr
 
 
 def test_folders_of_photos(colours):
@@ -77,7 +77,7 @@ def test_folders_of_photos(colours):
     # without names the folders are classes in their order: Blue, dark_green, red
     result = succeeds(*words)
     assert result.stdout.splitlines()[-1] == "top-1: 41.67% (5 of 12)"
-    assert "used as classes in their order; --labels FILE gives names" in result.stderr
+    assert "used as classes in sorted order; use --labels FILE to set names" in result.stderr
 
 
 def test_a_saved_plan(colours, tmp_path):

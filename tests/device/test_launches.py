@@ -28,7 +28,7 @@ def test_one_wrong_number_fails_the_self_check(monkeypatch: pytest.MonkeyPatch) 
         arguments[0], right))
     self_check(host)
     right[-1] += 1
-    with pytest.raises(DeviceError, match="host built a one-line kernel but computed wrong"):
+    with pytest.raises(DeviceError, match="host built a one-line kernel but it computed wrong"):
         self_check(host)
 
 
@@ -123,7 +123,7 @@ def test_missing_function_is_an_error(compiled_device: Device) -> None:
 def test_host_compiles_nothing(device: Device) -> None:
     assert device.compiles == (device.api != "host")
     if not device.compiles:
-        with pytest.raises(DeviceError, match="compiles no kernels"):
+        with pytest.raises(DeviceError, match="cannot compile the kernel"):
             device.compile(SELF_CHECK)
 
 
@@ -170,7 +170,7 @@ def test_graph_replays_in_order(compiled_device: Device) -> None:
         device.launch(kernel, (1,), (8,), (buffer, 8), stream=stream)
 
     if not device.limits.graph:
-        with pytest.raises(DeviceError, match="records no graphs"):
+        with pytest.raises(DeviceError, match="does not support graphs"):
             device.capture(work)
         return
     graph = device.capture(work)
@@ -209,7 +209,7 @@ def test_opencl_graph_refuses_the_memory_of_the_host(compiled_device: Device) ->
         pytest.skip("CUDA itself refuses it")
     buffer, array = device.empty(32, "a test"), np.zeros(8, np.float32)
     for transfer in (device.read, device.write):
-        with pytest.raises(DeviceError, match="records only launches, and copies within"):
+        with pytest.raises(DeviceError, match="can record only launches and copies within"):
             device.capture(lambda stream, transfer=transfer: transfer(buffer, array, stream))
     self_check(device)
 

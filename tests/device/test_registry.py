@@ -121,6 +121,6 @@ def test_devices_do_not_survive_a_fork(compiled_device: Device) -> None:
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     name, text = shown.stdout.split(maxsplit=1)
     assert name.partition(":")[0] in ("host", "opencl") and name != compiled_device.name
-    assert text.startswith(f"device {compiled_device.name} cannot be used: was found before this "
+    assert text.startswith(f"device {compiled_device.name} cannot be used: was opened before this "
                            "process was forked")
-    assert text.endswith(f"; {name} takes its place\n")
+    assert text.endswith(f"; using {name} instead\n")

@@ -58,7 +58,7 @@ def test_headers_of_the_package_are_named_by_their_paths_in_it(planted: Path) ->
 
 def test_a_header_that_does_not_exist_is_named(tmp_path: Path) -> None:
     kernel = write(tmp_path, a_cl='#include "b.h"\n', b_h='\n#include "dialect/none.h"\n')
-    with pytest.raises(CompileError, match=r"b\.h, line 2: there is no header dialect/none\.h in"):
+    with pytest.raises(CompileError, match=r"b\.h, line 2: header dialect/none\.h not found in"):
         KernelSource.of(kernel, "a").text()
 
 

@@ -208,7 +208,7 @@ CAUSES = (
           "reference computes cubic, which differs from exact arithmetic there"),
     Cause("numbers", "^Reduce", r"\(-?\d\.\d+e-0[89]\) at .*\(-?\d\.\d+e-0[89]\)",
           "of numbers whose sum is 0 the rounding is left"),
-    Cause("refused", "^ConvTranspose-(?=.*SAME_).*output_padding", "makes a result of shape",
+    Cause("refused", "^ConvTranspose-(?=.*SAME_).*output_padding", "returned an output of shape",
           "ONNX's inference adds output_padding to a size of SAME_*, which does not have it"),
     Cause("shape", "^ConvTranspose-.*SAME_", "",
           "the standard multiplies sizes by strides; ONNX Runtime takes no pads below 0"),

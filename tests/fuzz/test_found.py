@@ -118,16 +118,16 @@ def test_damaged_headers_of_arrays(header: bytes, tmp_path: Path) -> None:
 def test_a_label_without_samples(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((3, 4)), y=np.array(1))
     message = refusal(lambda: sources.load(tmp_path / "a.npz"), InputError)
-    assert "y is scalar int64, expected one label a sample" in message
+    assert "y is scalar int64, expected one label per sample" in message
 
 
 def _with_hash(archive: bytes) -> bytes:
-    return b"gossamer checkpoint 3\n" + hashlib.sha256(archive).digest() + archive
+    return b"gossamer checkpoint 4\n" + hashlib.sha256(archive).digest() + archive
 
 
 def _changed(**changes: Any) -> bytes:
     """Returns a checkpoint whose arrays or header have other values, with the right hash."""
-    data = seeds.checkpoints()[0][len(b"gossamer checkpoint 3\n") + 32:]
+    data = seeds.checkpoints()[0][len(b"gossamer checkpoint 4\n") + 32:]
     with np.load(io.BytesIO(data)) as loaded:
         arrays = dict(loaded)
     header = json.loads(arrays["header"].tobytes())
@@ -170,7 +170,7 @@ def test_checkpoints_that_are_no_archive_or_lack_an_array(tmp_path: Path) -> Non
     path = tmp_path / "c"
     for content in (b"", b"PK", empty.getvalue()):
         path.write_bytes(_with_hash(content))
-        assert "holds what gossamer does not write" in refusal(
+        assert "the checkpoint has invalid content" in refusal(
             lambda: seeds.train(path, 3, resume=True))
 
 

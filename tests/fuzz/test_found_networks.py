@@ -164,7 +164,7 @@ def test_values_without_bounds(op: str, attributes: dict[str, Any],
     proto = one_node(op, attributes, constants, (1, 4))
     message = refusal(lambda: resolved(proto, tmp_path), ModelError)
     assert f"{op} 'layer': makes a value of shape" in message
-    assert "where that is meant, set GOSSAMER_MAX_BYTES=" in message
+    assert "if this is intended, set GOSSAMER_MAX_BYTES=" in message
 
 
 @pytest.mark.parametrize("op, constants", [

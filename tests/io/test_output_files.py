@@ -57,10 +57,10 @@ def test_output_through_a_link_writes_its_target(tiny, tmp_path):
     ("a.txt", "--report a.txt: expected a name that ends in .json"),
     ("absent/a.json", "--report absent/a.json: there is no folder absent"),
     ("folder.json", "--report folder.json: is a folder"),
-    ("pipe.json", "--report pipe.json: is no regular file"),
-    ("read.json", "--report read.json: is a file that this command reads; give another name"),
-    ("link.json", "--report link.json: is a file that this command reads; give another name"),
-    ("locked/a.json", "--report locked/a.json: the folder locked cannot be written to"),
+    ("pipe.json", "--report pipe.json: is not a regular file"),
+    ("read.json", "--report read.json: is an input file of this command; use another name"),
+    ("link.json", "--report link.json: is an input file of this command; use another name"),
+    ("locked/a.json", "--report locked/a.json: the folder locked is not writable"),
 ])
 def test_what_no_file_can_take_the_place_of(tmp_path, monkeypatch, place, expected):
     monkeypatch.chdir(tmp_path)

@@ -164,7 +164,7 @@ def test_closing_ends_all(tmp_path: Path) -> None:
     assert waiting.cancelled() and isinstance(running.exception(SECONDS), NoProcessError)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    with pytest.raises(NoProcessError, match="were closed"):
+    with pytest.raises(NoProcessError, match="was closed"):
         asked(pool, os.getpid).result(SECONDS)
 
 

@@ -37,7 +37,8 @@ def test_narrow_terminals_lose_spare_columns(monkeypatch, capsys, columns, headi
     assert ("12.5 us against 10.0 us" in line and "direct_sparse" in line) is (columns >= 50)
     assert ("…" in line) is (columns in (70, 30))
     assert below == ([] if left_out is None else [
-        f"(left out in a narrow terminal: {left_out}; a pipe such as | less -S gets all columns)"])
+        f"(columns hidden because the terminal is narrow: {left_out}; pipe the "
+        "output to less -S to see all columns)"])
 
 
 def test_a_notice_is_printed_once_and_an_error_each_time(capsys):

@@ -63,8 +63,9 @@ def test_wrong_fields_are_refused(make: Callable[[], Any], message: str) -> None
      "has 2 dimensions; a format with layout NHWC needs an input of 4 dimensions"),
     ([("x", (None, 3, 5), "float32")], InputFormat(std=(1, 2, 3)), "one number per channel"),
     ([("x", (None, 3, 8, 6), "int64")], InputFormat("uint8"),
-     "takes int64, and only inputs of float32, such as pictures, can have a format"),
-    ([IMAGE, ("y", (None, 4), "float32")], InputFormat("uint8"), "takes 'x', 'y'; give a mapping"),
+     "is int64, and only float32 inputs, such as images, can have a format"),
+    ([IMAGE, ("y", (None, 4), "float32")], InputFormat("uint8"),
+     "has the inputs 'x', 'y'; pass a mapping"),
 ])
 def test_formats_that_do_not_fit_the_network_are_refused(
         inputs: list[tuple[str, tuple[int | None, ...], str]], formats: Any,

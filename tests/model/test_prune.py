@@ -476,4 +476,4 @@ def test_weights_behind_other_ops_have_no_pattern() -> None:
              helper.make_node("MatMul", ["x", "t"], ["y"])]
     proto = model(nodes, {"x": ["N", 8]}, {"y": 2}, {"w": weights(5, 8)})
     layer, = prune(proto, pattern="2:4")
-    assert layer.kept == "other ops stand between its stored weights and it"
+    assert layer.kept == "other ops come between its stored weights and the layer"

@@ -108,7 +108,7 @@ def test_darknets_networks_are_those_of_the_wheels(darknet):
 
 
 def test_darknets_networks_have_no_random_weights():
-    with pytest.raises(InputError, match="yolov4-tiny: has trained weights only; leave the seed 0"):
+    with pytest.raises(InputError, match="yolov4-tiny: has trained weights only; do not set"):
         zoo.build("yolov4-tiny", seed=0)
 
 

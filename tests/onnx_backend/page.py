@@ -24,8 +24,8 @@ _REASONS = (
     ("converted to MLDataType", _NO_ARRAYS),
     ("No corresponding Numpy type", _NO_ARRAYS),
     ("ONNX Runtime: ", "ONNX Runtime, which computes it on the host, fails at the values"),
-    ("ONNX Runtime makes a result of shape", "ONNX Runtime, which computes it on the host, makes "
-     "another shape than the standard says"),
+    ("ONNX Runtime returned an output of shape", "ONNX Runtime, which computes it on the host, "
+     "makes another shape than the standard says"),
     ("is declared as", "the file declares another dtype than gossamer makes, which has no "
      "8-bit floats"),
     ("wrong: ", "other numbers than expected"),

@@ -82,6 +82,7 @@ def run_on_arm(monkeypatch: pytest.MonkeyPatch, folder: Path, *modules: ModuleTy
 
     for module in modules:
         monkeypatch.setattr(module, "function", emitted)
+    for module in (*modules, generated):
         if hasattr(module, "address_of"):
             monkeypatch.setattr(module, "address_of", known(module.address_of))
     monkeypatch.setattr(generated, "Jobs", Emulated)

@@ -177,14 +177,15 @@ def test_every_form_on_tensor_cores(cuda: Device, known: ValueFacts, pad: float 
 
 
 @pytest.mark.parametrize(("problem", "reason"), [
-    (fusion(PLUS_MINUS_ONE, pad=2.0), "not -1, 0 or 1"),
-    (fusion(PLUS_MINUS_ONE, pad=0.5), "not -1, 0 or 1"),
-    (fusion(PLUS_MINUS_ONE, pad=1.0, pads=(-1, 0, 0, 0)), "not -1, 0 or 1"),
-    (fusion(PLUS_MINUS_ONE, pad=1.0, own=1), "zeros are padded to a padding of 1"),
+    (fusion(PLUS_MINUS_ONE, pad=2.0), "padding of rows and columns with -1, 0 or 1"),
+    (fusion(PLUS_MINUS_ONE, pad=0.5), "padding of rows and columns with -1, 0 or 1"),
+    (fusion(PLUS_MINUS_ONE, pad=1.0, pads=(-1, 0, 0, 0)), "rows and columns with -1, 0 or 1"),
+    (fusion(PLUS_MINUS_ONE, pad=1.0, own=1), "pads with 0, and the layer before it with 1"),
     (fusion(integers(-2, 2), pad=1.0), "its inputs are -2 to 2"),
     (fusion(PLUS_MINUS_ONE, signs=apply("add")), "second result is not known to be -1, 0 or 1"),
-    (replace(fusion(PLUS_MINUS_ONE, pad=1.0), exits=((0, 0), (1, 0))), "others read the padded"),
-    (replace(fusion(PLUS_MINUS_ONE, signs=ABOVE), exits=((1, 0),)), "not both read by others")])
+    (replace(fusion(PLUS_MINUS_ONE, pad=1.0), exits=((0, 0), (1, 0))), "read the padded image"),
+    (replace(fusion(PLUS_MINUS_ONE, signs=ABOVE), exits=((1, 0),)),
+     "do not read both the sum and its signs")])
 def test_other_fusions_are_refused(problem: FusionProblem, reason: str) -> None:
     assert reason in (HostPopcountFusion().supports(problem, find("host")) or "")
 
@@ -203,8 +204,8 @@ def test_signs_of_other_operands_are_refused() -> None:
     two = (problem.sources[0], ((0, 0), entry(1)))
     for other, sources, reason in (
             (replace(signs, operands=(y, pixels)), problem.sources,
-             "the signs depend on other constants than one number a channel"),
-            (replace(signs, operands=(y, y), constants=()), two, "other values than the sum")):
+             "needs signs whose constants have one number per channel"),
+            (replace(signs, operands=(y, y), constants=()), two, "tensors other than the sum")):
         refused = FusionProblem((convolution, other), sources, problem.exits)
         assert reason in (HostPopcountFusion().supports(refused, find("host")) or "")
 

@@ -46,7 +46,7 @@ def test_packed_values(device: Device, axis: int, facts: ValueFacts, counts: lis
 
 @pytest.mark.parametrize(("channels", "facts", "reason"), [
     ((32, 5), (PLUS_MINUS_ONE, TERNARY), None),
-    ((5, 32), (PLUS_MINUS_ONE, TERNARY), "fill their words"),
+    ((5, 32), (PLUS_MINUS_ONE, TERNARY), "fill whole words"),
     ((32, 32), (PLUS_MINUS_ONE, REAL), "known to be"), ((32, 32), (), "known to be")], ids=str)
 def test_what_may_stay_packed(channels: tuple[int, ...], facts: tuple[ValueFacts, ...],
                               reason: str | None) -> None:
@@ -82,7 +82,7 @@ def test_dtypes(device: Device, dtype: str) -> None:
 
 
 def test_parts_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="does not continue"):
+    with pytest.raises(ValueError, match="cannot be concatenated"):
         ConcatProblem((default_spec((2, 3)), default_spec((3, 3))), 1)
 
 

@@ -121,7 +121,7 @@ def test_what_may_be_packed(facts: ValueFacts, fits: bool) -> None:
     device = RecordingDevice()
     for source in (floats, trits):
         reason = PackedCopy().supports(convert(source, bits, (facts,)), device)
-        assert reason == (None if fits else f"bits cannot hold values of {facts}")
+        assert reason == (None if fits else f"bits cannot hold all of {facts}")
     for source, target in [(bits, trits), (bits, floats), (trits, floats)]:
         assert PackedCopy().supports(convert(source, target, (facts,)), device) is None
 
@@ -226,8 +226,8 @@ def test_packing_does_nothing_else() -> None:
     bits = TensorSpec((1, 5, 2, 2), Format("packed32", "bits"))
     problem = CopyProblem(bits, TensorSpec((1, 5, 2, 2), Format("NCHW")), (0, 1, 3, 2),
                           (1,) * 4, (0,) * 4)
-    assert "and nothing else" in PackedCopy().supports(problem, device)
-    assert "packed values only" in PackedCopy().supports(transpose(default_spec((2, 3)), (1, 0)),
+    assert "changes only the format" in PackedCopy().supports(problem, device)
+    assert "packed values" in PackedCopy().supports(transpose(default_spec((2, 3)), (1, 0)),
                                                          device)
 
 

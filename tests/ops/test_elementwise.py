@@ -265,15 +265,15 @@ def test_any_shape_that_is_packed(compiled_device: Device, channels: int, batch:
 
 @pytest.mark.parametrize("problem, reason", [
     (problem_of((1, 8, 3, 3), apply("add")), "its results are not known to be -1, 0 or 1"),
-    (ElementwiseProblem((default_spec((8,)),), SIGN), "packs channels of 2 or 4 dimensions, not 1"),
+    (ElementwiseProblem((default_spec((8,)),), SIGN), "packs tensors of rank 2 or 4, not 1"),
     (ElementwiseProblem((default_spec((1, 8, 3, 3)),) * 2, BELOW),
-     "takes one tensor of the result's shape, and constants"),
+     "needs exactly one run-time input, of the result's shape"),
     (ElementwiseProblem((default_spec((1, 8, 3, 3)), default_spec((3, 3))), BELOW, constants=(1,)),
-     "a constant has other numbers than one a channel"),
+     "needs constants with one number, or one per channel"),
     (ElementwiseProblem((default_spec((1, 8, 3, 3)), default_spec((2, 8, 3, 3))), BELOW,
-                        constants=(1,)), "takes one tensor of the result's shape, and constants"),
+                        constants=(1,)), "needs exactly one run-time input, of the result's shape"),
     (ElementwiseProblem((default_spec((1, 8, 3, 3)),), SIGN, ("bool",)),
-     "makes one float32 result of float32 operands"),
+     "computes one float32 result from float32 operands"),
 ])
 def test_expressions_that_are_not_packed_give_a_reason(problem: ElementwiseProblem,
                                                        reason: str) -> None:

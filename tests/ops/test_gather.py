@@ -70,5 +70,5 @@ def test_an_example_of_a_single_index_has_its_dtype() -> None:
 
 
 def test_nothing_to_take_is_refused() -> None:
-    with pytest.raises(ValueError, match="nothing can be taken"):
+    with pytest.raises(ValueError, match="which is empty"):
         GatherProblem(default_spec((0,)), default_spec((1,), "int64"), 0)

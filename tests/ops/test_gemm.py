@@ -136,14 +136,14 @@ def test_every_config_of_large_products(compiled_device: Device, problem: GemmPr
 
 def test_reasons_of_large_products(compiled_device: Device) -> None:
     device = RecordingDevice()
-    for problem, reason in ((GemmProblem(64, 512, 512), "128 rows and columns or more"),
-                            (GemmProblem(512, 510, 512), "multiples of 4"),
-                            (GemmProblem(512, 512, 0), "multiples of 4"),
-                            (GemmProblem(128, 2**16, 2**15), "2^31 weights or more")):
+    for problem, reason in ((GemmProblem(64, 512, 512), "at least 128 rows and columns"),
+                            (GemmProblem(512, 510, 512), "divisible by 4"),
+                            (GemmProblem(512, 512, 0), "divisible by 4"),
+                            (GemmProblem(128, 2**16, 2**15), "fewer than 2^31 weights")):
         assert reason in (LargeGemm().supports(problem, device) or "")
     assert LargeGemm().supports(GemmProblem(512, 512, 512), device) is None
     if compiled_device.on_processors:
-        assert "made for GPUs" in (LargeGemm().supports(GemmProblem(512, 512, 512),
+        assert "needs a GPU" in (LargeGemm().supports(GemmProblem(512, 512, 512),
                                                         compiled_device) or "")
 
 
@@ -235,7 +235,7 @@ def test_reasons_of_pruned_weights(device: Device) -> None:
     dense = replace(problem, weights_info=WeightsInfo(0.8, "a pattern"))
     assert "density 0.80" in (algorithm.supports(dense, device) or "")
     many = algorithm.supports(replace(problem, rows=9), device)
-    assert many == ("9 rows, takes at most 8" if device.compiles else None)
+    assert many == ("needs at most 8 rows, not 9" if device.compiles else None)
     first = next(algorithm for algorithm in OP.algorithms
                  if algorithm.supports(problem, device) is None)
     assert first.dense, "a plan that does not measure stays dense"

@@ -71,7 +71,7 @@ def test_rows_in_memory_are_read_in_vectors() -> None:
 
 def test_what_cannot_be_normalised_is_refused() -> None:
     for axes in [(), (1, 0), (2,), (1, 1)]:
-        with pytest.raises(ValueError, match="in ascending order"):
+        with pytest.raises(ValueError, match="ascending dimensions"):
             LayerNormProblem(default_spec((3, 4)), axes)
     with pytest.raises(ValueError, match="float32"):
         LayerNormProblem(default_spec((3, 4), "int32"), (1,))

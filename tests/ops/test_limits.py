@@ -44,7 +44,7 @@ PRUNED = replace(CONV, weights_info=FEW)
         TensorSpec((n, 64, 2**11, 2**10), Format(layout, "bits"))
         for layout in ("packed32", "packed64")), (PLUS_MINUS_ONE,)), "2147483648 elements"),
     ("tiled matmul_mma", HALF - 1, lambda n: MatmulProblem(
-        default_spec((n, 2**16)), default_spec((2**16, 1)), (0,)), "indices are 32-bit"),
+        default_spec((n, 2**16)), default_spec((2**16, 1)), (0,)), "32-bit indices"),
     ("few_rows published", HALF - 1, lambda n: GemmProblem(1, n, 2**16), "2^31 weights"),
     ("sparse_rows", HALF - 1, lambda n: GemmProblem(1, n, 2**16, weights_info=FEW), "2^31 weights"),
     ("im2col_gemm", 2**19 - 1, lambda n: replace(CONV, batch=n), "2^31 elements or more"),
@@ -53,9 +53,10 @@ PRUNED = replace(CONV, weights_info=FEW)
     ("implicit_gemm_mma", HALF - 1, lambda n: replace(CONV, pads=(0, 0, HALF, 0),
                                                       kernel=(n, 1)), "32768 rows or more"),
     ("pointwise_mma", HALF - 1, lambda n: replace(POINTWISE, height=n), "32768 rows or more"),
-    ("few_channels_mma", 8, lambda n: replace(FIRST, height=9, kernel=(n, 8)), "takes 216 numbers"),
-    ("few_channels_mma", GRID, lambda n: replace(FIRST, batch=n), "rows of results, or images"),
-    ("few_channels_mma", GRID, lambda n: replace(FIRST, height=n), "rows of results, or images"),
+    ("few_channels_mma", 8, lambda n: replace(FIRST, height=9, kernel=(n, 8)),
+     "is 216 with padding"),
+    ("few_channels_mma", GRID, lambda n: replace(FIRST, batch=n), "rows of results and images"),
+    ("few_channels_mma", GRID, lambda n: replace(FIRST, height=n), "rows of results and images"),
     ("published", GRID, lambda n: replace(POINTWISE, batch=n), "more than 65535 work-groups"),
     # tiles of 2 x 2 outputs are products of 16 points
     ("winograd", 2**21 - 1, lambda n: replace(CONV, batch=n, height=2, width=2),
@@ -64,22 +65,22 @@ PRUNED = replace(CONV, weights_info=FEW)
         PRUNED, channels=2**16, out_channels=n, kernel=(1, 1)), "2^31 weights or more"),
     ("direct_sparse direct_sparse_table", 2**31 // (64 * 9), lambda n: replace(
         PRUNED, batch=n, height=1, width=1), "the padded input has 2^31 elements"),
-    ("direct_sparse_pixels", 8, lambda n: replace(PRUNED, batch=n), "9, takes at most 8"),
+    ("direct_sparse_pixels", 8, lambda n: replace(PRUNED, batch=n), "at most 8, has 9"),
     ("bit_tensor_core", HALF - 2, lambda n: replace(BITS, height=n, kernel=(1, 1), pads=(0,) * 4),
-     "32767 rows or columns"),
+     "at most 32766 rows and columns, has 32767"),
     ("bit_tensor_core popcount", 2**24, lambda n: replace(
         BITS, channels=n, height=1, width=1, kernel=(1, 1), pads=(0,) * 4), "not exact in float32"),
     ("convolution_pool_mma", GRID, lambda n: pooled(replace(FIRST, batch=n)), "or images"),
     ("convolution_pool_mma", GRID, lambda n: pooled(replace(FIRST, height=2 * n)), "rows of"),
-    ("convolution_pool_mma", 4, lambda n: pooled(FIRST, (n, 3), pads=(0,) * 4), "of 5 rows"),
-    ("pointwise_mean", GRID, lambda n: head(n, 8, 8, (2, 2)), "more than 65535 images"),
-    ("channel_attention", GRID, lambda n: attention(n, 8, 4, (2, 2)), "more than 65535 images"),
+    ("convolution_pool_mma", 4, lambda n: pooled(FIRST, (n, 3), pads=(0,) * 4), "not 5 rows"),
+    ("pointwise_mean", GRID, lambda n: head(n, 8, 8, (2, 2)), "at most 65535 images"),
+    ("channel_attention", GRID, lambda n: attention(n, 8, 4, (2, 2)), "at most 65535 images"),
     # an update takes five launches; of 2^16 launches there is room for 13107 updates
-    ("per_step", 2**16 // 5, lambda n: BackpropProblem((2, 2, 1), 1, n), "give it 13107 samples"),
-    ("per_step", GRID, lambda n: BackpropProblem((2, 2), 1, n, batch=n), "samples a batch"),
+    ("per_step", 2**16 // 5, lambda n: BackpropProblem((2, 2, 1), 1, n), "at most 13107 samples"),
+    ("per_step", GRID, lambda n: BackpropProblem((2, 2), 1, n, batch=n), "samples per batch"),
     ("per_step", GRID, lambda n: BackpropProblem((2, 2), 1, 1, networks=n), "65535 networks"),
-    ("per_step", 64 * GRID - 1, lambda n: BackpropProblem((n, 1), 1, 1), "groups a unit"),
-    ("per_step", 2**14 - 1, lambda n: BackpropProblem((2, 2**16), 1, 1, batch=n), "of 32 bits"),
+    ("per_step", 64 * GRID - 1, lambda n: BackpropProblem((n, 1), 1, 1), "work-groups per unit"),
+    ("per_step", 2**14 - 1, lambda n: BackpropProblem((2, 2**16), 1, 1, batch=n), "32-bit indices"),
 ])
 def test_the_largest_problem_is_taken_and_the_next_one_is_not(
         names: str, most: int, of_size: Callable[[int], Problem], reason: str) -> None:

@@ -46,7 +46,7 @@ def test_packed_values(device: Device, problem: PadProblem) -> None:
 
 @pytest.mark.parametrize(("pads", "mode", "value", "facts", "reason"), [
     ((0, 1, 0, 0, 0, 0, 0, 0), "constant", 1, (PLUS_MINUS_ONE,), "rows and columns"),
-    ((0, 0, 1, 1) * 2, "reflect", 0, (PLUS_MINUS_ONE,), "a constant only"),
+    ((0, 0, 1, 1) * 2, "reflect", 0, (PLUS_MINUS_ONE,), "only with a constant"),
     ((0, 0, 1, 1) * 2, "constant", 2, (PLUS_MINUS_ONE,), "known to be -1, 0 or 1"),
     ((0, 0, 1, 1) * 2, "constant", math.nan, (PLUS_MINUS_ONE,), "known to be -1, 0 or 1"),
     ((0, 0, 1, 1) * 2, "constant", 0, (), "known to be -1, 0 or 1")])

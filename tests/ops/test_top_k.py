@@ -47,11 +47,11 @@ def test_classes_and_pixels(device: Device, count: int) -> None:
 
 def test_more_elements_than_rounds_pay_for_are_left_to_the_host(compiled_device: Device) -> None:
     problem = TopKProblem(default_spec((2, 100)), 1, MOST_ELEMENTS + 1)
-    assert RoundsTopK().supports(problem, compiled_device) == "takes 65 elements, of at most 64"
+    assert RoundsTopK().supports(problem, compiled_device) == "finds at most 64 elements, not 65"
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ((default_spec((3, 4)), 2, 1), "axis 2"), ((default_spec((3, 4)), 1, 5), "cannot take 5"),
+    ((default_spec((3, 4)), 2, 1), "axis 2"), ((default_spec((3, 4)), 1, 5), "cannot return 5"),
     ((default_spec((3, 4), "uint8"), 1, 1), "not uint8")])
 def test_impossible_problems_are_refused(arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):

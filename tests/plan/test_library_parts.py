@@ -316,13 +316,26 @@ def test_why_zeros_are_not_skipped_within_a_part(effort: str | None) -> None:
                                  if row["algorithm"] == "onnxruntime" and row["zeros_reason"])
 
 
-def test_layers_that_own_algorithms_win_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The profile within the library decides which layers are tried without it."""
-    times = dict.fromkeys(NAMES, 0.0) | {"second": 1e9}
-    monkeypatch.setattr(table, "_times_within", lambda part: times)
+def test_thin_layers_are_tried_without_the_library() -> None:
+    plan = gossamer.compile(without_weights(), "host", effort="quick")
+    parts = {node.layer.name: node for node in plan.program(1).measured if node.layer.members}
+    assert parts.keys() == {"whole network", "first to first, 1 layer",
+                            "pool to classes, 3 layers"}
+    assert parts["whole network"].within.keys() >= set(NAMES)
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_generated_code_computes_small_dense_networks(monkeypatch: pytest.MonkeyPatch,
+                                                      is_small: bool) -> None:
+    pytest.importorskip("llvmlite")
+    if not is_small:
+        monkeypatch.setattr(table, "_FEW_FLOPS", 1)
     plan = gossamer.compile(small(), "host", effort="quick")
-    names = {node.layer.name for node in plan.program(1).measured if node.layer.members}
-    assert names == {"whole network", "first to first, 1 layer", "pool to classes, 3 layers"}
+    layers = {node.layer.name: node for node in plan.program(1).measured}
+    for layer, name in (("first", "host_indirect"), ("mean", "host_direct")):
+        reason = layers[layer].reasons.get(name)
+        assert reason is None if is_small else "is not small" in (reason or "")
+    assert_close(plan(images(1)), own(small())(images(1)))
 
 
 def time_plans(monkeypatch: pytest.MonkeyPatch, parts_us: float) -> None:

@@ -222,7 +222,7 @@ def test_lists_of_devices() -> None:
     for wrong in (0, [0], ["host", None]):
         with pytest.raises(InputError, match="expected a name such as 'cuda:0', a Device, or"):
             find_several(wrong)  # type: ignore[arg-type]
-    with pytest.raises(DeviceError, match="there is no device tpu:all here: no API of that name"):
+    with pytest.raises(DeviceError, match="there is no device tpu:all here: there is no such API"):
         find_several("tpu:all")
     with pytest.raises(DeviceError, match="there is no device 'host:3' here"):
         find_several(["host:3"])

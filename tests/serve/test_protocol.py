@@ -79,7 +79,7 @@ def test_sizes_of_zero() -> None:
     ({"inputs": [tensor([True])]}, r"shape is \[True\], expected"),
     ({"inputs": [tensor([1] * 33)]}, "expected a list of sizes"),
     ({"inputs": [tensor([2**31])]}, "expected a list of sizes"),
-    *[({"inputs": [tensor(shape, data=[])]}, "is too large, even without") for shape in (
+    *[({"inputs": [tensor(shape, data=[])]}, "is too large: the product") for shape in (
         [0, *[2**31 - 1] * 2], [*[2**31 - 1] * 3, 0], [0] + [2] * 30 + [2**31 - 1])],
     ({"inputs": [tensor()] * 1025}, "inputs has 1025 tensors, expected at most 1024"),
     ({"inputs": [tensor([0], data=[])], "id": "a" * 1025}, "id has 1025 characters"),
@@ -88,21 +88,21 @@ def test_sizes_of_zero() -> None:
     ({"inputs": [tensor(datatype=["FP32"])]}, "expected one of"),
     ({"inputs": [tensor()]}, "data is None, expected a list of numbers"),
     ({"inputs": [tensor(data="ab")]}, "data is 'ab', expected a list"),
-    ({"inputs": [tensor(data=["1", "2"])]}, "data is not numbers of datatype FP32"),
-    ({"inputs": [tensor(data=[[1], [1, 2]])]}, "data is not numbers"),
-    ({"inputs": [tensor(data=[None, 1])]}, "data is not numbers"),
-    ({"inputs": [tensor(data=[{}, 1])]}, "data is not numbers"),
-    ({"inputs": [tensor(data=[1, 2, 3])]}, "data has 3 numbers, but shape 2 takes 2"),
+    ({"inputs": [tensor(data=["1", "2"])]}, "expected data of datatype FP32"),
+    ({"inputs": [tensor(data=[[1], [1, 2]])]}, "expected data of datatype FP32 in one list"),
+    ({"inputs": [tensor(data=[None, 1])]}, "expected data of datatype FP32 in one list"),
+    ({"inputs": [tensor(data=[{}, 1])]}, "expected data of datatype FP32 in one list"),
+    ({"inputs": [tensor(data=[1, 2, 3])]}, "data has 3 numbers, but shape 2 needs 2"),
     ({"inputs": [tensor(datatype="UINT8", data=[1, 256])]},
-     "data has numbers from 1 to 256, beyond the range of datatype UINT8"),
-    ({"inputs": [tensor(datatype="UINT8", data=[1, -1])]}, "numbers from -1 to 1, beyond"),
-    ({"inputs": [tensor(datatype="INT8", data=[1.5, 1])]}, "not numbers of datatype INT8"),
-    ({"inputs": [tensor([1], "INT8", data=[1.5])]}, "not numbers of datatype INT8"),
-    ({"inputs": [tensor(datatype="UINT8", data=[1.5, 1])]}, "not numbers of datatype UINT8"),
-    ({"inputs": [tensor(datatype="BOOL", data=[1, 0])]}, "not numbers of datatype BOOL"),
-    ({"inputs": [tensor(datatype="UINT64", data=[2**70, 1])]}, "not numbers of datatype UINT64"),
+     "data has numbers from 1 to 256, outside the range of datatype UINT8"),
+    ({"inputs": [tensor(datatype="UINT8", data=[1, -1])]}, "numbers from -1 to 1, outside"),
+    ({"inputs": [tensor(datatype="INT8", data=[1.5, 1])]}, "expected data of datatype INT8"),
+    ({"inputs": [tensor([1], "INT8", data=[1.5])]}, "expected data of datatype INT8"),
+    ({"inputs": [tensor(datatype="UINT8", data=[1.5, 1])]}, "expected data of datatype UINT8"),
+    ({"inputs": [tensor(datatype="BOOL", data=[1, 0])]}, "expected data of datatype BOOL"),
+    ({"inputs": [tensor(datatype="UINT64", data=[2**70, 1])]}, "expected data of datatype UINT64"),
     ({"inputs": [tensor(parameters={"binary_data_size": 7})]},
-     "binary_data_size is 7, but 2 FP32 takes 8"),
+     "binary_data_size is 7, but 2 FP32 needs 8"),
     ({"inputs": [tensor(parameters={"binary_data_size": -8})]}, "binary_data_size is -8, expected"),
     ({"inputs": [tensor([1], "UINT8", parameters={"binary_data_size": True})]},
      "binary_data_size is True, expected a number of bytes"),
@@ -110,9 +110,9 @@ def test_sizes_of_zero() -> None:
     ({"inputs": [tensor(parameters={"binary_data_size": 8.0})]}, "binary_data_size is 8.0, expect"),
     ({"inputs": [tensor(parameters=[])]}, r"parameters is \[\], expected an object"),
     ({"inputs": [tensor(parameters={"binary_data_size": 8})]},
-     "takes 8 bytes of binary data, but only 0 are left"),
+     "needs 8 bytes of binary data, but only 0 are left"),
     ({"inputs": [], "outputs": [{"name": "y", "parameters": {"classification": 3}}]},
-     "classification is not offered"),
+     "classification is not supported"),
     ({"inputs": [], "outputs": [{"name": "y", "parameters": {"binary_data": 1}}]},
      "binary_data is 1, expected true or false"),
     ({"inputs": [], "id": 5}, "id is 5, expected a text"),
@@ -130,7 +130,7 @@ def test_a_timeout_is_a_number_of_microseconds(timeout: Any) -> None:
 
 
 def test_bytes_that_no_input_takes() -> None:
-    with pytest.raises(InputError, match="the inputs take 0 bytes of binary data, but get 3"):
+    with pytest.raises(InputError, match="inputs need 0 bytes of binary data, but the body has 3"):
         request({"inputs": []}, b"abc")
 
 
@@ -182,7 +182,7 @@ def test_numbers_in_pieces(dtype: Any, count: int) -> None:
     text = written("net", None, tensors, 2**30)
     assert json.loads(text)["outputs"][0]["data"] == numbers.reshape(-1).tolist()
     assert written("net", None, tensors, len(text)) == text
-    with pytest.raises(InputError, match=r"outputs take more than .* as JSON; ask for them in"):
+    with pytest.raises(InputError, match=r"outputs are larger than .* as JSON; request them in"):
         written("net", None, tensors, len(text) - 1)
     # what is refused without being written is too long
     check_json(tensors, len(text))

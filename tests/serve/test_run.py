@@ -149,7 +149,7 @@ def test_sighup_under_load_loses_no_request(file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["small.onnx", "other/small.onnx"], "the name 'small' is used twice; give NAME=MODEL"),
+    (["small.onnx", "other/small.onnx"], "the name 'small' is used twice; use NAME=MODEL"),
     (["../x=small.onnx"], "the name '../x' is not valid in a URL"),
     (["small.onnx", "--host", "no.such.host.invalid"], "--host no.such.host.invalid"),
     (["absent.onnx"], "absent.onnx"),
@@ -225,10 +225,10 @@ def test_the_log(file: Path) -> None:
         process.send_signal(signal.SIGTERM)
         lines = [json.loads(line) for line in process.communicate(timeout=30)[1].splitlines()]
     messages = [line["message"] for line in lines]
-    assert messages[0] == f"small: reads {file}" and messages[-1] == "ends"
+    assert messages[0] == f"small: loading {file}" and messages[-1] == "shutting down"
     assert any("a batch of 1 takes" in text for text in messages)
     assert any(text.endswith('"GET /v2/health/live HTTP/1.1" 200') for text in messages)
-    assert any(text.startswith("small stays as it was: ") for text in messages)
+    assert any(text.startswith("small cannot be reloaded; its ") for text in messages)
     assert any((line.get("method"), line.get("path"), line.get("status")) ==
                ("GET", "/v2/health/live", 200) for line in lines)
     assert {line["level"] for line in lines} == {"info", "warning", "error"}

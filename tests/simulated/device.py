@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from gossamer.device.host import HostDevice
-from gossamer.device.limits import Limits, PeakRates
+from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 
 _LIMITS = Limits(compute_units=132, memory_bytes=2**37, shared_bytes=48 * 1024,
@@ -51,7 +51,6 @@ class SimulatedDevice(HostDevice):
         self.index = 0
         self.description, self.driver = hardware.description, "simulated"
         self.limits, self.architecture = hardware.limits, hardware.architecture
-        self.rates = PeakRates(2.4e5 * self.limits.compute_units, 4e6)
         self._clock = threading.local()
         self._side_by_side = side_by_side
 

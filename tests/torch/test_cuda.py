@@ -101,8 +101,8 @@ def test_update_on_a_device(module, x):
 
 
 def test_other_places_are_refused(module, x):
-    with pytest.raises(InputError, match=r"the module is on cuda:0, and device= names host"):
+    with pytest.raises(InputError, match=r"the module is on cuda:0, but device= names host"):
         gossamer.optimize(module, x, device="host")
     fast = gossamer.optimize(module, x)
-    with pytest.raises(InputError, match=r"input 'x' is on cpu, the module on cuda:0"):
+    with pytest.raises(InputError, match=r"input 'x' is on cpu, but the module is on cuda:0"):
         fast(x.cpu())

@@ -94,9 +94,9 @@ def test_nested_arguments_and_results():
     torch.testing.assert_close(result["sum"], expected["sum"])
     assert result["found"].maps[0] is result["found"].score
     assert result["found"].maps[2] is pair[1]
-    with pytest.raises(InputError, match="an argument is False, and was True"):
+    with pytest.raises(InputError, match="an argument is False, but was True"):
         fast(pair, squared=False, scale=scale)
-    with pytest.raises(InputError, match=r"another way .*'tensor'.*'squared': True.*, expected"):
+    with pytest.raises(InputError, match=r"nested differently .*'tensor'.*'squared': True.*, exp"):
         fast((pair[0],), squared=True, scale=scale)
     with pytest.raises(InputError, match=r"convert it with \.to\(torch\.float32\)"):
         fast(tuple(each.double() for each in pair), squared=True, scale=scale)
@@ -191,7 +191,7 @@ def test_what_an_optimised_module_refuses(fast):
         fast.load_state_dict({})
     with pytest.raises(InputError, match="computes no gradients"):
         fast.train()
-    with pytest.raises(InputError, match="stays on its device"):
+    with pytest.raises(InputError, match="cannot change its device"):
         fast.half()
     with pytest.raises(TypeError, match="cannot be pickled or copied"):
         pickle.dumps(fast)
@@ -211,9 +211,9 @@ def test_part_of_a_compiled_module(fast):
 
 
 def test_what_makes_graphs_is_refused(fast):
-    with pytest.raises(InputError, match=r"has no graph for torch\.export, torch\.onnx and torch"):
+    with pytest.raises(InputError, match=r"cannot be used with torch\.export, torch\.onnx and"):
         torch.export.export(fast, (images(),))
-    with pytest.raises(InputError, match="give them the module that was optimised"):
+    with pytest.raises(InputError, match="give them the original module"):
         torch.jit.trace(fast, images())
 
 
@@ -348,7 +348,7 @@ def test_bags_of_embeddings(mode):
 
 def test_bags_at_which_onnxruntime_would_end_the_process_are_refused():
     module = nn.EmbeddingBag(20, 8, mode="sum", padding_idx=3).eval()
-    with pytest.raises(UnsupportedError, match=r"crashes ONNX Runtime; take nn\.Embedding"):
+    with pytest.raises(UnsupportedError, match=r"crashes ONNX Runtime; use nn\.Embedding"):
         gossamer.optimize(module, torch.randint(0, 20, (3, 7)))
 
 

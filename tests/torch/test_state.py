@@ -286,8 +286,8 @@ def test_autocast_gives_the_dtypes_of_torch():
 def test_what_torch_computes_has_a_reason():
     for function, reason in ((counted, "it writes 'self.count' in place"),
                              (input_written, "it writes 'inputs[0]' in place"),
-                             (condition, "cond is an operator of higher order"),
-                             (autocast_within, "_enter_autocast changes how torch computes")):
+                             (condition, "cond is a higher-order operator"),
+                             (autocast_within, "_enter_autocast changes a mode of torch")):
         called(torch.compile(Stateful(function), backend=backend), [torch.ones(4, 6)])
         assert reports[-1].taken == 0 and reason in str(reports[-1])
         torch._dynamo.reset()

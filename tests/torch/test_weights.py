@@ -39,13 +39,13 @@ def test_update_takes_other_weights(effort, tmp_path, monkeypatch):
 
 def test_update_refuses_other_modules():
     fast = gossamer.optimize(residual(), images())
-    with pytest.raises(InputError, match=r"the module has no 'stem\.weight'"):
+    with pytest.raises(InputError, match=r"the module has no weight 'stem\.weight'"):
         fast.update(nn.Sequential(nn.Conv2d(3, 8, 3)).eval())
     wider = residual()
     wider.head = nn.Linear(8, 7).eval()
     with pytest.raises(InputError, match=r"'head.weight' is torch.float32 of shape \(7, 8\), exp"):
         fast.update(wider)
-    with pytest.raises(InputError, match=r"an OrderedDict is no torch\.nn\.Module; give a module"):
+    with pytest.raises(InputError, match=r"an OrderedDict is not a torch\.nn\.Module; give a"):
         fast.update(residual().state_dict())
     with pytest.raises(InputError, match=r"module.eval\(\) first"):
         fast.update(residual().train())
@@ -143,7 +143,7 @@ def test_what_a_watch_notices():
     assert change() == "'norm.running_mean' was changed in place"
     change = watched(module)
     module.head.weight = nn.Parameter(module.head.weight.detach().clone())
-    assert change() == "another tensor has taken the place of 'head.weight'"
+    assert change() == "'head.weight' was replaced by another tensor"
     change = watched(module)
     module.stem.weight.data = module.stem.weight.detach().clone()
     assert change() == "'stem.weight' was changed in place"

@@ -12,5 +12,5 @@ from gossamer.torch import library
 @pytest.mark.parametrize("function", [gossamer.optimize, gossamer.explain])
 def test_missing_torch_names_the_extra(monkeypatch, function):
     monkeypatch.setattr(library, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"is not installed here; pip install '\.\[torch\]'"):
+    with pytest.raises(InputError, match=r"is not installed; pip install '\.\[torch\]'"):
         function(object(), object())

@@ -12,9 +12,10 @@ import pytest
 import gossamer
 from gossamer.device.base import Device
 from gossamer.errors import InputError
-from gossamer.train import MLP, Preparation, cross_validate, sweep, train_many
+from gossamer.train import MLP, Preparation
 from gossamer.train.data import sources
 from gossamer.train.data.dataset import prepared
+from gossamer.train.sweep import sweep
 from tests.tolerances import normalised_error, tolerance
 
 Blobs = tuple[np.ndarray, np.ndarray]
@@ -109,11 +110,11 @@ def test_the_best_epoch_outlives_a_break(blobs: Blobs, tmp_path: Path) -> None:
 
 def test_many_keep_their_best_epochs(blobs: Blobs) -> None:
     training, validation = _noisy(blobs)
-    configs = sweep(MLP(hidden=(30,), batch=8, epochs=30, patience=6, device="host"), {
-        "learning_rate": [0.05, 0.01], "standardise": [False, True]})
-    result = train_many(configs, *training, validation=validation)
-    for config, mlp, row in zip(configs, result.networks, result.rows, strict=True):
-        alone = MLP(**config.get_params()).fit(*training, validation=validation)
+    result = sweep(MLP(hidden=(30,), batch=8, epochs=30, patience=6, device="host"), {
+        "learning_rate": [0.05, 0.01], "standardise": [False, True]}, *training,
+        validation=validation)
+    for mlp, row in zip(result.networks, result.rows, strict=True):
+        alone = MLP(**mlp.get_params()).fit(*training, validation=validation)
         assert _same(mlp, alone)
         assert row["kept_epoch"] == alone.kept_epoch_
         assert row["validation_accuracy"] == alone.score(*validation)
@@ -123,7 +124,7 @@ def test_many_keep_their_best_epochs(blobs: Blobs) -> None:
 def test_folds_are_scaled_by_their_own_rows(blobs: Blobs) -> None:
     x, y = blobs[0] * 10 + 50, 100 * blobs[0][:, 0]
     mlp = MLP(hidden=(6,), epochs=4, standardise=True, device="host")
-    result = cross_validate(mlp, x, y, folds=4)
+    result = sweep(mlp, {}, x, y, folds=4)
     for fold, (trained, row) in enumerate(zip(result.networks, result.rows, strict=True)):
         left_out = np.arange(120) % 4 == fold
         alone = MLP(**mlp.get_params()).fit(x[~left_out], y[~left_out])
@@ -145,9 +146,9 @@ def test_numbers_of_any_size_are_learnt(device: Device) -> None:
 def test_numbers_beyond_a_sigmoid_are_refused(blobs: Blobs) -> None:
     x, labels = blobs
     with pytest.raises(InputError, match=r"y has 2 in row 2, column 0: the outputs have the "
-                                         r"activation sigmoid, which gives 0 to 1; take output="):
+                                         r"activation sigmoid with the range 0 to 1; take output="):
         MLP.published(device="host").fit(x, labels.astype(float))
-    with pytest.raises(InputError, match=r"y has -2 in row 2, .* tanh, which gives -1 to 1"):
+    with pytest.raises(InputError, match=r"y has -2 in row 2, .* tanh with the range -1 to 1"):
         MLP(output="tanh", device="host").fit(x, -labels.astype(float))
     MLP.published(epochs=1, device="host").fit(x, labels / 2)
 

@@ -127,8 +127,8 @@ def test_the_threshold_of_raw_samples(threshold: float) -> None:
 def test_a_preparation_that_does_not_fit(blobs: Blobs, tmp_path: Path) -> None:
     mlp = MLP.published((4, 3), epochs=1, device="host").fit(*blobs)
     for preparation, message in (
-            (Preparation(pad=(3, 3), shape=(2, 2)), "pads to 3x3, but the network takes 4 numbers"),
-            (Preparation(shape=(5, 5)), "pictures are 5x5, but the network takes 4"),
+            (Preparation(pad=(3, 3), shape=(2, 2)), "pads to 3x3, but the network has 4 inputs"),
+            (Preparation(shape=(5, 5)), "pictures are 5x5, but the network needs pictures of 4"),
             (Preparation(pad=(2, 2), shape=(3, 1)), "pictures are 3x1, which cannot be padded"),
             (Preparation(pad=(2, 2)), "its samples are no pictures; only pictures can be padded")):
         with pytest.raises(InputError, match=message):

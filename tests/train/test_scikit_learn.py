@@ -52,7 +52,7 @@ def test_a_network_comes_to_a_machine_without_its_device(blobs: Blobs, tmp_path:
         cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "there is no device 'cuda:99' here; usable devices: " in process.stderr
     best = find().name
-    assert f"; {best} takes its place" in process.stderr
+    assert f"; using {best} instead" in process.stderr
     assert process.stdout == f"{best} {mlp.predict(blobs[0]).tolist()}\n"
 
 
@@ -145,8 +145,8 @@ def test_frames_of_pandas(blobs: Blobs) -> None:
     ("random_state", "seed"), ("max_iter", "epochs"), ("hidden_layer_sizes", "hidden"),
     ("alpha", "weight_decay"), ("early_stopping", r"validation=\(x, y\) of fit\(\)")])
 def test_parameters_of_scikit_learn_name_the_own_ones(name: str, own: str) -> None:
-    message = (f"MLP has no parameter '{name}': the parameter that scikit-learn calls so is "
-               f"{own} here")
+    message = (f"MLP has no parameter '{name}': its equivalent of this parameter of scikit-learn "
+               f"is {own}")
     with pytest.raises(InputError, match=message):
         MLP(**{name: 1})
     with pytest.raises(InputError, match=message):
@@ -166,7 +166,7 @@ def test_what_learns_numbers_has_no_probabilities(blobs: Blobs) -> None:
     mlp = MLP(hidden=(4,), epochs=1, device="host").fit(blobs[0], blobs[0][:, 0])
     for name in ("predict_proba", "predict_log_proba"):
         assert not hasattr(mlp, name)
-        with pytest.raises(InputError, match=f"{name}: this network was trained on numbers"):
+        with pytest.raises(InputError, match=f"{name}: only networks that are trained on labels"):
             getattr(mlp, name)
 
 
@@ -186,7 +186,7 @@ def test_a_few_whole_floats_may_be_labels(blobs: Blobs) -> None:
 
 def test_training_that_does_not_converge_warns(blobs: Blobs) -> None:
     mlp = MLP(hidden=(4,), epochs=2, device="host")
-    with pytest.warns(ConvergenceWarning, match="one of its last 2 epochs was still an"):
+    with pytest.warns(ConvergenceWarning, match="its last 2 epochs still brought an"):
         mlp.fit(*blobs)
     exceptions = pytest.importorskip("sklearn.exceptions")
     with pytest.warns(exceptions.ConvergenceWarning):

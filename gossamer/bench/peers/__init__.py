@@ -1,1 +1,1 @@
-"""The peers that gossamer is compared with: PyTorch, ONNX Runtime, JAX and programs in C."""
+"""The libraries that gossamer is compared with, such as PyTorch and ONNX Runtime."""

@@ -1,4 +1,4 @@
-"""The peers that are called as their users call them, from the input to the complete result."""
+"""Peers that are called as their users call them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ from gossamer.errors import installing
 from gossamer.model.onnx_writer import to_onnx
 
 CalledPeer = Callable[[PeerNetwork, np.ndarray, Device, str, str, int], CalledContender]
-"""Function from a network, an input, a device, a precision, the input's kind and a number of
-threads to a peer that is ready to be called. Raises AbsentError."""
+"""Function that prepares a peer for calls, or raises AbsentError.
+
+The arguments are a network, an input, a device, a precision, the input's kind and the number of
+threads.
+"""
 
 
 def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device, precision: str, kind: str,
                 threads: int) -> CalledContender:
-    """Return ONNX Runtime on all cores of the processor. Raises AbsentError."""
+    """Return ONNX Runtime on all processor cores. Raises AbsentError."""
     if kind == TENSORS:
-        raise AbsentError("takes arrays of the host: it is compared on the processor")
+        raise AbsentError("only compared on the host, since it accepts host arrays")
     if precision != "fp32":
         raise AbsentError("compared in fp32 only")
     if importlib.util.find_spec("onnxruntime") is None:
@@ -55,15 +58,15 @@ def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device, precision: 
 
 
 def check_torch(network: PeerNetwork) -> None:
-    """Raise AbsentError where PyTorch cannot run a network here."""
+    """Raise AbsentError if PyTorch cannot run a network on this machine."""
     if network.torch is None:
-        raise AbsentError(f"{network.name} has no module of PyTorch")
+        raise AbsentError(f"{network.name} has no PyTorch module")
     if importlib.util.find_spec("torch") is None:
         raise AbsentError(f"torch is not installed: {installing('bench')}")
 
 
 def _torch_peer(name: str) -> CalledPeer:
-    """Return the peer of PyTorch with this name. It imports torch_calls when it is first used."""
+    """Return the PyTorch peer with this name, which imports torch_calls lazily."""
     def peer(network: PeerNetwork, x: np.ndarray, device: Device, precision: str, kind: str,
              threads: int) -> CalledContender:
         check_torch(network)
@@ -90,9 +93,11 @@ def onnx_bytes(network: PeerNetwork) -> bytes:
 
 
 def release() -> None:
-    """Free the memory of contenders that are no longer referenced. Graphs and modules hold device
-    memory in reference cycles, torch caches the memory that it frees, and JAX caches the functions
-    that it compiled."""
+    """Free the memory of contenders that are no longer referenced.
+
+    Graphs and modules hold device memory in reference cycles, torch caches freed memory, and JAX
+    caches compiled functions.
+    """
     if "gossamer.bench.peers.torch_calls" in sys.modules:
         sys.modules["gossamer.bench.peers.torch_calls"].forget()
     if "jax" in sys.modules:

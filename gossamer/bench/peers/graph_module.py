@@ -1,4 +1,4 @@
-"""A graph as a module of PyTorch, for networks that have no PyTorch code; needs torch."""
+"""Graphs as PyTorch modules, for networks without PyTorch code; needs torch."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ def _greatest(x: Any, y: Any) -> torch.Tensor:
 
 
 def _limited(function: Callable[..., torch.Tensor], limit: str, x: Any, y: Any) -> torch.Tensor:
-    """Return the minimum or maximum of two values, one of which may be a number. A number becomes
-    the limit of a clamp, since torch.minimum and torch.maximum take tensors only."""
+    """Return the minimum or maximum of two values.
+
+    One of them may be a number. A number becomes the limit of a clamp, because torch.minimum and
+    torch.maximum accept only tensors.
+    """
     for tensor, number in ((x, y), (y, x)):
         if not isinstance(number, torch.Tensor):
             return torch.clamp(tensor, **{limit: number})
@@ -41,7 +44,7 @@ def _limited(function: Callable[..., torch.Tensor], limit: str, x: Any, y: Any) 
 
 
 def _as_number(compare: Callable[..., Any]) -> Callable[..., torch.Tensor]:
-    """Return a comparison whose result is 1 or 0 in the dtype of its arguments."""
+    """Return a comparison that returns 1 or 0 in its arguments' dtype."""
     def compared(x: Any, y: Any) -> torch.Tensor:
         dtype = next(each.dtype for each in (x, y) if isinstance(each, torch.Tensor))
         return compare(x, y).to(dtype)  # type: ignore[no-any-return]
@@ -65,24 +68,27 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "leaky_relu": functional.leaky_relu, "hard_sigmoid": _hard_sigmoid,
     "less": _as_number(operator.lt), "less_equal": _as_number(operator.le),
     "greater": _as_number(operator.gt), "greater_equal": _as_number(operator.ge), "where": _where}
-"""For each function of expressions, the function of torch that takes the same arguments and
-constants. Where there are two arguments, one of them may be a number instead of a tensor."""
+"""The torch functions with the arguments and constants of each expression function.
+
+One of two arguments may be a number instead of a tensor.
+"""
 
 
 def graph_module(graph: Graph, batch: int) -> nn.Module:
-    """Return a module in evaluation mode that computes the graph's output, or a tuple of its
-    outputs, at this batch size. The module has one call of torch for each op, and for each step of
-    an expression. Batch norms are folded.
+    """Return a module in evaluation mode that computes a graph.
 
-    Raises UnsupportedError for an op, or an attribute, that this file does not translate.
+    It returns the graph's output, or a tuple of its outputs, at this batch size. The module calls
+    torch once for each op and for each step of an expression. Batch norms are folded.
+
+    Raises UnsupportedError for an op or attribute that cannot be translated.
     """
     return _Writer(resolve(optimise(graph), batch)).module()
 
 
 class _Writer:
-    """Writes the nodes of a static graph as calls of torch.
+    """Translator from the nodes of a static graph to torch calls.
 
-    _values: for each value of the graph, the node of torch.fx that computes the value.
+    _values: the torch.fx node of each value of the graph.
     """
 
     def __init__(self, static: StaticGraph) -> None:
@@ -105,12 +111,12 @@ class _Writer:
         return fx.GraphModule(self._root, self._calls).eval().requires_grad_(False)
 
     def refused(self, node: Node) -> UnsupportedError:
-        """Return the error for a node that this file does not translate."""
+        """Return the error for a node that cannot be translated."""
         return UnsupportedError(f"{self.static.graph.name}: {node.source or node.name} ({node.op})"
-                                " is not translated to PyTorch")
+                                " cannot be translated to PyTorch")
 
     def value(self, name: str) -> fx.Node:
-        """Return the node of torch.fx for a value; a constant becomes a parameter."""
+        """Return the torch.fx node of a value; a constant becomes a parameter."""
         if name not in self._values:
             attribute = f"constant_{len(self._values)}"
             array = np.ascontiguousarray(self.static.constants[name])
@@ -129,8 +135,10 @@ class _Writer:
         return name in self.static.constants
 
     def expression(self, node: Node, expression: Expression, known: Sequence[Any]) -> fx.Node:
-        """Write an expression, which has one result. known: the expression's inputs, followed by
-        the results of its first steps if these are written already."""
+        """Translate an expression with one result.
+
+        known: the expression's inputs, followed by the results of first steps already translated.
+        """
         results = list(known)
         if len(expression.outputs) != 1:
             raise self.refused(node)
@@ -147,11 +155,12 @@ class _Writer:
 
     def with_epilogue(self, node: Node, layer: Callable[[fx.Node | None], fx.Node],
                       channel_axes: int) -> fx.Node:
-        """Write a layer and its epilogue. A bias that the epilogue adds in its first step becomes
-        an argument of the layer's call.
+        """Translate a layer and its epilogue.
 
-        layer: function that writes the layer with a bias, or with None.
-        channel_axes: number of axes after the axis of the channels.
+        A bias that the epilogue adds in its first step becomes an argument of the layer's call.
+
+        layer: function that translates the layer with a bias or None.
+        channel_axes: number of axes after the channel axis.
         """
         expression, operands = node.attributes["epilogue"], node.inputs[2:]
         known = [self._operand(name, channel_axes) for name in operands]
@@ -162,9 +171,11 @@ class _Writer:
         return self.expression(node, expression, [None, *known, layer(flat)])
 
     def _bias(self, expression: Expression, operands: Sequence[str]) -> str | None:
-        """Return the constant that the first step of an epilogue adds to the layer's result; None
-        where the first step does other work, or where the result without the bias is needed
-        later."""
+        """Return the bias that the first step of an epilogue adds.
+
+        None if the first step is not such an addition, or if a later step needs the result without
+        the bias.
+        """
         if not expression.steps or expression.steps[0].function != "add":
             return None
         first, *others = expression.steps
@@ -175,7 +186,7 @@ class _Writer:
         return operands[high - 1]
 
     def _operand(self, name: str, channel_axes: int) -> fx.Node:
-        """Return an operand of an epilogue; a constant has one value for each channel."""
+        """Return an operand of an epilogue; a constant has one value per channel."""
         if not self.is_constant(name):
             return self.value(name)
         return self.call(torch.reshape, self.value(name), (-1, *[1] * channel_axes))

@@ -1,4 +1,4 @@
-"""The input pixels that a nearest-pixel resize reads, and how often it repeats them."""
+"""The input pixels of a nearest-neighbour resize, and their repetitions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from gossamer.tensor import default_spec
 
 
 def nearest_positions(static: StaticGraph, node: Node) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the input's row for each row of the output, and the input's column for each column of
-    the output; None for a resize that interpolates or whose input is no image."""
+    """Return the input row of each output row, and the input column of each output column.
+
+    None for a resize that interpolates, or has an input that is not an image.
+    """
     a, shape = node.attributes, static.shapes[node.inputs[0]]
     if a["mode"] != "nearest" or len(shape) != 4:
         return None
@@ -21,7 +23,9 @@ def nearest_positions(static: StaticGraph, node: Node) -> tuple[np.ndarray, np.n
 
 
 def repetitions(positions: np.ndarray, size: int) -> int | None:
-    """Return how often the positions repeat each of `size` pixels. Return None where the pixels
-    are not in order, or are not repeated equally often."""
+    """Return the number of repetitions of each of `size` pixels.
+
+    None if the pixels are not in order, or are not repeated equally often.
+    """
     times = len(positions) // size
     return times if np.array_equal(positions, np.arange(size).repeat(times)) else None

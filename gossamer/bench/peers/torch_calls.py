@@ -1,4 +1,4 @@
-"""PyTorch as its users call it: eagerly, compiled, or captured in a CUDA graph; needs torch."""
+"""PyTorch as users call it: eager, compiled or captured; needs torch."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 
 GRAPH = "torch-compile-graph"
-"""The peer whose compiled module is captured in one CUDA graph by hand."""
+"""The peer with a compiled module that is captured explicitly in one CUDA graph."""
 _MODES = {"torch-compile": None, GRAPH: None, "torch-compile:reduce-overhead": "reduce-overhead"}
-"""Modes that are passed to torch.compile; None where no mode is passed, so that torch.compile takes
-its default mode."""
+"""The modes passed to torch.compile; None for its default mode."""
 _WARM_UP = 3
-"""Calls before PyTorch is timed or captured. During them PyTorch compiles."""
+"""Number of calls before PyTorch is timed or captured, during which it compiles."""
 
 
 def called(name: str, network: PeerNetwork, x: np.ndarray, device: Device, precision: str,
@@ -41,13 +40,13 @@ def called(name: str, network: PeerNetwork, x: np.ndarray, device: Device, preci
     """Return a peer ready to be called; see gossamer.bench.peers.calls. Raises AbsentError."""
     on_cuda = device.runs_cuda_libraries
     if on_cuda and not torch.cuda.is_available():
-        raise AbsentError("this torch sees no CUDA device: install a build for CUDA")
+        raise AbsentError("torch finds no CUDA device: install a CUDA build of torch")
     if not on_cuda and name != "torch-eager":
-        raise AbsentError("compared on CUDA only, where it makes kernels for the GPU")
+        raise AbsentError("compared only on CUDA, where it generates GPU kernels")
     if not on_cuda and precision == "tf32":
-        raise AbsentError("the processor has no TF32")
+        raise AbsentError("processors do not support TF32")
     if threads > 1 and name in (GRAPH, "torch-compile:reduce-overhead"):
-        raise AbsentError("a CUDA graph has one input in memory, and serves one thread")
+        raise AbsentError("a CUDA graph has a single input buffer, and supports only one thread")
     place = torch.device("cuda", device.index) if on_cuda else torch.device("cpu")
     run, source = _prepared(name, network, x if kind != BYTES else normalised(x), place, precision)
     static = source if name == GRAPH else None
@@ -89,14 +88,16 @@ def called(name: str, network: PeerNetwork, x: np.ndarray, device: Device, preci
 
 def _prepared(name: str, network: PeerNetwork, x: np.ndarray, place: torch.device,
               precision: str) -> tuple[Callable[[torch.Tensor], Any], torch.Tensor]:
-    """Return the function that runs the network, and the input on its device. With the precision
-    fp16, images are in NHWC, as PyTorch advises."""
+    """Return the function that runs the network, and the input on its device.
+
+    In fp16, images are in NHWC, as PyTorch recommends.
+    """
     assert network.torch is not None
     FLAGS.use(precision)
     dtype = torch.float16 if precision == "fp16" else torch.float32
     order = torch.channels_last if x.ndim == 4 and precision == "fp16" else torch.contiguous_format
     module = network.torch(network.graph.constants)
-    # torch.compile makes faster code if batch norms are left unfolded
+    # torch.compile generates faster code from unfolded batch norms
     module = (folded(module) if name == "torch-eager" else module).to(place, dtype)
     if order is torch.channels_last:
         module = module.to(memory_format=order)
@@ -112,7 +113,7 @@ def _prepared(name: str, network: PeerNetwork, x: np.ndarray, place: torch.devic
 
 
 def captured(run: Callable[[torch.Tensor], Any], source: torch.Tensor) -> CapturedRun:
-    """Capture one execution, whose input is `source`, in a CUDA graph."""
+    """Capture one execution with the input `source` in a CUDA graph."""
     side = torch.cuda.Stream(source.device)
     side.wait_stream(torch.cuda.current_stream(source.device))
     with torch.cuda.stream(side):
@@ -145,11 +146,10 @@ def _output(value: Any) -> np.ndarray:
 
 
 class _Flags:
-    """torch's switches for TF32 and for cuDNN's search, which hold for the whole process.
+    """torch's process-wide switches for TF32 and cuDNN's algorithm search.
 
-    The switches take effect when cuDNN searches for an algorithm, runs it and captures it, so that
-    each call sets the switches that it needs. They are written only where they change, so that a
-    call loses little time.
+    The switches take effect when cuDNN searches, runs and captures an algorithm, so each call sets
+    the switches that it needs. To save time, they are written only if they change.
     """
 
     def __init__(self) -> None:
@@ -157,14 +157,13 @@ class _Flags:
         self._before: tuple[bool, bool, bool] | None = None
 
     def use(self, precision: str) -> None:
-        """Allow TF32 where the precision is "tf32", forbid TF32 in other precisions, and let
-        cuDNN search for its fastest algorithms."""
+        """Allow TF32 only in precision "tf32", and enable cuDNN's algorithm search."""
         tf32 = precision == "tf32"
         if tf32 is self._tf32:
             return
         if self._before is None:
-            # torch warns once that newer switches replace these; but torch.compile reads these
-            # ones, and fails where only the newer ones were set
+            # torch warns that these switches are deprecated, but torch.compile reads them, and
+            # fails if only the newer ones are set
             with warnings.catch_warnings(action="ignore"):
                 self._before = (torch.backends.cuda.matmul.allow_tf32,
                                 torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)
@@ -173,7 +172,7 @@ class _Flags:
         self._tf32 = tf32
 
     def restore(self) -> None:
-        """Set the switches to the values that they had before the first use."""
+        """Restore the values from before the first use."""
         if self._before is not None:
             self._write(*self._before)
         self._tf32 = self._before = None
@@ -191,13 +190,14 @@ FLAGS = _Flags()
 
 @dataclass(frozen=True)
 class CapturedRun:
-    """A module's execution as a CUDA graph. A call takes the arguments of `run`, but reads only the
-    memory that was captured.
+    """A module's execution as a CUDA graph.
+
+    A call accepts the arguments of `run`, but reads only the captured memory.
 
     graph: the graph.
-    result: the output, which each execution fills.
-    run: function that executes the module; it keeps the weights alive, which the graph reads
-    without owning them.
+    result: the output, overwritten by each execution.
+    run: function that executes the module. It keeps the weights alive, because the graph does not
+    own them.
     """
 
     graph: torch.cuda.CUDAGraph
@@ -217,8 +217,10 @@ def forget() -> None:
 
 
 def folded(network: nn.Module) -> nn.Module:
-    """Return a copy in which every batch norm that follows a convolution in an nn.Sequential is
-    folded into the convolution."""
+    """Return a copy with batch norms folded into convolutions.
+
+    Only batch norms that follow a convolution in an nn.Sequential are folded.
+    """
     network = copy.deepcopy(network)
     for sequence in [m for m in network.modules() if isinstance(m, nn.Sequential)]:
         for index in reversed(range(len(sequence) - 1)):

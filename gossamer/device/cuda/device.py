@@ -39,13 +39,18 @@ from gossamer.tensor import TensorSpec
 __all__ = ["CudaBuffer", "CudaDevice", "CudaGraph", "CudaKernel", "CudaStream", "count"]
 
 _HERE = 3
-"""The most kernels that this process compiles at the same time where other processes compile for
-it. A rule of thumb: within one process NVRTC parses one kernel at a time, about 20 of the 150
-milliseconds that compiling takes, so that many threads mostly wait for one another."""
+"""Maximum number of kernels that this process compiles concurrently, in addition to `compilers`.
+
+A rule of thumb: within one process NVRTC parses only one kernel at a time. Parsing takes about 20
+of the 150 milliseconds of a compilation, so with many threads most of them wait.
+"""
 
 
 class CudaDevice(DriverDevice):
-    """One NVIDIA GPU, through its primary context, which torch, cupy and jax share.
+    """An NVIDIA GPU, used through its primary context.
+
+    torch, cupy and jax share this context.
+
 
     A stream is a CudaStream, an object with `__cuda_stream__`, a torch or cupy stream, or the
     integer handle of a stream. None means a stream that belongs to the device.
@@ -91,8 +96,8 @@ class CudaDevice(DriverDevice):
         for attribute in ("cuda_stream", "ptr"):
             if hasattr(stream, attribute):
                 return int(getattr(stream, attribute))
-        raise InputError(f"{kind_of(stream)} is no CUDA stream; give a stream of torch, "
-                         "cupy or cuda.core, or its integer handle")
+        raise InputError(f"expected a CUDA stream of torch, cupy or cuda.core, or its integer "
+                         f"handle, got {kind_of(stream)}")
 
     @property
     def chip(self) -> str:
@@ -125,16 +130,18 @@ class CudaDevice(DriverDevice):
             try:
                 future.set_result(self._load(source))
             except BaseException as error:
-                # threads that wait for the kernel get the same error; later calls try again
+                # threads waiting for the kernel raise the same error; later calls retry
                 future.set_exception(error)
                 del self._kernels[source]
         return kernel.result()
 
     def assemble(self, key: Sequence[str],
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[CudaKernel]:
-        """Return the kernels of the programs, from the disk cache if possible. Otherwise one of
-        `compilers` generates and assembles them. Without such processes this process generates
-        them, and assembles all at the same time, each in a process of its own."""
+        """Return the kernels of the programs, from the disk cache if possible.
+
+        Otherwise one of the `compilers` generates and assembles them. Without `compilers`, this
+        process generates the programs and assembles them concurrently, each in a new process.
+        """
         def build() -> bytes:
             return self._elsewhere(nvjitlink.assembled, generate, self.architecture,
                                    self.compilers is not None, what="assembled generated code")
@@ -156,8 +163,10 @@ class CudaDevice(DriverDevice):
         return kernel
 
     def _compiled(self, source: KernelSource, architecture: str) -> bytes:
-        """Return the cubin of a kernel. This process compiles a few kernels itself while all of
-        `compilers` are busy."""
+        """Return the cubin of a kernel.
+
+        While all `compilers` are busy, this process itself compiles a few kernels.
+        """
         pool = self.compilers
         if pool is not None and not pool.has_idle and self._here.acquire(blocking=False):
             try:
@@ -169,8 +178,11 @@ class CudaDevice(DriverDevice):
             what=f"compiled {source.function} of {source.path.name}")[0])
 
     def _elsewhere(self, function: Callable[..., Any], *arguments: Any, what: str) -> Any:
-        """Return a function's result from one of `compilers`, or from this process where none can
-        call it. what: words for the work. Raises CompilerEndedError where the process ended."""
+        """Call a function in one of the `compilers`, or else in this process.
+
+        what: description of the work for error messages.
+        Raises CompilerEndedError if the compiler process ended.
+        """
         if self.compilers is not None:
             try:
                 return self.compilers.submit(function, *arguments, what=what).result()
@@ -182,8 +194,12 @@ class CudaDevice(DriverDevice):
 
     def _loaded(self, key: Sequence[str], build: Callable[[], bytes],
                 load: Callable[[bytes], list[CudaKernel]], what: str) -> list[CudaKernel]:
-        """Return the kernels that `load` makes of an entry of the kernel cache. `build` makes the
-        entry where it is missing or cannot be loaded. what: names the kernels, for the error."""
+        """Return the kernels that `load` creates from an entry of the kernel cache.
+
+        `build` creates the entry if it is missing or cannot be loaded.
+
+        what: name of the kernels for error messages.
+        """
         def loaded() -> list[CudaKernel]:
             entry, from_cache = kernel_cache.cached(key, build)
             kernels = load(entry)
@@ -333,15 +349,17 @@ class CudaDevice(DriverDevice):
         return CudaStream(self)
 
     def side_streams(self, stream: Any, count: int) -> list[CudaStream]:
-        """Return side streams of a stream. Where this thread records a graph, they are those of
-        the recording."""
+        """Return side streams of a stream.
+
+        While this thread records a graph, they are side streams of the recording.
+        """
         side = self._recorder.side_streams or self._side
         return side.side_streams_of(self.stream_handle(stream), count)
 
     def wait(self, waiting: Any, awaited: Any) -> None:
         if self.is_closed(awaited):
-            # the work of a closed stream goes on, and its handle is not valid any more: wait for
-            # all work of the context
+            # work of a closed stream still runs, but its handle is invalid: wait for all work of
+            # the context
             self.call("running kernels", driver.cuCtxSynchronize)
             return
         first, second = self.stream_handle(waiting), self.stream_handle(awaited)
@@ -367,7 +385,7 @@ class CudaDevice(DriverDevice):
             return pair.elapsed_us()
 
     def _event_pair(self) -> EventPair:
-        """Return two events that only the calling thread uses."""
+        """Return the event pair of the calling thread."""
         pair: EventPair | None = getattr(self._of_thread, "events", None)
         if pair is None:
             pair = self._of_thread.events = EventPair(self)
@@ -375,8 +393,10 @@ class CudaDevice(DriverDevice):
 
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> CudaGraph:
-        """Record work as a graph that keeps the buffers and kernels of the work alive. `work` gets
-        a stream that belongs to the calling thread."""
+        """Record work as a graph that keeps its buffers and kernels alive.
+
+        `work` is called with a stream that belongs to the calling thread.
+        """
         return self._recorder.graph(work, stream, repeats)
 
     def capture_copying(self, work: Callable[[Any], None],
@@ -389,7 +409,7 @@ class CudaDevice(DriverDevice):
 
     def timed_graph(self, work: Callable[[Any], None], repeats: int, *,
                     as_in_plan: bool = False) -> Callable[[], float]:
-        """Return a function that replays a graph whose first and last nodes record events."""
+        """Return a function that replays a graph enclosed by two timing events."""
         with self.current():
             pair = EventPair(self)
         graph = self._recorder.graph(work, self._stream, repeats, pair.events,

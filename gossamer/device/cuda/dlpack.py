@@ -1,4 +1,4 @@
-"""Arrays on a CUDA device that torch, cupy, jax and others share by DLPack, without a copy."""
+"""CUDA arrays shared with torch, cupy, jax and others through DLPack."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gossamer.device.other_libraries import library
 from gossamer.errors import InputError, kind_of
 
 _CUDA, _CUDA_MANAGED = 2, 13
-"""DLPack's numbers of the device types kDLCUDA and kDLCUDAManaged."""
+"""DLPack's device type codes kDLCUDA and kDLCUDAManaged."""
 _TO_CONTIGUOUS = {
     "torch": "x.contiguous()",
     "cupy": "cupy.ascontiguousarray(x)",
@@ -31,7 +31,7 @@ class CudaArray:
     jax.dlpack.from_dlpack(a). Their streams then wait for the stream that fills the array, and
     their arrays keep the memory alive.
 
-    stream: the stream whose work fills the array; None is the device's default stream.
+    stream: the stream that fills the array; None is the device's default stream.
     """
 
     def __init__(self, buffer: CudaBuffer, shape: tuple[int, ...], dtype: np.typing.DTypeLike,
@@ -47,7 +47,7 @@ class CudaArray:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def numpy(self) -> np.ndarray:
-        """Return a copy in host memory, which is complete on return."""
+        """Return a copy in host memory; the copy is complete on return."""
         array = np.empty(self.shape, self.dtype)
         self.buffer.device.read(self.buffer, array, self._open_stream())
         return array
@@ -55,16 +55,17 @@ class CudaArray:
     def __array__(self, dtype: np.typing.DTypeLike | None = None,
                   copy: bool | None = None) -> np.ndarray:
         if copy is False:
-            raise ValueError("a CudaArray becomes a NumPy array only by a copy")
+            raise ValueError("a CudaArray cannot become a NumPy array without a copy; "
+                             "omit copy=False")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-            raise BufferError("a CudaArray is exported only on its own device")
+            raise BufferError("a CudaArray can be exported only on its own device")
         if copy:
-            raise BufferError("a CudaArray is exported only without a copy")
+            raise BufferError("a CudaArray can be exported only without a copy; omit copy=True")
         device = self.buffer.device
         if stream != -1:
             consumer = LEGACY_STREAM if stream is None else stream
@@ -86,13 +87,15 @@ class CudaArray:
             "typestr": self.dtype.str,
             "data": (self.buffer.address if self.nbytes else 0, False),
             "strides": None,
-            # the interface forbids the handle 0; the legacy stream is named by 1
+            # the interface forbids the handle 0; 1 denotes the legacy stream
             "stream": self.buffer.device.stream_handle(self._open_stream()) or LEGACY_STREAM,
         }
 
     def _open_stream(self) -> Any:
-        """Return the stream whose work fills the array, while it is open. Where its owner has
-        closed it, wait for its work, and return the device's default stream."""
+        """Return the stream that fills the array, if it is still open.
+
+        If its owner has closed it, wait for its work and return the device's default stream.
+        """
         device = self.buffer.device
         if not device.is_closed(self.stream):
             return self.stream
@@ -104,8 +107,10 @@ class CudaArray:
 
 
 class _DLPackOnly:
-    """An array of which StridedMemoryView sees only the DLPack interface, and no other interface
-    that the array's library has."""
+    """A wrapper that exposes only the DLPack interface of an array.
+
+    It keeps StridedMemoryView from using other interfaces of the array.
+    """
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -119,9 +124,9 @@ class _DLPackOnly:
 
 
 def cuda_index(array: Any) -> int | None:
-    """Return the index of the CUDA device that holds an array; None for an array in other memory.
+    """Return the index of an array's CUDA device; None for other memory.
 
-    Raises InputError for a CUDA array interface whose address belongs to no device.
+    Raises InputError if the address in a CUDA array interface belongs to no device.
     """
     if isinstance(array, np.ndarray):
         return None
@@ -135,8 +140,8 @@ def cuda_index(array: Any) -> int | None:
         # an empty array has no address
         return device_of(address) if address else 0
     except DriverError as error:
-        raise InputError(f"{kind_of(array)} at address {address:#x} lies in the memory of "
-                         f"no CUDA device ({error})") from None
+        raise InputError(f"{kind_of(array)} at address {address:#x} is not in the memory of "
+                         f"a CUDA device ({error})") from None
 
 
 def incoming(array: Any, device: DriverDevice, stream: Any = None, *,
@@ -150,8 +155,8 @@ def incoming(array: Any, device: DriverDevice, stream: Any = None, *,
     array_index = cuda_index(array)
     if array_index != device.index:
         location = "host memory" if array_index is None else f"cuda:{array_index}"
-        raise InputError(f"{name} lies in {location}, but the plan runs on {device.name}; "
-                         "move it there")
+        raise InputError(f"{name} is in {location}, but the plan runs on {device.name}; "
+                         f"move it to {device.name}")
     consumer = device.stream_handle(stream) or LEGACY_STREAM
     try:
         with device.current():
@@ -161,9 +166,9 @@ def incoming(array: Any, device: DriverDevice, stream: Any = None, *,
                 view = StridedMemoryView.from_cuda_array_interface(array, stream_ptr=consumer)
             shape, strides, kind = view.shape, view.strides, view.dtype
     except Exception as error:  # each library has its own exceptions
-        raise InputError(f"{name} cannot be read by DLPack: {error}") from None
+        raise InputError(f"{name} cannot be read through DLPack: {error}") from None
     if kind is None or kind.kind not in "biuf":
-        raise InputError(f"{name} has dtype {kind}, which no kernel takes; convert it to float32")
+        raise InputError(f"{name} has unsupported dtype {kind}; convert it to float32")
     _check(name, kind, dtype)
     if not _is_contiguous(shape, strides):
         remedy = _TO_CONTIGUOUS.get(library(array), "a contiguous copy")
@@ -174,16 +179,15 @@ def incoming(array: Any, device: DriverDevice, stream: Any = None, *,
 
 
 def like(array: Any, result: CudaArray) -> Any:
-    """Return a result as an array of the library that defines `array`; see `OtherLibraries.like`.
-    """
+    """Convert a result to the library of `array`; see `OtherLibraries.like`."""
     package = library(array)
     if package == "torch":
         import torch
         return torch.from_dlpack(result)
     if package == "cupy":
         import cupy
-        # cupy passes only its stream's handle, and destroys the stream with the stream object: the
-        # buffer keeps this object alive
+        # cupy passes only the stream's handle, and destroys the stream with the stream object:
+        # keep the object alive with the buffer
         result.buffer.used_on(cupy.cuda.get_current_stream(result.buffer.device.index))
         return cupy.from_dlpack(result)
     if package == "jax":

@@ -1,4 +1,4 @@
-"""The CUDA driver API: checked calls, the current context, and the limits of a GPU."""
+"""The CUDA driver API: checked calls, the current context, device limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FINAL = {getattr(driver.CUresult, f"CUDA_ERROR_{name}") for name in (
     "ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "INVALID_ADDRESS_SPACE", "ILLEGAL_INSTRUCTION",
     "INVALID_PC", "HARDWARE_STACK_ERROR", "ASSERT", "LAUNCH_FAILED", "LAUNCH_TIMEOUT",
     "ECC_UNCORRECTABLE", "NVLINK_UNCORRECTABLE", "CONTEXT_IS_DESTROYED")}
-"""Statuses of calls after which every further call with the same context fails."""
+"""Statuses after which all further calls with the same context fail."""
 
 
 def device_error(what: str, error: DriverError) -> DeviceError:
@@ -37,35 +37,39 @@ def device_error(what: str, error: DriverError) -> DeviceError:
     """
     if error.code not in _FINAL:
         return DeviceError(f"{what}: {error}")
-    return DeviceLostError(f"{what}: {error}; this process can compute nothing further on the "
-                           "device: start it again")
+    return DeviceLostError(f"{what}: {error}; this process can no longer use the device: "
+                           "restart the process")
 
 
 def check(result: tuple[Any, ...]) -> Any:
-    """Return the result of a driver call, or a tuple of several, without the status. Raises
-    DriverError on failure."""
+    """Return the results of a driver call without the status.
+
+    A single result is returned as such, several as a tuple. Raises DriverError on failure.
+    """
     if result[0] != driver.CUresult.CUDA_SUCCESS:
         raise DriverError(result[0])
     return result[1] if len(result) == 2 else result[1:]
 
 
 class DriverDevice(Device):
-    """A device of the CUDA driver, with the checked calls that memory, streams, kernels and graphs
-    make."""
+    """A device of the CUDA driver, with checked driver calls."""
 
     def checked(self, what: str, result: tuple[Any, ...]) -> Any:
-        """Return the result of a driver call, as check() does. Raises DeviceError, which says that
-        `what` failed."""
+        """Return the results of a driver call, like check().
+
+        what: description of the call for error messages.
+        Raises DeviceError on failure.
+        """
         try:
             return check(result)
         except DriverError as error:
             raise device_error(f"{self.name} failed {what}", error) from None
 
     def call(self, what: str, call: Callable[..., tuple[Any, ...]], *arguments: Any) -> None:
-        """Make a driver call on a stream, and again with the device's context current if it fails.
+        """Make a driver call, and retry with the device's context if it fails.
 
-        The driver refuses the calls of a thread that has no current context, or another device's.
-        Making the context current for the second call only saves time.
+        A call fails in a thread with no current context, or with that of another device. To save
+        time, the context is made current only for the second attempt.
         """
         if call(*arguments)[0] != driver.CUresult.CUDA_SUCCESS:
             with self.current():
@@ -73,12 +77,16 @@ class DriverDevice(Device):
 
 
 class Current:
-    """A context manager that makes a device's context current in the calling thread. At its end the
-    context that was current before, which another library may have set, is current again."""
+    """A context manager that makes a device's context current.
+
+    On exit it restores the previous context of the thread, which another library may have set.
+    """
 
     _entered = threading.local()
-    """The contexts that each thread has entered and not left: the handle of each, and whether it
-    replaced another context. A context that is entered again within itself needs no driver call."""
+    """The contexts that each thread has entered, as pairs: its handle, and whether it was pushed.
+
+    Entering the current context again needs no driver call.
+    """
 
     def __init__(self, context: driver.CUcontext) -> None:
         self._context = context
@@ -98,8 +106,10 @@ class Current:
 
 
 def quietly(device: DriverDevice, call: Callable[..., Any], *arguments: Any) -> None:
-    """Make a driver call that frees a resource, and ignore its errors: the driver may have failed
-    before, or have been shut down at exit."""
+    """Make a driver call that frees a resource, and ignore errors.
+
+    The driver may have failed before, or been shut down at exit.
+    """
     try:
         with device.current():
             call(*arguments)
@@ -108,8 +118,10 @@ def quietly(device: DriverDevice, call: Callable[..., Any], *arguments: Any) -> 
 
 
 def count() -> int:
-    """Return the number of NVIDIA devices. Raises DeviceError, with the reason, where no device
-    can be used."""
+    """Return the number of NVIDIA devices.
+
+    Raises DeviceError with the reason if no device can be used.
+    """
     try:
         check(driver.cuInit(0))
         devices = int(check(driver.cuDeviceGetCount()))
@@ -119,19 +131,21 @@ def count() -> int:
     except DriverError as error:
         raise DeviceError(f"the NVIDIA driver does not work: {error}") from None
     if not devices:
-        raise DeviceError("the NVIDIA driver shows no GPU; check CUDA_VISIBLE_DEVICES")
+        raise DeviceError("the NVIDIA driver reports no GPU; check CUDA_VISIBLE_DEVICES")
     return devices
 
 
 def device_of(pointer: int) -> int:
-    """Return the index of the device whose memory contains an address. Raises DriverError for an
-    address that is in no device's memory."""
+    """Return the index of the device whose memory contains an address.
+
+    Raises DriverError if the address is in no device's memory.
+    """
     attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     return int(check(driver.cuPointerGetAttribute(attribute, pointer)))
 
 
 def driver_version() -> str:
-    """Return the CUDA version that the driver supports, and the driver's version where known."""
+    """Return the CUDA version of the driver, and the driver version if known."""
     version = int(check(driver.cuDriverGetVersion()))
     text = f"CUDA {version // 1000}.{version % 1000 // 10}"
     try:

@@ -1,4 +1,4 @@
-"""CUDA graphs: a thread captures work once, and the graph replays it."""
+"""CUDA graphs: work that is captured once and then replayed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gossamer.device.cuda.streams import CudaStream, SideStreams
 
 
 class CudaGraph:
-    """Recorded work. Calling the graph, or launch(stream), replays it in the stream's order."""
+    """Recorded work; calling the graph, or launch(stream), replays it."""
 
     def __init__(self, device: DriverDevice, graph: driver.CUgraph, used_objects: list[Any],
                  stream: Any) -> None:
@@ -30,7 +30,7 @@ class CudaGraph:
         weakref.finalize(self, quietly, device, driver.cuGraphExecDestroy, self.executable)
 
     def launch(self, stream: Any = None) -> None:
-        """Replay the graph on a stream; None means the stream that its recording named."""
+        """Replay the graph on a stream; None means the graph's default stream."""
         stream = self._stream if stream is None else stream
         self._device.call("replaying a graph", driver.cuGraphLaunch, self.executable,
                           self._device.stream_handle(stream))
@@ -39,14 +39,13 @@ class CudaGraph:
         self.launch(stream)
 
     def on(self, stream: Any) -> Callable[[], None]:
-        """Return a function that replays the graph on a stream with one call of the driver."""
+        """Return a function that replays the graph with one driver call."""
         handle = driver.CUstream(self._device.stream_handle(stream))
         executable, launch, success = (
             self.executable, driver.cuGraphLaunch, driver.CUresult.CUDA_SUCCESS)
 
         def replay() -> None:
-            # the driver refuses a thread that has no current context, or another device's;
-            # launch() makes the right context current
+            # the call fails in a thread without the device's context; launch() sets the context
             if launch(executable, handle)[0] != success:
                 self.launch(stream)
 
@@ -54,13 +53,13 @@ class CudaGraph:
 
 
 class CudaCopyingGraph(CopyingGraph):
-    """A graph that ends with copies, whose targets are set in the instantiated graph.
+    """A graph that ends with copies to changeable targets.
 
-    New targets do not affect replays that were launched before. The driver lets a copy's target
-    change only to memory of the same kind, where memory of a pool and other memory are two kinds.
-    For a target in memory of the other kind the graph is instantiated again.
+    Targets are set in the instantiated graph. New targets do not affect replays launched before.
+    The driver does not allow a target to change between memory of a pool and other memory; the
+    graph is then instantiated again.
 
-    steps: the recorded work, as a graph that the caller destroys afterwards.
+    steps: the recorded work; the caller destroys this graph afterwards.
     copies: pairs of a buffer that the work writes and the number of bytes to copy.
     used_objects: buffers and kernels that the work uses.
     """
@@ -69,8 +68,8 @@ class CudaCopyingGraph(CopyingGraph):
                  copies: Sequence[tuple[Buffer, int]], used_objects: list[Any]) -> None:
         self._device = device
         self._used_objects = [*used_objects, *copies]
-        # copy_to() names the copies by the handles of their nodes, which are valid as long as the
-        # recorded graph exists
+        # copy_to() uses the handles of the nodes, which are valid only while the recorded graph
+        # exists
         self._recorded = check(driver.cuGraphCreate(0))
         weakref.finalize(self, quietly, device, driver.cuGraphDestroy, self._recorded)
         before = [check(driver.cuGraphAddChildGraphNode(self._recorded, None, 0, steps))]
@@ -78,7 +77,7 @@ class CudaCopyingGraph(CopyingGraph):
         self._nodes = []
         for source, nbytes in copies:
             assert isinstance(source, CudaBuffer)
-            # no target is known yet: the source's address stands in its place
+            # the target is not known yet: use the source's address as a placeholder
             parameters = _device_copy(source.address, source.address, nbytes)
             node = check(driver.cuGraphAddMemcpyNode(
                 self._recorded, before, 1, parameters, self._context))
@@ -99,7 +98,7 @@ class CudaCopyingGraph(CopyingGraph):
         self.addresses = addresses
 
     def _instantiate(self) -> None:
-        """Instantiate the graph again, with the targets in `_nodes`."""
+        """Instantiate the graph again with the targets in `_nodes`."""
         with self._device.current():
             for node, parameters in self._nodes:
                 self._device.checked("setting the target of a copy",
@@ -130,12 +129,12 @@ def _device_copy(target: int, source: int, nbytes: int) -> driver.CUDA_MEMCPY3D:
 
 @dataclass(eq=False)
 class _Capture:
-    """The recording of one graph while a thread captures its work.
+    """The state of one recording while a thread captures work.
 
-    stream: stream on which the work is captured, and on which nothing is executed.
-    side_streams: side streams of this recording alone: those of the device may be in use by other
-    threads, whose work would be captured too.
-    used_objects: buffers and kernels that the graph is to keep alive.
+    stream: stream that captures the work; nothing is executed on it.
+    side_streams: side streams used only by this recording. Other threads may use the device's own
+    side streams, and their work would be captured too.
+    used_objects: buffers and kernels that the graph must keep alive.
     begins_early: whether the graph has a kernel that may begin before the previous kernel ended.
     """
 
@@ -146,13 +145,15 @@ class _Capture:
 
 
 _TOGETHER = 10
-"""Number of executions that are captured together where kernels may begin early. In these ten, all
-executions but the first may begin before the previous one has ended. A rule of thumb: recording
-takes longer with a larger number."""
+"""Number of executions that are captured together if kernels may begin early.
+
+All of them except the first may begin before the previous one has ended. A rule of thumb: larger
+numbers make recording slower.
+"""
 
 
 class Recorder:
-    """Records graphs on a device. Several threads may each record a graph at the same time."""
+    """Recorder of graphs on a device; several threads may record concurrently."""
 
     def __init__(self, device: DriverDevice) -> None:
         self._device = device
@@ -160,25 +161,28 @@ class Recorder:
 
     @property
     def _capture(self) -> _Capture | None:
-        """The recording of the calling thread; None while it records no graph."""
+        """The recording of the calling thread, if any."""
         capture: _Capture | None = getattr(self._of_thread, "capture", None)
         return capture
 
     @property
     def side_streams(self) -> SideStreams | None:
-        """The side streams of the graph that the calling thread records; None while it records no
-        graph."""
+        """The side streams of the calling thread's recording, if any."""
         return None if self._capture is None else self._capture.side_streams
 
     def keep(self, *objects: Any) -> None:
-        """Keep objects alive as long as the graph that the calling thread records. Does nothing
-        where the thread records no graph."""
+        """Keep objects alive as long as the graph being recorded.
+
+        Does nothing if the calling thread is not recording.
+        """
         if self._capture is not None:
             self._capture.used_objects.extend(objects)
 
     def note_early_begin(self) -> None:
-        """Note that the calling thread's graph has a kernel that may begin early. Does nothing
-        where the thread records no graph."""
+        """Note that the graph being recorded has a kernel that may begin early.
+
+        Does nothing if the calling thread is not recording.
+        """
         if self._capture is not None:
             self._capture.begins_early = True
 
@@ -186,10 +190,10 @@ class Recorder:
               events: Sequence[driver.CUevent] = (), *, as_in_plan: bool = False) -> CudaGraph:
         """Return a graph of repeated executions of some work.
 
-        stream: stream of replays that name no stream.
-        events: none, or two events: one to record before the first execution, one after the last.
+        stream: default stream of replays.
+        events: empty, or two events to record before the first and after the last execution.
         as_in_plan: whether kernels that may begin early do so in nine of ten executions. Otherwise
-        each execution waits for the end of the previous one.
+        each execution waits for the previous one.
         """
         device = self._device
         capture = _Capture(self._stream_of_thread(), SideStreams(device.create_stream))
@@ -229,8 +233,11 @@ class Recorder:
                 driver.cuGraphDestroy(steps)
 
     def _stream_of_thread(self) -> CudaStream:
-        """Return the stream on which the calling thread captures. It lives as long as the thread,
-        since vendors' libraries may use the stream of their last call in the next one."""
+        """Return the capture stream of the calling thread.
+
+        It lives as long as the thread, because vendor libraries may reuse the stream of their
+        previous call.
+        """
         stream: CudaStream | None = getattr(self._of_thread, "stream", None)
         if stream is None:
             stream = self._of_thread.stream = CudaStream(self._device)
@@ -238,7 +245,7 @@ class Recorder:
 
     def _captured(self, work: Callable[[Any], None], capture: _Capture,
                   repeats: int = 1) -> driver.CUgraph:
-        """Return a graph of `repeats` executions of some work, launched one after another."""
+        """Return a graph of `repeats` consecutive executions of some work."""
         handle, checked = capture.stream.handle, self._device.checked
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         checked("recording a graph", driver.cuStreamBeginCapture(handle, mode))
@@ -259,12 +266,13 @@ class Recorder:
 
 def _repeat(graph: driver.CUgraph, parts: Sequence[tuple[driver.CUgraph, int]],
             events: Sequence[driver.CUevent]) -> None:
-    """Add graphs to a graph, each several times, so that they are replayed one after another.
+    """Add repeated child graphs to a graph, in sequence.
 
-    A graph that is added N >= 4 times is added as groups of about sqrt(N), which takes about
-    2 sqrt(N) calls of the driver.
-    parts: pairs of a graph and how often it is added.
-    events: none, or two events: one to record before the first part, one after the last.
+    A child that is repeated N >= 4 times is added in groups of about sqrt(N), which needs only
+    about 2 sqrt(N) driver calls.
+
+    parts: pairs of a child graph and its number of repetitions.
+    events: empty, or two events to record before the first and after the last child.
     """
     before: list[driver.CUgraphNode] = []
     if events:
@@ -286,8 +294,10 @@ def _repeat(graph: driver.CUgraph, parts: Sequence[tuple[driver.CUgraph, int]],
 
 def _add_one_after_another(graph: driver.CUgraph, child: driver.CUgraph, count: int,
                            before: list[driver.CUgraphNode]) -> list[driver.CUgraphNode]:
-    """Add child graph nodes to a graph `count` times, one after another, and return a list with
-    the last node. before: a list with the node that the first child follows, or an empty list."""
+    """Add a child graph `count` times in sequence; return [last node].
+
+    before: a list with the node that the first child follows, or an empty list.
+    """
     for _ in range(count):
         before = [check(driver.cuGraphAddChildGraphNode(graph, before or None, len(before), child))]
     return before

@@ -1,4 +1,4 @@
-"""CUDA kernels, the check of a launch's size, and launches that may begin early."""
+"""CUDA kernels, checks of launch sizes, and launches that may begin early."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError
 
 _STATIC_SHARED_BYTES = 48 * 1024
-"""Bytes of shared memory that a kernel may use unless it asks for more."""
+"""Default limit of the shared memory of a kernel in bytes."""
 _MOST_PORTABLE = 8
-"""Largest number of work-groups in a cluster that every device with clusters supports."""
+"""Largest cluster size, in work-groups, that all devices with clusters support."""
 
 _FORMATS: dict[type, str] = {
     type(None): "P", CudaBuffer: "P",
@@ -29,15 +29,16 @@ _FORMATS: dict[type, str] = {
     np.int32: "i", np.uint32: "I", np.int64: "q", np.uint64: "Q",
     np.float16: "e", np.float32: "f", np.float64: "d",
 }
-"""The format of Python's module struct for each type of argument."""
+"""The `struct` format character of each argument type."""
 
 
 class _Packer:
-    """The block of memory from which one kernel takes arguments of given types.
+    """The memory block that holds the arguments of a kernel.
 
-    A launch copies the block, so that a thread uses one block for all launches.
+    A launch copies the block, so a thread can reuse it for all launches with the same argument
+    types.
 
-    address: address of the array of pointers to the arguments, which cuLaunchKernel takes.
+    address: address of the array of pointers to the arguments, as cuLaunchKernel expects it.
     """
 
     def __init__(self, kernel: CudaKernel, types: tuple[type, ...]) -> None:
@@ -45,7 +46,7 @@ class _Packer:
         for index, kind in enumerate(types):
             if kind not in _FORMATS:
                 raise DeviceError(f"argument {index} of {kernel.name} has type {kind.__name__}, "
-                                  "which no kernel takes")
+                                  "which kernels do not accept")
             formats.append(_FORMATS[kind])
         self._struct = struct.Struct("@" + "".join(formats))
         self._block = ctypes.create_string_buffer(max(self._struct.size, 1))
@@ -98,8 +99,8 @@ class CudaKernel(Kernel):
     def _known_parameters(self) -> list[tuple[int, int]]:
         """Return the offset and the size of each parameter.
 
-        The driver tells the number of parameters only by an error for the index behind the last
-        one. compute-sanitizer reports this error unless it is run with `--report-api-errors no`.
+        The driver reveals the number of parameters only by an error for the first invalid index.
+        compute-sanitizer reports this error unless it is run with `--report-api-errors no`.
         """
         parameters: list[tuple[int, int]] = []
         while True:
@@ -109,19 +110,19 @@ class CudaKernel(Kernel):
             parameters.append((int(offset), int(size)))
 
     def check_parameters(self, arguments: Sequence[tuple[int, int]]) -> None:
-        """Raise DeviceError unless the kernel takes parameters with these offsets and sizes."""
+        """Raise DeviceError if the kernel's parameters have other offsets or sizes."""
         parameters = self._parameters
         if len(parameters) != len(arguments):
-            raise DeviceError(f"{self.name} takes {len(parameters)} arguments, "
+            raise DeviceError(f"{self.name} expects {len(parameters)} arguments, "
                               f"got {len(arguments)}")
         for index, (parameter, argument) in enumerate(
                 zip(parameters, arguments, strict=True)):
             if parameter != argument:
-                raise DeviceError(f"argument {index} of {self.name} takes {parameter[1]} bytes, "
-                                  f"got {argument[1]}")
+                raise DeviceError(f"argument {index} of {self.name} must have {parameter[1]} "
+                                  f"bytes, got {argument[1]}")
 
     def packed(self, arguments: Sequence[Argument]) -> int:
-        """Return the address that a launch by this thread takes for these arguments."""
+        """Return the address of the packed arguments for a launch by this thread."""
         types = tuple(map(type, arguments))
         packers: dict[tuple[type, ...], _Packer] | None = getattr(self._per_thread, "packers", None)
         if packers is None:
@@ -133,14 +134,16 @@ class CudaKernel(Kernel):
         return packer.address
 
     def allow_dynamic(self, nbytes: int) -> None:
-        """Raise the kernel's limit of dynamic shared memory to at least `nbytes`. Raises
-        DeviceError where the device has less shared memory."""
+        """Raise the kernel's limit of dynamic shared memory to at least `nbytes`.
+
+        Raises DeviceError if the device has less shared memory.
+        """
         if nbytes <= self._dynamic_bytes:
             return
         limit = self._device.limits.shared_bytes_opt_in
         if nbytes + self.shared_bytes > limit:
             raise DeviceError(f"{self.name} needs {nbytes + self.shared_bytes} bytes of shared "
-                              f"memory, {self._device.name} has {limit}")
+                              f"memory, but {self._device.name} has {limit}")
         check(driver.cuFuncSetAttribute(
             self.function,
             driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes))
@@ -148,23 +151,23 @@ class CudaKernel(Kernel):
 
 
 _LARGEST_GRID = (2**31 - 1, 65535, 65535)
-"""The most work-groups in each dimension of a launch, by the CUDA C++ Programming Guide."""
+"""Maximum work-groups in each dimension of a launch (CUDA C++ Programming Guide)."""
 
 
 def check_fit(device: Device, kernel: CudaKernel, groups: Sequence[int], threads: int) -> None:
-    """Raise DeviceError where a grid or a work-group is larger than the device can run."""
+    """Raise DeviceError if a grid or a work-group is too large for the device."""
     if threads > kernel.work_group_size:
         raise DeviceError(f"{device.name} runs {kernel.name} with at most {kernel.work_group_size} "
-                          f"work-items in a work-group, asked for {threads}")
+                          f"work-items per work-group, got {threads}")
     for dimension, (have, most) in enumerate(zip(groups, _LARGEST_GRID, strict=True)):
         if have > most:
             raise DeviceError(f"{device.name} runs at most {most} work-groups in dimension "
-                              f"{dimension}, {kernel.name} asked for {have}")
+                              f"{dimension}, but {kernel.name} needs {have}")
 
 
 def early_launch(groups: tuple[int, int, int], work_group_size: tuple[int, int, int],
                  shared_bytes: int, stream: int) -> driver.CUlaunchConfig:
-    """Return the configuration of a launch that may begin before the previous launch has ended."""
+    """Return the configuration of a launch that may overlap the previous one."""
     attribute = driver.CUlaunchAttribute()
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1

@@ -1,4 +1,4 @@
-"""Buffers in the memory of CUDA devices, the owners of this memory, and page-locked host memory."""
+"""CUDA device memory, its owners, and page-locked host memory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gossamer.device.cuda.streams import LEGACY_STREAM
 class CudaBuffer(Buffer):
     """Device memory that keeps its owner alive.
 
-    owner: the object with which the memory is freed: an Allocation, a StreamAllocation, the buffer
-    that this one is a view of, or an object of another library.
+    owner: the object that owns the memory: an Allocation, a StreamAllocation, the buffer that
+    this one is a view of, or an object of another library.
     """
 
     device: DriverDevice
-    # a plain attribute, since each launch reads it and a property would be slower
+    # a plain attribute, because every launch reads it and a property would be slower
     address: int = 0
 
     def __init__(self, device: DriverDevice, address: int, nbytes: int, owner: object) -> None:
@@ -40,9 +40,9 @@ class CudaBuffer(Buffer):
     def used_on(self, stream: Any) -> None:
         """Record that later work of a stream may use the memory.
 
-        Memory of a StreamAllocation is freed after the work of all recorded streams. A stream that
-        is given as an object is kept alive; one that is given by its handle must live as long as
-        the memory.
+        Memory of a StreamAllocation is freed after the work of all recorded streams. A stream
+        passed as an object is kept alive. If only its handle is passed, the stream must live as
+        long as the memory.
         """
         owner = self.owner
         while isinstance(owner, CudaBuffer):
@@ -52,15 +52,14 @@ class CudaBuffer(Buffer):
 
 
 class Allocation:
-    """An owner of memory: the driver frees the memory when this object ceases to exist."""
+    """An owner of device memory, which is freed with this object."""
 
     def __init__(self, device: DriverDevice, address: int) -> None:
         weakref.finalize(self, quietly, device, driver.cuMemFree, address)
 
 
 class MemoryPool:
-    """The pool of a device from which memory is allocated in the order of a stream's work. The
-    pool is made when memory is first taken from it."""
+    """A device's pool for stream-ordered allocation, created on first use."""
 
     def __init__(self, device: DriverDevice) -> None:
         self._device = device
@@ -78,7 +77,7 @@ class MemoryPool:
                 properties.location.id = self._device.index
                 checked = self._device.checked
                 self._handle = checked("making a memory pool", driver.cuMemPoolCreate(properties))
-                # freed memory stays in the pool, so that later allocations need no system call
+                # keep freed memory in the pool, so that later allocations need no system call
                 checked("making a memory pool", driver.cuMemPoolSetAttribute(
                     self._handle, driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
                     driver.cuuint64_t(2**64 - 1)))
@@ -86,8 +85,11 @@ class MemoryPool:
 
 
 def page_locked(device: DriverDevice, nbytes: int) -> np.ndarray:
-    """Return page-locked host memory, which is freed with the last array over it. Raises
-    DriverError where the driver cannot lock this much memory."""
+    """Return page-locked host memory.
+
+    It is freed when the last array that uses it is deleted. Raises DriverError if the driver
+    cannot lock this much memory.
+    """
     with device.current():
         address = int(check(driver.cuMemHostAlloc(
             max(nbytes, 1), driver.CU_MEMHOSTALLOC_PORTABLE)))
@@ -97,7 +99,7 @@ def page_locked(device: DriverDevice, nbytes: int) -> np.ndarray:
 
 
 def is_page_locked(array: np.ndarray) -> bool:
-    """Return whether an array lies in page-locked memory of which the driver knows."""
+    """Return whether an array is in page-locked memory known to the driver."""
     attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     status, kind = driver.cuPointerGetAttribute(attribute, array.ctypes.data)
     return bool(status == driver.CUresult.CUDA_SUCCESS
@@ -105,7 +107,7 @@ def is_page_locked(array: np.ndarray) -> bool:
 
 
 class StreamAllocation:
-    """Memory of the device's pool, which is freed after the work of all streams that used it."""
+    """Pool memory, freed after the work of all streams that use it."""
 
     def __init__(self, device: DriverDevice, address: int, stream: Any) -> None:
         self._device = device
@@ -116,18 +118,18 @@ class StreamAllocation:
     def used_on(self, stream: Any) -> None:
         """Record that later work of a stream may use the memory; see `CudaBuffer.used_on`."""
         handle = self._device.stream_handle(stream) or LEGACY_STREAM
-        # the object of a stream keeps the stream alive, and replaces a bare handle of it
+        # a stream object replaces a bare handle, because it keeps the stream alive
         if handle not in self._streams or not isinstance(stream, int):
             self._streams[handle] = stream
 
 
 def _release(device: DriverDevice, address: int, streams: dict[int, Any]) -> None:
-    """Free memory of the pool after the present work of all streams that used it.
+    """Free pool memory after the queued work of all its streams.
 
-    A single stream frees the memory itself. Otherwise the device's default stream waits for all of
-    them and frees it, as it does for a single stream that its owner has closed, whose handle is not
-    valid any more. The waits begin here and not in `used_on`, since a library queues its work on an
-    array after it has taken the array.
+    A single open stream frees the memory itself. Otherwise the device's default stream waits for
+    all streams and then frees the memory; this includes a single closed stream, since its handle is
+    no longer valid. The waits are queued here instead of in `used_on`, because other libraries
+    queue work on an array only after they have received it.
     """
     freeing, *others = streams
     if others or device.is_closed(streams[freeing]):

@@ -1,4 +1,4 @@
-"""Compiles kernels to cubins by NVRTC, which needs no driver and no GPU."""
+"""Compilation of kernels to cubins by NVRTC, without a driver or GPU."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ OPTIONS = "std=c++17 fma=true minimal=true"
 
 @dataclass(frozen=True)
 class BuildInfo:
-    """What the assembler reports on a kernel.
+    """The assembler's report on a kernel.
 
-    registers: registers of each thread.
-    spill_bytes: bytes that each thread stores to and loads from thread-local memory because its
-    registers do not suffice.
-    log: the assembler's log, warnings included.
+    registers: registers per thread.
+    spill_bytes: bytes of register spills per thread, as the sum of stores to and loads from local
+    memory.
+    log: the assembler's log, including warnings.
     """
 
     registers: int
@@ -32,8 +32,7 @@ class BuildInfo:
 
     @staticmethod
     def of(report: str, log: str) -> BuildInfo:
-        """Return the numbers in the assembler's report on one kernel. A number that the report
-        lacks is 0."""
+        """Parse the assembler's report on one kernel; missing numbers are 0."""
         spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", report)
         registers = re.search(r"Used (\d+) registers", report)
         return BuildInfo(
@@ -43,7 +42,7 @@ class BuildInfo:
 
 
 def version() -> str:
-    """Return the version of NVRTC, such as "13.0"."""
+    """Return the version of NVRTC, for example "13.0"."""
     _, major, minor = nvrtc.nvrtcVersion()
     return f"{major}.{minor}"
 
@@ -54,19 +53,21 @@ def key(source: KernelSource, architecture: str) -> tuple[str, ...]:
 
 
 def compile_cubin(source: KernelSource, architecture: str) -> tuple[bytes, BuildInfo]:
-    """Return the cubin of a kernel for an architecture such as sm_90, and the assembler's report.
+    """Compile a kernel to a cubin, and return it with the assembler's report.
 
-    Division and square root are rounded as IEEE 754 says, denormals are kept, and a multiplication
-    followed by an addition is contracted to one FMA instruction.
+    Division and square root are rounded according to IEEE 754, denormals are preserved, and
+    multiplications followed by additions are contracted to FMA instructions.
+
+    architecture: for example sm_90.
     Raises CompileError with the compiler's log.
     """
     log = io.StringIO()
     options = ProgramOptions(
         name=source.path.name, arch=architecture, std="c++17",
         fma=True, ptxas_options=["-v"],
-        # without the declarations of textures and of the runtime, parsing takes 4 ms less
+        # omitting the declarations of textures and of the runtime saves 4 ms of parsing
         minimal=True,
-        # a build from cuda.core's own cache has no report, and kernel_cache stores cubins anyway
+        # a cubin from cuda.core's own cache has no report, and kernel_cache stores cubins anyway
         no_cache=True)
     try:
         program = Program(source.text(), "c++", options)
@@ -78,8 +79,11 @@ def compile_cubin(source: KernelSource, architecture: str) -> tuple[bytes, Build
 
 
 def _build_info(log: str, function: str) -> BuildInfo:
-    """Return what the log reports on one function. Raises CompileError where it names none."""
+    """Return the log's report on one function.
+
+    Raises CompileError if the log does not contain the function.
+    """
     _, heading, report = log.partition(f"Function properties for {function}\n")
     if not heading:
-        raise CompileError(f"the build has no kernel {function}; its log: {log}")
+        raise CompileError(f"the build contains no kernel {function}; build log: {log}")
     return BuildInfo.of(report.split("Function properties for", 1)[0], log)

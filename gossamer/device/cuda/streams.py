@@ -1,4 +1,4 @@
-"""CUDA streams, side streams for parallel work, and pairs of events, which measure time."""
+"""CUDA streams, side streams for parallel work, and timing event pairs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ LEGACY_STREAM = 1
 """CUDA's handle of the legacy default stream; the handle 0 means the same stream."""
 
 _MOST_MAIN_STREAMS = 32
-"""The most main streams whose side streams are kept. A rule of thumb."""
+"""Maximum number of main streams whose side streams are cached. A rule of thumb."""
 
 
 class CudaStream:
-    """A CUDA stream that is created and destroyed with this object."""
+    """A CUDA stream, created and destroyed with this object."""
 
     def __init__(self, device: DriverDevice) -> None:
         self.device = device
@@ -34,11 +34,11 @@ class CudaStream:
 
 
 class SideStreams:
-    """The side streams of each main stream, on which work runs beside the main stream.
+    """Side streams that run work in parallel with each main stream.
 
-    They are kept for later launches, since creating a stream takes time.
+    They are cached for later launches, because creating a stream takes time.
 
-    make: creates a stream.
+    make: function that creates a stream.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -54,14 +54,16 @@ class SideStreams:
             while len(streams) < count:
                 streams.append(self._make())
             while len(self._by_main_stream) > _MOST_MAIN_STREAMS:
-                # the driver destroys a stream only after its pending work
+                # safe: the driver destroys a stream only after its pending work
                 self._by_main_stream.popitem(last=False)
             return streams[:count]
 
 
 class EventPair:
-    """Two events, before and behind timed work. They are destroyed with this object. The device's
-    context must be current while the object is made and used."""
+    """Two events, before and after timed work, destroyed with this object.
+
+    The device's context must be current while the object is created and used.
+    """
 
     def __init__(self, device: DriverDevice) -> None:
         self._device = device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,12 @@ from gossamer.expression import Expression
 FLOAT, BYTE, INT32, INT64, POINTER = (
     ir.FloatType(), ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.PointerType())
 _CONTRACT = ("contract",)
+_LEAST_POWER, _LOG2_E, _ROUNDING = -87.33654, 1.44269504, 1.5 * 2**23
+_LN_2 = (0.693359375, -2.12194440e-4)
+"""The logarithm of 2, whose first part has few bits, so that its products are exact."""
+_POWERS = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
+           5.0000001201e-1, 1.0, 1.0)
+"""Coefficients of e to the power of a number around 0, the highest power first."""
 
 
 class Code:
@@ -76,6 +83,55 @@ class Code:
     def multiply_add(self, x: Any, y: Any, z: Any) -> Any:
         """Return x * y + z, rounded once where the processor has such an instruction."""
         return self.builder.fadd(self.builder.fmul(x, y, flags=_CONTRACT), z, flags=_CONTRACT)
+
+    def exponential(self, x: Any) -> Any:
+        """Return e to the power of a vector of numbers up to 0, by the polynomial of S. Moshier's
+        Cephes library; 0 where the power is below the smallest normal number."""
+        b, kind = self.builder, x.type
+        bits = ir.VectorType(INT32, kind.count)
+
+        def all_of(value: Any, like: ir.Type = kind) -> Any:
+            return ir.Constant(like, [value] * kind.count)
+
+        low = all_of(_LEAST_POWER)
+        tiny = b.fcmp_ordered("<", x, low)
+        inside = b.select(tiny, low, x)
+        # behind the addition the last bits of the number are its integer
+        rounded = self.multiply_add(inside, all_of(_LOG2_E), all_of(_ROUNDING))
+        exponent = b.fsub(rounded, all_of(_ROUNDING))
+        for part in _LN_2:
+            inside = self.multiply_add(exponent, all_of(-part), inside)
+        power = all_of(_POWERS[0])
+        for coefficient in _POWERS[1:]:
+            power = self.multiply_add(power, inside, all_of(coefficient))
+        scale = b.bitcast(b.add(b.shl(b.bitcast(rounded, bits), all_of(23, bits)),
+                                all_of(127 << 23, bits)), kind)
+        return b.select(tiny, all_of(0.0), b.fmul(power, scale))
+
+    def along(self, size: int, lanes: int, fill: float, source: Any,
+              make: Callable[[Any, Any, Any, int], Any], first: Any) -> Any:
+        """Return what the vectors of a row of numbers are made to, one after another.
+
+        size: numbers in the row. fill: what the last vector has behind them.
+        make: returns the next value for a value, a vector, its byte in the row, and its lanes that
+        are in the row. first: the first value.
+        """
+        whole, rest = size // lanes * lanes, size % lanes
+        with self.loop(0, whole, lanes, [first]) as step:
+            byte = self.builder.mul(step.index, integer(4))
+            step.next = [make(step.values[0], self.load(vector(lanes), source, byte), byte, lanes)]
+        if not rest:
+            return step.values[0]
+        read = self.load_first(source, integer(4 * whole), lanes, rest)
+        filled = self.builder.select(_mask(lanes, rest), read, ir.Constant(
+            vector(lanes), [fill] * lanes))
+        return make(step.values[0], filled, integer(4 * whole), rest)
+
+    def across(self, combine: Callable[..., Any], values: Any) -> Any:
+        """Return the lanes of a vector, combined one after another."""
+        lanes = [self.builder.extract_element(values, ir.Constant(INT32, lane))
+                 for lane in range(values.type.count)]
+        return functools.reduce(functools.partial(combine, self.builder), lanes)
 
     def load_first(self, pointer: Any, offset: Any, lanes: int, valid: int,
                    aligned: bool = False) -> Any:
@@ -203,6 +259,18 @@ class Code:
             result.add_incoming(other, before)
             results.append(result)
         return results
+
+    def by_size(self, number: Any, total: int, size: int,
+                make: Callable[[int], Sequence[Any]]) -> None:
+        """Write what `make` does with the size of part `number` of a range that is divided into
+        parts of one size, of which the last one may be smaller."""
+        whole, rest = divmod(total, size)
+        if whole and rest:
+            is_whole = self.builder.icmp_signed("<", number, integer(whole))
+            self.where(is_whole, lambda: make(size), [])
+            self.where(self.builder.not_(is_whole), lambda: make(rest), [])
+        elif total:
+            make(size if whole else rest)
 
     def evaluate(self, expression: Expression, values: Sequence[Any], lanes: int) -> Any:
         """Return the only output of an expression of vectors."""

@@ -1,1 +1,1 @@
-"""Names of classes: the reader of files of names, and the names of ImageNet and COCO."""
+"""Class names: the reader of name files, and the names of ImageNet and COCO."""

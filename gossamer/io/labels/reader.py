@@ -1,4 +1,4 @@
-"""The names of a network's classes, from text files with one name a line."""
+"""The names of a network's classes, from text files with one name per line."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ COCO = Path(__file__).with_name("coco.txt")
 
 def class_names(path: Path | None, classes: int,
                 network_names: Sequence[str] = ()) -> Sequence[str] | None:
-    """Return the name of each class, from a file or else from the network; None if not known.
+    """Return the name of each class; None if unknown.
 
-    Without a file and without a name of the network for each class, 1000 classes get the names of
-    ImageNet.
+    The names come from the file or else from the network. If both lack names, 1000 classes are
+    named as in ImageNet.
 
     path: the file of --labels, or None.
     classes: number of classes.
-    Raises InputError where the file cannot be read or does not have one name for each class.
+
+    Raises InputError if the file cannot be read or does not contain one name per class.
     """
     if path is None and len(network_names) == classes:
         return network_names
@@ -29,20 +30,20 @@ def class_names(path: Path | None, classes: int,
     names = without_blanks(read_names(path or IMAGENET), classes)
     if len(names) != classes:
         raise InputError(f"--labels {path}: has {len(names)} names, but the network has {classes} "
-                         "classes; expected one name in each line")
+                         "classes; expected one name per line")
     return names
 
 
 def read_names(path: Path, option: str = "--labels") -> list[str]:
-    """Return the lines of a file, without blanks round them, and without empty lines at the end.
+    """Return the stripped lines of a file, without trailing empty lines.
 
     option: the option that names the file, for messages.
-    Raises InputError where the file cannot be read.
+    Raises InputError if the file cannot be read.
     """
     try:
         names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError:
-        raise InputError(f"{option} {path}: is no text in UTF-8, expected one name a line"
+        raise InputError(f"{option} {path}: is not UTF-8 text, expected one name per line"
                          ) from None
     except OSError as error:
         raise InputError(f"{option} {path}: {error.strerror}") from None
@@ -52,6 +53,6 @@ def read_names(path: Path, option: str = "--labels") -> list[str]:
 
 
 def without_blanks(names: Sequence[str], classes: int) -> list[str]:
-    """Return the names that are not empty, if there is one for each class; else all names."""
+    """Return the non-empty names if there is one per class, otherwise all names."""
     filled = [name for name in names if name]
     return filled if len(filled) == classes else list(names)

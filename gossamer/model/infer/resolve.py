@@ -1,8 +1,8 @@
 """resolve: the graph of one batch size, with every shape known and shape arithmetic folded.
 
-This module also shows whether each image of a batch is computed independently of the others
-(independent_images). Only then may a batch be run in parts, or a file at a batch size other than
-its own.
+This module also checks whether each image of a batch is computed independently of the others
+(independent_images). Only then may a batch be split, or a file run at a batch size other than its
+own.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ from gossamer.model.opset.elementwise import COMPUTED
 from gossamer.model.opset.registry import OPSET, inputs_to_attributes
 
 _VIEWS = ("expand", "reshape")
-"""Ops whose results are views of their first input in NumPy. A view takes no memory."""
+"""Ops with results that are views of their first input in NumPy. A view needs no memory."""
 _DIFFERS = "does something else at another batch size"
 TRIAL_SIZE = 256
-"""The size of open dimensions at which nodes are tried before the sizes of inputs are known."""
+"""Size of open dimensions when nodes are checked before the sizes of the inputs are known."""
 _TRIALS = ((1, TRIAL_SIZE), (2, 192), (7, 90))
-"""Batch sizes, each with a size of the other open dimensions, at which nodes are tried."""
+"""Pairs of a batch size and a size of the other open dimensions, for the same checks."""
 _PROBES = (7, 5)
-"""Batch sizes at which the shapes of the network are inferred, one after the other. A dimension
-that is 7 at the first and 5 at the second follows the batch; no dimension of a fixed size does
-that."""
+"""Batch sizes at which the shapes of the network are inferred. A dimension that is 7 at the first
+and 5 at the second follows the batch; a fixed dimension has the same size at both."""
 
 
 def visit(state: InferenceState, node: Node) -> None:
-    """Apply the shape rule of a node's op, which adds nodes to the state. An added node whose
-    inputs are all known is replaced by its values. Raises ModelError for a malformed node."""
+    """Apply the shape rule of a node's op, which adds nodes to the state.
+
+    An added node with known inputs is replaced by its values. Raises ModelError for a malformed
+    node.
+    """
     node = copy.copy(node)
     node.attributes = dict(node.attributes)
     node.inputs = [state.aliases.get(name, name) for name in node.inputs]
@@ -71,12 +73,14 @@ def visit(state: InferenceState, node: Node) -> None:
     except MALFORMED as error:
         raise state.error(node, malformed(error)) from error
     except MemoryError as error:
-        raise state.error(node, f"makes a constant that memory has no room for ({error})") from None
+        raise state.error(node, f"makes a constant that does not fit in memory ({error})") from None
 
 
 def _evaluated(state: InferenceState, node: Node, new: Node) -> bool:
-    """Compute the values of a new node, and return whether that was possible. node: the node of
-    the graph, for messages."""
+    """Evaluate a new node, and return whether that was possible.
+
+    node: the node of the graph, for messages.
+    """
     evaluate = OPSET[new.op].evaluate
     if evaluate is not_evaluated or any(name not in state.known for name in new.inputs):
         return False
@@ -95,10 +99,10 @@ def _evaluated(state: InferenceState, node: Node, new: Node) -> bool:
 def independent_images(static: StaticGraph, other: StaticGraph) -> tuple[str | None, set[str]]:
     """Compare the static graphs of a graph at two batch sizes, node by node.
 
-    Returns two values. The first is the reason why images may depend on each other or on the batch
-    size, as text that starts with a node or an output; None where no reason is found. The second is
-    the names of the outputs that have one or several rows for each image; empty where the first
-    value is text. The other outputs do not depend on the images.
+    Returns (reason, names). reason: why images may depend on each other or on the batch size, as
+    text that starts with a node or an output; None if no reason is found. names: the outputs that
+    have one or more rows per image; empty if there is a reason. Other outputs do not depend on the
+    images.
     """
     images = Images(static, other)
     for info in static.graph.inputs:
@@ -121,9 +125,10 @@ def independent_images(static: StaticGraph, other: StaticGraph) -> tuple[str | N
 
 
 def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
-    """Return the reason why a node may mix images, or may compute something else at the other
-    batch size, as text that follows the node's name. Where there is no such reason, record the axis
-    of the images in each of the node's outputs, and return None.
+    """Return why a node may mix images or depend on the batch size, else None.
+
+    The reason is text that follows the node's name. If there is none, the axis of the images in
+    each of the node's outputs is recorded.
 
     twin: the node that makes the same outputs at the other batch size.
     """
@@ -133,7 +138,7 @@ def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
     depends = any(name in images.axes for name in node.inputs)
     outputs = [name for name in node.outputs if name]
     grows = not all(images.is_fixed(name) for name in outputs)
-    if not depends and not _alike(node, twin, followed=grows):
+    if not depends and not _computes_the_same(node, twin, followed=grows):
         return _DIFFERS
     if depends or grows:
         if mixing := OPSET[node.op].mixes(images, node):
@@ -143,15 +148,15 @@ def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
             if axis is None:
                 return f"makes {name!r}, of which no axis follows the batch"
             images.axes[name] = axis
-    return None if _alike(node, twin, followed=depends or grows) else _DIFFERS
+    return None if _computes_the_same(node, twin, followed=depends or grows) else _DIFFERS
 
 
-def _alike(node: Node, twin: Node | None, followed: bool) -> bool:
-    """Return whether a node does the same at both batch sizes.
+def _computes_the_same(node: Node, twin: Node | None, followed: bool) -> bool:
+    """Return whether a node computes the same at both batch sizes.
 
     twin: the node that makes the same outputs at the other batch size.
-    followed: whether the attribute `shape` may differ, because the axes of the node's outputs have
-    been found to follow the batch.
+    followed: whether the attribute `shape` may differ, because the axes of the node's outputs are
+    known to follow the batch.
     """
     def attributes(which: Node) -> dict[str, object]:
         return {name: value for name, value in which.attributes.items()
@@ -167,16 +172,15 @@ def _text(node: Node) -> str:
 
 def resolve(graph: Graph, batch: int,
             overrides: Mapping[str, Sequence[int]] | None = None) -> StaticGraph:
-    """Return the graph of one batch size, which may be 0, with the shape and dtype of every value.
+    """Return the static graph of one batch size, which may be 0.
 
-    A graph whose inputs have no batch keeps its own shapes whatever `batch` is. A file that was
-    written for one batch size runs at another batch size if every node is shown to compute each
-    image independently of the others.
+    `batch` has no effect if the inputs have no batch dimension. A file that was written for one
+    batch size runs at another one if every node is shown to compute each image independently of
+    the others.
 
     overrides: shapes of inputs by name, without the batch, where the file leaves dimensions open.
-    Raises InputError for open dimensions and impossible overrides; ModelError for shapes that
-    do not fit each other and for a file that is not shown to run at another batch size than its
-    own.
+    Raises InputError for open dimensions and impossible overrides. Raises ModelError for shapes
+    that do not match, and for a batch size at which the file is not shown to run.
     """
     if batch < 0:
         raise InputError(f"batch is {batch}, expected 0 or more")
@@ -196,9 +200,11 @@ def resolve(graph: Graph, batch: int,
 
 
 def _at_another_batch(graph: Graph, written: int, batch: int) -> StaticGraph:
-    """Return the graph of a batch size for which its file was not written. Raises ModelError where
-    a node is not shown to compute every image independently of the others, and in the same way as
-    at the file's batch size."""
+    """Return the graph of a batch size for which its file was not written.
+
+    Raises ModelError unless every node is shown to compute each image independently of the others,
+    and in the same way as at the file's batch size.
+    """
     advice = (f"the file is written for batch {written} and does not run at {batch}: run it at "
               f"batch {written}, or export it with a free batch dimension")
     own = InferenceState(graph, written)
@@ -246,8 +252,11 @@ def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
 
 
 def check_nodes(graph: Graph) -> None:
-    """Raise ModelError where a node is wrong at every size of the inputs, as with an axis that its
-    input does not have. This is so where several sizes all give the same error."""
+    """Raise ModelError for a node that is wrong at every size of the inputs.
+
+    An example is an axis that the node's input does not have. A node is wrong at every size if
+    several sizes all lead to the same error.
+    """
     sizes = _TRIALS if graph.fixed_batch is None or is_open(graph) else _TRIALS[:1]
     errors: dict[str, ModelError] = {}
     for batch, size in sizes:
@@ -330,8 +339,10 @@ def live_nodes(nodes: list[Node], outputs: Sequence[str]) -> list[Node]:
 
 
 def default_batch(graph: Graph) -> int:
-    """Return the batch size for callers that state none: 1, or the batch size for which the file
-    was written if the network does not run at 1."""
+    """Return the batch size for callers that state none.
+
+    It is 1, or the file's batch size if the network does not run at 1.
+    """
     if graph.fixed_batch is None:
         return 1
     try:
@@ -342,9 +353,11 @@ def default_batch(graph: Graph) -> int:
 
 
 def mixing_node(graph: Graph, batch: int) -> str | None:
-    """Return why a row of the outputs depends on other rows of its batch, as text that starts with
-    the node: "ReduceMean 'mean' works across axis 0". Returns None where every row depends on its
-    own input only."""
+    """Return why a row of the outputs depends on other rows of its batch.
+
+    The reason is text that starts with the node: "ReduceMean 'mean' works across axis 0". Returns
+    None if every row depends on its own input only.
+    """
     mixing, by_row = along_batch(graph, batch)
     if mixing is not None:
         return mixing
@@ -355,15 +368,15 @@ def mixing_node(graph: Graph, batch: int) -> str | None:
 
 
 def along_batch(graph: Graph, batch: int) -> tuple[str | None, set[str]]:
-    """Return two values.
+    """Find out whether the rows of a batch are independent.
 
-    The first is the reason why rows of a batch may depend on each other, as text; None where every
-    row depends on its own input only. The second is the names of the outputs that have one or
-    several rows for each input; empty where the first value is text. The other outputs do not
-    depend on the batch.
+    Returns (reason, names). reason: why rows may depend on each other, as text; None if every row
+    depends on its own input only. names: the outputs that have one or more rows per input; empty
+    if there is a reason. Other outputs do not depend on the batch.
     """
     if graph.tail is not None:
-        return "the end of the network, which ONNX Runtime computes, may mix a batch", set()
+        return ("the end of the network, which ONNX Runtime computes, may mix the images of a "
+                "batch"), set()
     statics: list[StaticGraph] = []
     refusal = ""
     for size in dict.fromkeys((*_PROBES, batch, graph.batch_or(1))):
@@ -378,13 +391,13 @@ def along_batch(graph: Graph, batch: int) -> tuple[str | None, set[str]]:
         return None, outputs
     (static,) = statics
     if static.batch == 1 and all(static.shapes[name][:1] == (1,) for name in outputs):
-        # the network takes one image at a time, and no other batch size
+        # the network accepts one image at a time, and no other batch size
         return None, outputs
     return refusal, set()
 
 
 def check_batch(batch: object) -> None:
-    """Raise InputError where a batch size is no integer, or is negative."""
+    """Raise InputError unless a batch size is an integer of 0 or more."""
     if isinstance(batch, bool) or not isinstance(batch, Integral) or batch < 0:
         raise InputError(f"batch {quoted(batch)}: expected a number of images, 0 or more, such as "
                          "8")

@@ -1,5 +1,7 @@
-"""ShapesByBatch: the shapes of a graph's values at two batch sizes. Shapes that are equal at both
-sizes are equal at every batch size."""
+"""ShapesByBatch: the shapes of a graph's values at two batch sizes.
+
+Shapes that are equal at both sizes are equal at every batch size.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ from gossamer.model.opset.registry import inputs_to_attributes
 class ShapesByBatch:
     """The shapes of a graph's values at two batch sizes.
 
-    Shapes are linear in the batch (and in open dimensions), so that two shapes that are equal at
-    two sizes are equal at all sizes. Where the shape inference of the graph fails, no shapes are
-    known, except those at a file's own batch size.
+    Shapes are linear in the batch (and in open dimensions), so shapes that are equal at two sizes
+    are equal at all sizes. If shape inference fails, no shapes are known, except those at a file's
+    own batch size.
 
     states: the finished shape inference of the graph at each batch size.
     data_dependent: names of the values that depend on the data, not on shapes alone.
@@ -34,12 +36,11 @@ class ShapesByBatch:
         self._data_dependent = data_dependent
 
     def constant(self, name: str) -> np.ndarray | None:
-        """Return a value that follows from the inputs' shapes and is the same at each batch size;
-        None for other values.
+        """Return a value that follows from the inputs' shapes, else None.
 
-        Returns None for every value where dimensions other than the batch are open. These have only
-        been tried at two sizes: a value that is the same at both, such as the padding to a multiple
-        of 32, may differ at the size that the user sets later.
+        The value must be the same at every batch size. The result is also None if dimensions other
+        than the batch are open. These are inferred at two sizes only: a value that is the same at
+        both, such as the padding to a multiple of 32, may differ at the size that the user sets.
         """
         values = [state.known.get(name) for state in self._states]
         if not values or any(None in info.shape[1:] for info in self._inputs):
@@ -50,8 +51,10 @@ class ShapesByBatch:
         return first if same else None
 
     def with_attributes(self, node: Node) -> Node | None:
-        """Return a copy of a node in which the inputs that are parameters, such as the sizes of a
-        split, are attributes; None where one of these inputs is not known."""
+        """Return a copy of a node with its parameter inputs turned into attributes.
+
+        Parameters are, for example, the sizes of a split. Returns None if one of them is unknown.
+        """
         node = replace(node, inputs=list(node.inputs), attributes=dict(node.attributes))
         known = {name: array for name in node.inputs[1:]
                  if (array := self.constant(name)) is not None}
@@ -61,8 +64,8 @@ class ShapesByBatch:
     def depends_on_data(self, name: str) -> bool:
         """Return whether a value depends on the data.
 
-        Other values follow from shapes alone. resolve() turns them into constants, which may differ
-        between batch sizes.
+        Other values follow from shapes alone. resolve() folds them into constants, which may
+        differ between batch sizes.
         """
         return name in self._data_dependent
 
@@ -85,8 +88,9 @@ class ShapesByBatch:
     def broadcast_to(self, output: str, operands: Sequence[str],
                      constants: dict[str, np.ndarray]) -> bool:
         """Return whether the operands broadcast to the output's shape at every batch size.
-        constants: arrays by name; for these names the shapes of the arrays count, in place of the
-        inferred shapes."""
+
+        constants: arrays by name; their shapes replace the inferred shapes.
+        """
         for state in self._states:
             shapes = [constants[name].shape if name in constants else state.shapes[name]
                       for name in operands]
@@ -96,9 +100,12 @@ class ShapesByBatch:
 
 
 def shapes_by_batch(graph: Graph) -> ShapesByBatch:
-    """Infer the graph's shapes at two batch sizes; dimensions that the file leaves open are 256 at
-    the first and 384 at the second. Raises UnsupportedError for a node that gossamer cannot compute
-    at any batch size, such as an op in a dtype without arithmetic."""
+    """Infer the graph's shapes at two batch sizes.
+
+    Dimensions that the file leaves open are 256 at the first and 384 at the second. Raises
+    UnsupportedError for a node that gossamer cannot compute at any batch size, such as an op in a
+    dtype without arithmetic.
+    """
     data_dependent = _data_dependent(graph)
     batches = (2, 3) if graph.fixed_batch is None else (graph.fixed_batch, graph.fixed_batch + 1)
     states: list[InferenceState] = []
@@ -116,7 +123,7 @@ def shapes_by_batch(graph: Graph) -> ShapesByBatch:
         except GossamerError as error:
             if isinstance(error, UnsupportedError) and not states:
                 raise
-            # a file may run at its own batch size only; then the shapes at this size are kept
+            # a file may run at its own batch size only: keep the shapes at this size
             return ShapesByBatch(states if graph.fixed_batch else [], data_dependent,
                                  graph.inputs)
         states.append(state)

@@ -1,7 +1,7 @@
 """OpDef: the definition of an op of a graph, and the states that its rules work on.
 
-InferenceState holds what shape inference has found so far, and the nodes that it has made. Images
-holds the axis of each value along which the images of a batch lie one after another.
+InferenceState holds the results of shape inference so far, and the nodes that it has made. Images
+holds, for each value, the axis along which the images of a batch lie.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gossamer.model.graph import Graph, Node, StaticGraph, names_of, unused_name
 Shape = tuple[int, ...]
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Exceptions that a rule raises where a node has attributes or inputs that no exporter writes."""
+"""Exceptions that rules raise for attributes or inputs that no exporter writes."""
 
 _WORDS = {
     ZeroDivisionError: "it divides by 0", OverflowError: "a number is too large",
@@ -31,11 +31,14 @@ _WORDS = {
     LookupError: "an attribute or input is missing or unknown",
     ValueError: "an attribute or input has an impossible value or shape",
     Exception: "an attribute or input is missing, or of another type than expected"}
-"""What is wrong with a node, by the class of the exception that its rule raises."""
+"""Descriptions of malformed nodes, by the class of the exception that the node's rule raises."""
 
 
 def malformed(error: Exception) -> str:
-    """Return a message about a node whose rule raises one of MALFORMED, without the node's name."""
+    """Return a message about a malformed node, without the node's name.
+
+    error: the exception of the node's rule, one of MALFORMED.
+    """
     words = next(words for kind, words in _WORDS.items() if isinstance(error, kind))
     return f"is malformed: {words} ({first_line(error)}); export the model again"
 
@@ -52,9 +55,8 @@ class InferenceState:
     nodes: the nodes that were emitted.
     known: arrays of the values that do not depend on the data, by name.
     shapes, dtypes: shape and dtype of every value that was made so far, by name.
-    aliases: for each name that is only another name of a value, the value's name.
-    most_bytes: the most bytes that one value may take, and that all constants made by nodes may
-    take together.
+    aliases: the name of the value for each of its other names.
+    most_bytes: limit on the bytes of one value, and on the bytes of all constants that nodes make.
     """
 
     def __init__(self, graph: Graph, batch: int, other_batch: InferenceState | None = None) -> None:
@@ -88,13 +90,14 @@ class InferenceState:
              inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None,
              dtype: str | None = None, several: Sequence[Shape] | None = None,
              **attributes: Any) -> str:
-        """Append a node that takes the place of `node`, and return the name of the new node's
-        first output. Where all inputs of the new node are known, its value is computed after the
-        shape rule has returned.
+        """Append a node that replaces `node`, and return the name of its first output.
 
-        result: the shape of every output, unless `several` gives the shape of each output.
-        op, inputs, outputs: op, inputs and outputs of the new node; None takes those of `node`.
-        dtype: dtype of the outputs; None takes the first input's dtype.
+        If all inputs of the new node are known, its value is computed after the shape rule has
+        returned.
+
+        result: the shape of every output, unless `several` has the shape of each output.
+        op, inputs, outputs: op, inputs and outputs of the new node; None means those of `node`.
+        dtype: dtype of the outputs; None means the first input's dtype.
         attributes: concrete attributes of the new node.
         """
         op = op or node.op
@@ -110,9 +113,11 @@ class InferenceState:
         return outputs[0]
 
     def in_one_dtype(self, node: Node, names: Sequence[str]) -> list[str]:
-        """Return the names of values that a node joins, cast to one dtype where they have several.
-        Truth values may have several: those of inputs and constants are bool, those that a node
-        computes have the dtype of the numbers that it compares."""
+        """Return the names of values that a node joins, cast to one dtype if they differ.
+
+        Booleans may differ: those of inputs and constants are bool, those that a node computes have
+        the dtype of the numbers that it compares.
+        """
         dtypes = {self.dtypes[name] for name in names}
         computed = sorted(dtypes - {"bool"})
         if computed == sorted(dtypes) or not computed:
@@ -132,8 +137,8 @@ class InferenceState:
     def check_size(self, node: Node, shape: Sequence[int], dtype: str) -> int:
         """Return the bytes of a value.
 
-        Raises ModelError for more bytes than gossamer.io.limits allows: a file that asks for more
-        is probably wrong or malicious.
+        Raises ModelError for more bytes than gossamer.io.limits allows: a file that needs more is
+        probably wrong or malicious.
         """
         if min(shape, default=0) < 0:
             raise self.error(node, f"makes a value of shape {list(shape)}; expected sizes of 0 or "
@@ -141,20 +146,20 @@ class InferenceState:
         size = math.prod(shape) * np.dtype(dtype).itemsize
         if size > self.most_bytes:
             raise self.error(node, f"makes a value of shape {list(shape)}, {bytes_text(size)}; "
-                                   f"expected at most {bytes_text(self.most_bytes)}; where that is "
-                                   f"meant, set {raised(size)}")
+                                   f"expected at most {bytes_text(self.most_bytes)}; if this is "
+                                   f"intended, set {raised(size)}")
         return size
 
     def check_constant(self, node: Node, shape: Sequence[int], dtype: str) -> None:
         """Count the bytes of a constant that a node makes.
 
-        Raises ModelError where all such constants together become too large.
+        Raises ModelError if all such constants together become too large.
         """
         self._constant_bytes += self.check_size(node, shape, dtype)
         if self._constant_bytes > self.most_bytes:
-            raise self.error(node, f"makes a constant of shape {list(shape)}, with which all such "
-                                   f"constants take {bytes_text(self._constant_bytes)}; expected "
-                                   f"at most {bytes_text(self.most_bytes)}; where that is meant, "
+            raise self.error(node, f"makes a constant of shape {list(shape)}; together, such "
+                                   f"constants need {bytes_text(self._constant_bytes)}, expected "
+                                   f"at most {bytes_text(self.most_bytes)}; if this is intended, "
                                    f"set {raised(self._constant_bytes)}")
 
     def know(self, name: str, array: np.ndarray) -> str:
@@ -164,9 +169,11 @@ class InferenceState:
         return name
 
     def alias(self, node: Node) -> None:
-        """Make the node's output another name of its first input, which the node does not change.
-        A constant is recorded under both names, since the node may change it at another batch
-        size."""
+        """Make the node's output another name of its first input.
+
+        The node does not change this input. A constant is recorded under both names, since the node
+        may change it at another batch size.
+        """
         name, source = node.outputs[0], node.inputs[0]
         if source in self.known:
             self.know(name, self.known[source])
@@ -176,9 +183,11 @@ class InferenceState:
 
     def reshape(self, node: Node, shape: Sequence[int], x: str | None = None,
                 outputs: Sequence[str] | None = None) -> str:
-        """Emit a reshape of x, by default the node's first input, and return the output's name.
-        Where x and outputs are left out and the input has the shape already, makes an alias
-        instead."""
+        """Emit a reshape of x, and return the output's name.
+
+        x: by default, the node's first input. If neither x nor outputs is given and the input
+        already has the shape, the output becomes an alias instead.
+        """
         if x is None and outputs is None and self.shapes[node.inputs[0]] == tuple(shape):
             self.alias(node)
             return node.outputs[0]
@@ -211,15 +220,15 @@ class InferenceState:
 
 @dataclass
 class Images:
-    """The axis along which the images of a batch lie in each value of a graph, found by a
-    comparison of the graph's static graphs at two batch sizes.
+    """The axis along which the images of a batch lie in each value of a graph.
 
-    The images of a value can only lie along the one axis whose size grows with the batch. The
-    mixing rules of the ops show whether the images do lie along this axis, and are not mixed.
+    It is found by comparing the static graphs of two batch sizes. The images of a value can only
+    lie along the one axis that grows with the batch. The mixing rules of the ops check that the
+    images do lie along this axis, and are not mixed.
 
     static, other: the graph at two batch sizes.
-    axes: the axis along which the images of a value lie, by the name of the value. Values for which
-    no rule has shown this axis are absent.
+    axes: the axis along which the images of a value lie, by the name of the value. Values are
+    absent if no rule has confirmed this axis.
     """
 
     static: StaticGraph
@@ -227,8 +236,10 @@ class Images:
     axes: dict[str, int] = field(default_factory=dict)
 
     def growing_axis(self, name: str) -> int | None:
-        """Return the only axis of a value that grows with the batch; None where no axis grows with
-        the batch, or where another axis changes too."""
+        """Return the only axis of a value that grows with the batch.
+
+        Returns None if no axis grows with the batch, or if another axis changes too.
+        """
         return self._growing_axis(self.static.shapes[name], self.other.shapes.get(name, ()))
 
     def is_fixed(self, name: str) -> bool:
@@ -236,8 +247,10 @@ class Images:
         return self.static.shapes[name] == self.other.shapes.get(name)
 
     def add_constant(self, name: str) -> bool:
-        """Return whether a constant is the same at both batch sizes, or has the same numbers for
-        each image. In the second case the axis of its images is recorded."""
+        """Return whether a constant is the same at both batch sizes or for each image.
+
+        In the second case the axis of its images is recorded.
+        """
         now, before = self.static.constants[name], self.other.constants.get(name)
         if before is None or now.dtype != before.dtype:
             return False
@@ -268,15 +281,16 @@ class Images:
 
 
 def moves_images(images: Images, node: Node) -> None:
-    """The mixing rule of an op that only changes the order of axes. Values keep their order along
-    each axis, so that no images are mixed."""
+    """The mixing rule of an op that only permutes axes, and thus mixes no images."""
 
 
 def keeps_images_separate(images: Images, node: Node) -> str | None:
-    """The mixing rule of an op that computes images independently of each other where they lie
-    along axis 0 of its first input, and its other inputs have no images."""
+    """The mixing rule of an op that computes each image of its first input separately.
+
+    The images have to lie along axis 0, and the other inputs must not have images.
+    """
     if any(name in images.axes for name in node.inputs[1:]):
-        return "takes inputs other than its first from the batch"
+        return "reads inputs other than its first from the batch"
     axis = images.axes.get(node.inputs[0], 0)
     return f"works across axis {axis}, {BATCH_AXIS}" if axis else None
 
@@ -290,17 +304,19 @@ def works_across_images(images: Images, node: Node) -> str | None:
 
 
 def broadcasts_across_images(images: Images, node: Node) -> str | None:
-    """The mixing rule of an op whose inputs broadcast to its output's shape."""
+    """The mixing rule of an op with inputs that broadcast to its output's shape."""
     return mixing_operands(images, node, node.inputs)
 
 
 def mixing_operands(images: Images, node: Node, names: Sequence[str]) -> str | None:
-    """Return how a node mixes images through the inputs `names`, which broadcast to its output's
-    shape; None where it mixes none."""
+    """Return how a node mixes images through some inputs, or None if it mixes none.
+
+    names: the inputs, which broadcast to the shape of the node's output.
+    """
     output = node.outputs[0]
     axis = images.growing_axis(output)
     if axis is None:
-        return "lays the batch along another axis"
+        return "moves the batch to another axis"
     for name in names:
         shape = images.static.shapes[name]
         own_axis = axis - (len(images.static.shapes[output]) - len(shape))
@@ -309,15 +325,14 @@ def mixing_operands(images: Images, node: Node, names: Sequence[str]) -> str | N
             same = [own_axis >= 0 and static.shapes[name][own_axis] == static.shapes[output][axis]
                     for static in (images.static, images.other)]
             if images.axes[name] != own_axis or not all(same):
-                return "lays the batch along another axis"
+                return "moves the batch to another axis"
         elif own_axis >= 0 and shape[own_axis] != 1:
-            return "treats each input of a batch by its place in the batch"
+            return "treats each input of a batch by its position in the batch"
     return None
 
 
 BATCH_AXIS = "along which the inputs of a batch lie"
-"""Text that follows the name of an axis in messages, and says why an op may not work along the
-axis."""
+"""Text that follows an axis in messages: the reason why an op may not work along it."""
 
 
 ShapeRule = Callable[[InferenceState, Node], None]
@@ -329,9 +344,9 @@ Evaluation = Callable[[dict[str, Any], Sequence[np.ndarray]], list[np.ndarray]]
 
 MixingRule = Callable[[Images, Node], str | None]
 """A function of (images, node) that returns how the node mixes images, as text that follows the
-node's name. It returns None where image i of the outputs is a function of image i of the inputs,
-with the same function for every i. The images of an output lie along the only axis that grows with
-the batch. The rule is called where an input has images, or where an output grows with the batch."""
+node's name. It returns None if image i of the outputs depends on image i of the inputs only, by the
+same function for every i. The images of an output lie along the only axis that grows with the
+batch. The rule is called if an input has images, or if an output grows with the batch."""
 
 FactsRule = Callable[[StaticGraph, Node, Sequence[ValueFacts]], list[ValueFacts]]
 """A function of (static graph, node, facts of its inputs) that returns the facts of its outputs."""
@@ -341,27 +356,27 @@ FactsRule = Callable[[StaticGraph, Node, Sequence[ValueFacts]], list[ValueFacts]
 class OpDef:
     """The definition of an op of the graph.
 
-    No field has a default, so that every definition has to state all fields: a wrong field may give
-    wrong results.
+    No field has a default: every definition states all fields, since a wrong field may cause wrong
+    results.
 
     name: the `op` of the op's nodes.
     text: the inputs in order ("[x]" may be absent), a semicolon, and the attributes.
     shape: the shape rule.
-    evaluate: the evaluation with NumPy, by which shape arithmetic and constants are computed, or
+    evaluate: the evaluation with NumPy, which computes shape arithmetic and constants, or
     `not_evaluated`.
-    mixes: the mixing rule. It decides whether a batch may be run in parts, and whether a file may
-    be run at a batch size other than its own. Rules of several ops are in this module.
+    mixes: the mixing rule. It decides whether a batch may be split, and whether a file may be run
+    at a batch size other than its own. This module holds the rules that several ops share.
     passes_values: whether each element of an output is an element of the inputs, or a function of a
-    few elements. If so, the rounding of an input may flip a sign that is taken of an output. A
-    batch norm before such a node and sign is therefore not folded into weights.
+    few elements. If so, rounding an input may flip the sign of an output. A batch norm before such
+    a node and a sign op is therefore not folded into weights.
     discontinuous: function that returns whether a small change of an input may change a node's
     result a lot, as a sign does; `never` for an op whose results are continuous.
     facts: the rule that derives the value facts of the outputs.
     float_only: whether the op is computed in float32 only, so that other dtypes are refused.
-    attribute_inputs: names of the attributes that a node may take from its second and further
-    inputs instead, in the order of these inputs.
+    attribute_inputs: names of the attributes that a node may instead read from its second and
+    further inputs, in the order of these inputs.
 
-    An op that resolve() always turns into other ops takes some of its fields from RESOLVED.
+    RESOLVED holds the fields of ops that resolve() always turns into other ops.
     """
 
     name: str
@@ -383,8 +398,10 @@ class OpDef:
 
 
 def resolved(*arguments: Any) -> NoReturn:
-    """Stand for `evaluate`, `mixes` and `facts` of an op that resolve() turns into other ops, so
-    that no static graph has the op."""
+    """Stand-in for `evaluate`, `mixes` and `facts` of an op that no static graph has.
+
+    resolve() turns the op into other ops.
+    """
     raise AssertionError("an op that resolve() turns into others is in a static graph")
 
 
@@ -393,8 +410,10 @@ RESOLVED: dict[str, Any] = {"evaluate": resolved, "mixes": resolved, "facts": re
 
 
 def not_evaluated(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> NoReturn:
-    """Stand for the evaluation of an op that stays a node even where all its inputs are known,
-    since no file uses the op in shape arithmetic."""
+    """Stand-in for the evaluation of an op that no file uses in shape arithmetic.
+
+    Such an op stays a node even if all its inputs are known.
+    """
     raise AssertionError("an op without an evaluation was evaluated")
 
 
@@ -404,7 +423,7 @@ def never(node: Node) -> bool:
 
 
 def always(node: Node) -> bool:
-    """The field `discontinuous` of an op with results that are whole numbers or indices."""
+    """The field `discontinuous` of an op with integers or indices as results."""
     return True
 
 

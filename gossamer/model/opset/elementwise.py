@@ -23,16 +23,18 @@ from gossamer.model.opset.expression_facts import expression_facts
 _RANGES = {"bool": (0, 1), **{
     np.dtype(kind).name: (int(np.iinfo(kind).min), int(np.iinfo(kind).max))
     for kind in (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)}}
-"""The smallest and largest value of truth values and of each dtype of integers."""
+"""The smallest and largest value of booleans and of each integer dtype."""
 
 COMPUTED = ("float32", "int32", "int64", "int8", "uint8", "int16", "uint16", "bool")
-"""The dtypes in which elements are computed and to which they are cast. Values that follow from
+"""The dtypes in which element-wise ops compute, and to which they cast. Values that follow from
 shapes may have any dtype."""
 
 
 def _check_dtypes(state: InferenceState, node: Node, dtypes: Iterable[str]) -> None:
-    """Raise UnsupportedError where one of the dtypes is not in COMPUTED, unless all inputs of the
-    node are known."""
+    """Raise UnsupportedError for a dtype that is not in COMPUTED.
+
+    Nodes with known inputs only may have any dtype.
+    """
     if all(name in state.known for name in node.inputs):
         return
     for dtype in dtypes:
@@ -42,11 +44,13 @@ def _check_dtypes(state: InferenceState, node: Node, dtypes: Iterable[str]) -> N
 
 
 def _elementwise_shape(state: InferenceState, node: Node) -> None:
-    """Cast operands of several dtypes to one dtype. It is float32 where an operand is float32 or
-    all are truth values, else the integer dtype that holds the numbers of all operands. So an int64
-    next to a float32 is rounded. Truth values and conditions of `where` are cast to this dtype
-    too."""
-    # checked before the shapes, which may fit at other sizes of the inputs
+    """Emit the node with all operands cast to one dtype.
+
+    The dtype is float32 if an operand is float32 or all are booleans, else the integer dtype that
+    holds the values of all operands. Thus an int64 combined with a float32 is rounded. Booleans and
+    conditions of `where` are cast to this dtype too.
+    """
+    # dtypes are checked before shapes, which may match at other sizes of the inputs
     _check_dtypes(state, node, (state.dtypes[name] for name in node.inputs))
     shapes = [state.shapes[name] for name in node.inputs]
     try:
@@ -83,7 +87,7 @@ def _elementwise_shape(state: InferenceState, node: Node) -> None:
 def _mod_shape(state: InferenceState, node: Node) -> None:
     """Emit the remainder of a division as an expression.
 
-    Quotients of integers are rounded towards 0.
+    Integer quotients are rounded towards 0.
     """
     composer = Composer()
     a, b = composer.operand("a"), composer.operand("b")
@@ -148,10 +152,10 @@ def _cast_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) ->
 
 
 def _stored(whole: ValueFacts, dtype: str) -> ValueFacts:
-    """Return the facts of integers that are stored in a dtype.
+    """Return the facts of integers stored in a dtype.
 
-    Integers that do not fit may become any value of the dtype: they wrap round, and devices differ
-    in how they wrap.
+    Integers that do not fit may become any value of the dtype: they wrap around, and devices differ
+    in how they do so.
     """
     allowed = dtype_facts(dtype)
     fits = whole.count is not None and allowed.low <= whole.low and whole.high <= allowed.high
@@ -178,7 +182,7 @@ DEFINITIONS = (
     OpDef("cast", text="x; dtype",
           shape=_cast_shape, evaluate=_cast, mixes=broadcasts_across_images, passes_values=True,
           discontinuous=always, facts=_cast_facts, float_only=False, attribute_inputs=()),
-    OpDef("cast_like", text="x, and a value to whose dtype x is cast; no attributes",
+    OpDef("cast_like", text="x, and a value with the dtype to which x is cast; no attributes",
           shape=_cast_like_shape, **RESOLVED, passes_values=True, discontinuous=always,
           float_only=False, attribute_inputs=()),
 )

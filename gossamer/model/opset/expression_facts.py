@@ -24,17 +24,16 @@ _OF_FINITE = frozenset({"add", "sub", "mul", "fma", "leaky_relu", "prelu", "hard
                         "cos", "tan"})
 """Functions whose result is NaN only where an argument is NaN or infinite."""
 _MOST_LIMITS, _MOST_COMPARED = 8, 4
-"""Limits on the time that the derivation of facts takes. The facts of results are derived case by
-case for at most _MOST_COMPARED values of an expression, and only for values that are compared with
-at most _MOST_LIMITS numbers."""
+"""Limits on the time to derive facts. Facts of results are derived case by case for at most
+_MOST_COMPARED values of an expression, each compared with at most _MOST_LIMITS numbers."""
 
 
 def expression_facts(expression: Expression, operands: Sequence[ValueFacts], *,
                      integer: bool = False) -> list[ValueFacts]:
     """Return the facts of an expression's outputs.
 
-    integer: whether the arithmetic is on integers, where results wrap round and quotients are
-    truncated. Only values that stay exact in float32 then have facts.
+    integer: whether the arithmetic is on integers: results wrap around, and quotients are
+    truncated. Then only values that stay exact in float32 have facts.
     """
     values = _values(expression, operands, integer=integer)
     results = [values[index] for index in expression.outputs]
@@ -51,8 +50,10 @@ def expression_facts(expression: Expression, operands: Sequence[ValueFacts], *,
 
 def may_be_nan(expression: Expression, operands: Sequence[ValueFacts],
                nan: Sequence[bool]) -> list[bool]:
-    """Return for each output of an expression of floats whether it may be NaN. nan: whether each
-    operand may be NaN."""
+    """Return whether each output of an expression of floats may be NaN.
+
+    nan: whether each operand may be NaN.
+    """
     known = list(nan)
     values = _values(expression, operands, integer=False)
     for step in expression.steps:
@@ -67,9 +68,9 @@ def may_be_nan(expression: Expression, operands: Sequence[ValueFacts],
 
 def _values(expression: Expression, operands: Sequence[ValueFacts], *, integer: bool,
             given: tuple[int, ValueFacts] | None = None) -> list[ValueFacts]:
-    """Return the facts of all values of an expression: of the operands and of each step's result.
+    """Return the facts of the operands and of each step's result.
 
-    given: the index of a value, and facts that are assumed of this value.
+    given: the index of a value, and the facts assumed of it.
     """
     values: list[ValueFacts] = []
     for index in range(expression.inputs + len(expression.steps)):
@@ -87,11 +88,14 @@ def _values(expression: Expression, operands: Sequence[ValueFacts], *, integer: 
 
 def _compared(expression: Expression,
               values: Sequence[ValueFacts]) -> list[tuple[int, list[float]]]:
-    """Return the index of each value whose sign is taken or that is compared with numbers, and
-    these numbers (0 for a sign). An assumption that a value is below, at or above one of its
-    numbers narrows the facts of the results that depend on the value. The last step is left out
-    where its result is the only output: cases of its operand could narrow only this result, and
-    joining the cases widens it again."""
+    """Return the values that are compared with numbers, and these numbers.
+
+    Each entry has the index of a value and a list of numbers. Taking the sign of a value counts as
+    a comparison with 0. Assuming that a value is below, at or above one of its numbers narrows the
+    facts of the results that depend on the value. The last step is skipped if its result is the
+    only output: cases of its operand could narrow only this result, and joining the cases widens it
+    again.
+    """
     limits: dict[int, set[float]] = {}
     last = expression.inputs + len(expression.steps) - 1
     for step in expression.steps[:-1] if expression.outputs == (last,) else expression.steps:
@@ -121,7 +125,7 @@ def _step(step: ExpressionStep, arguments: Sequence[ValueFacts]) -> ValueFacts:
 def _div(x: ValueFacts, y: ValueFacts) -> ValueFacts:
     """Return the facts of a quotient.
 
-    Devices may round quotients in several ways, and a divisor of 0 may be -0.0.
+    Devices may round quotients differently, and a divisor of 0 may be -0.0.
     """
     if y == _ONE:
         return x
@@ -156,7 +160,7 @@ def _is_equal(x: ValueFacts, y: ValueFacts) -> ValueFacts:
 
 
 def _is_true(x: ValueFacts) -> ValueFacts:
-    """Return the facts of a number's truth value, which is 0 where the number is 0, else 1."""
+    """Return the facts of a number's truth value: 0 if the number is 0, else 1."""
     return _opposite(_is_equal(x, _ZERO))
 
 
@@ -172,8 +176,10 @@ def _where(condition: ValueFacts, x: ValueFacts, y: ValueFacts) -> ValueFacts:
 
 
 def _to_float(x: ValueFacts, most: int) -> ValueFacts:
-    """Return the facts of numbers that are rounded to a float that has all integers up to
-    `most`."""
+    """Return the facts of numbers that are rounded to a float format.
+
+    most: the format represents all integers up to this one.
+    """
     return x if x.is_integer and -most <= x.low <= x.high <= most else x.same_sign()
 
 
@@ -191,7 +197,7 @@ _FUNCTIONS: dict[str, Callable[..., ValueFacts]] = {
     "to_float16": partial(_to_float, most=2**11), "to_bfloat16": partial(_to_float, most=2**8),
     "leaky_relu": lambda x, slope: _leaky(x, point(slope)), "prelu": _leaky,
     "hard_sigmoid": lambda x, alpha, beta: x.mul(point(alpha)).add(point(beta)).clip(0.0, 1.0),
-    # devices round the results of the functions below in several ways
+    # devices round the results of the functions below differently
     **dict.fromkeys(("exp", "sigmoid", "sqrt"), lambda x: NONNEGATIVE),
     **dict.fromkeys(("log", "sin", "cos", "tan", "fmod"), lambda *arguments: REAL),
     "fma": lambda x, y, z: x.mul(y).add(z),

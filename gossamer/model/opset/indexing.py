@@ -1,5 +1,8 @@
-"""Definitions of ops that repeat, choose or replace elements at positions that do not depend on the
-data. resolve() turns these ops into simpler ones, such as gathers."""
+"""Definitions of ops that repeat, select or replace elements at known positions.
+
+The positions do not depend on the data. resolve() turns these ops into simpler ones, such as
+gathers.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from gossamer.model.opset.elementwise import COMPUTED
 
 _KEEP_WHERE = Expression(2, (ExpressionStep("constant", (), (0.0,)),
                              ExpressionStep("where", (0, 1, 2))))
-"""An expression whose result is input 1 where input 0 is not 0, and 0 elsewhere."""
+"""An expression: input 1 where input 0 is not 0, and 0 elsewhere."""
 
 
 def _tile_shape(state: InferenceState, node: Node) -> None:
@@ -47,11 +50,11 @@ def _tile_shape(state: InferenceState, node: Node) -> None:
 
 
 def _triangle_shape(state: InferenceState, node: Node) -> None:
-    """Keep the upper or lower triangle of matrices by an element-wise choice."""
+    """Keep the upper or lower triangle of matrices with an element-wise `where`."""
     shape = state.shapes[node.inputs[0]]
     if len(shape) < 2:
         raise state.error(node, f"input has shape {list(shape)}, expected 2 dimensions or more")
-    # a diagonal outside of the matrix keeps all elements or none, wherever it lies
+    # clamped: every diagonal outside of the matrix keeps all elements or none
     diagonal = max(-shape[-2], min(shape[-1], int((node.attributes.get("diagonal") or (0,))[0])))
     dtype = state.dtypes[node.inputs[0]]
     if dtype not in COMPUTED and node.inputs[0] not in state.known:
@@ -61,7 +64,7 @@ def _triangle_shape(state: InferenceState, node: Node) -> None:
     state.check_constant(node, shape[-2:], "float64")
     kept = np.ones(shape[-2:], dtype)
     if kept.size:
-        # of a matrix without elements, all rows and columns would be listed, which may be many
+        # a matrix without elements may have very many rows or columns, which would be listed
         row, column = np.arange(shape[-2])[:, None] + diagonal, np.arange(shape[-1])
         kept[column < row if node.attributes["upper"] else column > row] = 0
     name = state.know(state.new_name(node, "kept"), kept)
@@ -76,17 +79,16 @@ def _known_indices(state: InferenceState, node: Node) -> np.ndarray:
     """
     name = node.inputs[1]
     if name not in state.known:
-        raise state.unsupported(node, f"takes indices from {name!r}, which depends on the data; "
+        raise state.unsupported(node, f"reads indices from {name!r}, which depends on the data; "
                                       "expected indices that follow from shapes and constants")
     return state.known[name].astype(np.int64)
 
 
 def _positive(state: InferenceState, node: Node, indices: np.ndarray, size: int,
               axis: int) -> np.ndarray:
-    """Return the indices along an axis of `size` elements.
+    """Return nonnegative indices along an axis of `size` elements.
 
-    Negative indices, which count from the end, are replaced by the indices from 0 on that stand for
-    the same elements. Raises ModelError for an index outside of the axis.
+    Negative indices count from the end. Raises ModelError for an index outside of the axis.
     """
     if indices.size and (indices.min() < -size or indices.max() >= size):
         wrong = indices.min() if indices.min() < -size else indices.max()
@@ -97,9 +99,11 @@ def _positive(state: InferenceState, node: Node, indices: np.ndarray, size: int,
 
 def _positions_of_slices(state: InferenceState, node: Node, batch_dims: int
                       ) -> tuple[np.ndarray, Shape]:
-    """Return the indices of slices in the flat order of the leading dimensions of the first input,
-    and the sizes of these dimensions. The last axis of the second input holds one index for each
-    leading dimension after the first `batch_dims`."""
+    """Return the flat indices of slices, and the sizes of the leading dimensions.
+
+    The slices are indexed in the flattened leading dimensions of the first input. The last axis of
+    the second input holds one index for each leading dimension after the first `batch_dims`.
+    """
     shape, indices = state.shapes[node.inputs[0]], _known_indices(state, node)
     count = batch_dims + (indices.shape[-1] if indices.ndim else len(shape) + 1)
     if count > len(shape) or indices.ndim <= batch_dims or (
@@ -117,9 +121,11 @@ def _positions_of_slices(state: InferenceState, node: Node, batch_dims: int
 
 
 def _positions_of_elements(state: InferenceState, node: Node) -> np.ndarray:
-    """Return, for each entry of the array of indices, the position of the chosen element in the
-    flat order of the first input. Along the node's axis, the element's coordinate is the value of
-    the entry. Along every other axis, the element has the same coordinate as the entry."""
+    """Return the position of the selected element in the flattened first input, for each index.
+
+    Along the node's axis, the element's coordinate is the value of the index. Along every other
+    axis, it is the coordinate of the index in its array.
+    """
     shape, indices = state.shapes[node.inputs[0]], _known_indices(state, node)
     axis = state.axis(node, node.attributes["axis"], len(shape))
     if indices.ndim != len(shape) or any(
@@ -138,7 +144,7 @@ def _positions_of_elements(state: InferenceState, node: Node) -> np.ndarray:
 
 def _gather_flat(state: InferenceState, node: Node, x: str, positions: np.ndarray, rest: Shape
                  ) -> None:
-    """Emit a gather of slices along the first axis of x; each slice has the shape `rest`."""
+    """Emit a gather of slices of shape `rest` along the first axis of x."""
     state.check_constant(node, positions.shape, "int64")
     name = state.know(state.new_name(node, "positions"), positions)
     state.emit(node, (*positions.shape, *rest), op="gather", inputs=[x, name], axis=0)
@@ -170,22 +176,24 @@ def _scatter_elements_shape(state: InferenceState, node: Node) -> None:
 
 
 def _know(state: InferenceState, node: Node, result: np.ndarray) -> None:
-    """Record the result of a node whose inputs are known, in place of emitting nodes that compute
-    it. The results of all emitted nodes would become constants, and together might exceed the
-    memory that a file may ask for."""
+    """Record the result of a node with known inputs, instead of emitting nodes.
+
+    The results of all emitted nodes would become constants, and together might exceed the memory
+    that a file may use.
+    """
     state.check_constant(node, result.shape, result.dtype.name)
     state.know(node.outputs[0], result)
 
 
 def _replace(state: InferenceState, node: Node, positions: np.ndarray,
              leading: Sequence[int]) -> None:
-    """Emit nodes that replace slices of the first input by those of the third.
+    """Emit nodes that replace slices of the first input by slices of the third.
 
     Both inputs are concatenated, and each slice of the result is gathered from the concatenation.
-    Where every slice is replaced, only the third input is read.
+    If every slice is replaced, only the third input is read.
 
-    positions: the indices of the replaced slices, in the flat order of the leading dimensions.
-    Where an index occurs several times, its last slice is taken.
+    positions: the indices of the replaced slices, in the flattened leading dimensions. If an index
+    occurs several times, its last slice counts.
     leading: sizes of the leading dimensions.
     """
     x, updates = node.inputs[0], node.inputs[2]

@@ -1,6 +1,8 @@
-"""Definitions of ops that are products with constant matrices, and of a reshape whose new sizes are
-products of sizes of other values. The matrices follow from shapes and attributes. resolve() turns
-these ops into matrix products and other ops."""
+"""Definitions of ops that are products with constant matrices, and of reshape_by.
+
+The matrices follow from shapes and attributes. reshape_by is a reshape to products of sizes of
+other values. resolve() turns these ops into matrix products and other ops.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ from gossamer.model.opset.definition import RESOLVED, InferenceState, OpDef, nev
 from gossamer.resampling import between
 
 _LONGEST_SUMS = {"float32": 4096, "int32": 512, "int64": 512}
-"""The most elements of an axis along which cumulative sums are computed, by dtype. Sums of integers
-take memory for each pair of elements."""
+"""The largest length of an axis for cumulative sums, by dtype. Sums of integers need memory for
+each pair of elements."""
 _ARRAYS_AT_ONCE = 8
-"""Number of arrays, each as large as the weights, that interpolation() has in memory at once."""
+"""Number of arrays, each as large as the weights, that interpolation() holds in memory at once."""
 
 
 def _reshape_by_shape(state: InferenceState, node: Node) -> None:
@@ -38,7 +40,7 @@ def _reshape_by_shape(state: InferenceState, node: Node) -> None:
 def _sums_up_to_shape(state: InferenceState, node: Node) -> None:
     """Emit cumulative sums as a product with a triangular matrix.
 
-    Integers are multiplied element by element and summed up, since matrix products compute floats
+    Integers are multiplied element by element and summed, since matrix products compute floats
     only.
     """
     x = node.inputs[0]
@@ -56,7 +58,7 @@ def _sums_up_to_shape(state: InferenceState, node: Node) -> None:
     if dtype == "float32":
         _multiply(state, node, x, [(axis, matrix)])
         return
-    # terms get a new axis after `axis`: results lie along the new axis, and sums run over `axis`
+    # results lie along a new axis after `axis`, and sums run over `axis`
     name = state.know(state.new_name(node, "matrix"),
                       matrix.reshape(length, length, *[1] * (len(shape) - axis - 1)))
     spread = (*shape[:axis + 1], 1, *shape[axis + 1:])
@@ -68,8 +70,7 @@ def _sums_up_to_shape(state: InferenceState, node: Node) -> None:
 
 
 def _resize_linearly_shape(state: InferenceState, node: Node) -> None:
-    """Emit a product with a matrix of weights for each dimension whose size or positions
-    change."""
+    """Emit a product with a matrix of weights for each dimension that is resampled."""
     shape = state.shapes[node.inputs[0]]
     axes = [state.axis(node, axis, len(shape))
             for axis in node.attributes.get("axes") or range(len(shape))]
@@ -102,8 +103,12 @@ def _resize_linearly_shape(state: InferenceState, node: Node) -> None:
 
 def _multiply(state: InferenceState, node: Node, x: str,
               matrices: list[tuple[int, np.ndarray]]) -> None:
-    """Emit, for one axis of x after another, the product of the vectors along this axis with the
-    axis's matrix. Each axis is moved to the end for its product."""
+    """Emit the product of x with a matrix along each of some axes.
+
+    The axes are processed one after another; each is moved to the end for its product.
+
+    matrices: pairs of an axis and its matrix.
+    """
     rank = len(state.shapes[x])
     order = list(range(rank))
     for axis, matrix in matrices:
@@ -123,8 +128,10 @@ def _multiply(state: InferenceState, node: Node, x: str,
 
 def _reordered(state: InferenceState, node: Node, x: str, order: list[int], wanted: list[int],
                role: str) -> str:
-    """Emit a transpose of x from the order `order` of its dimensions to the order `wanted`.
-    Returns the name of the result; x itself where the orders are the same."""
+    """Emit a transpose of x from one order of its dimensions to another.
+
+    Returns the name of the result; x itself if the orders `order` and `wanted` are equal.
+    """
     if order == wanted:
         return x
     permutation = tuple(order.index(axis) for axis in wanted)
@@ -133,15 +140,17 @@ def _reordered(state: InferenceState, node: Node, x: str, order: list[int], want
 
 
 def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any]) -> np.ndarray:
-    """Return the float64 matrix (size, length) that resizes vectors of `size` elements to `length`
-    elements by a product, as ONNX's Resize defines it.
+    """Return the float64 matrix (size, length) of an interpolation.
+
+    Its product with vectors of `size` elements resizes them to `length` elements, as ONNX's Resize
+    defines it.
 
     scale: ratio of output to input.
     rule: attributes of ONNX's Resize by name: "mode", which is "cubic" or "linear"; "coordinates",
-    one of gossamer.resampling.COORDINATES; "antialias", whether weights reach further where a
+    one of gossamer.resampling.COORDINATES; "antialias", whether the filter is widened where a
     vector shrinks; "cubic_coefficient"; and "exclude_outside", whether positions outside of the
-    vector get no weight, and the other weights are scaled to the sum 1. Without "exclude_outside",
-    the first and the last element get the weights of the positions beyond them.
+    vector have weight 0, and the other weights are scaled to the sum 1. Without "exclude_outside",
+    the weights of positions outside are added to the first or the last element.
     """
     low, part = between(size, length, scale, rule["coordinates"])
     stretch, reach = _reach(scale, rule)
@@ -160,21 +169,24 @@ def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any])
 
 
 def weights_while_computed(length: int, scale: float, rule: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the shape of a float64 array that is as large as all arrays that interpolation() holds
-    at once, apart from its result. Callers check whether an array of this shape is allowed."""
+    """Return the shape of a float64 array as large as the temporaries of interpolation().
+
+    Callers check whether an array of this shape is allowed.
+    """
     return (_ARRAYS_AT_ONCE, length, 2 * _reach(scale, rule)[1] + 2)
 
 
 def _reach(scale: float, rule: Mapping[str, Any]) -> tuple[float, int]:
-    """Return the factor that distances are multiplied by, and the largest distance, in elements,
-    at which an element may still have a weight."""
+    """Return the factor of distances, and the radius of the filter in elements.
+
+    Elements farther away than the radius have weight 0.
+    """
     stretch = min(scale, 1.0) if rule["antialias"] else 1.0
     return stretch, math.ceil((2 if rule["mode"] == "cubic" else 1) / stretch)
 
 
 def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
-    """Return the weights of the cubic convolution of R. G. Keys (1981) at distances from a
-    position."""
+    """Return the weights of R. G. Keys's cubic convolution (1981) at some distances."""
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = a * (((distance - 5) * distance + 8) * distance - 4)
     return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
@@ -182,18 +194,18 @@ def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
 
 DEFINITIONS = (
     OpDef("reshape_by",
-          text="x, values whose sizes are read; sizes: for each dimension of the result, pairs of "
-               "an input's index and its axis; the result has the product of their sizes",
+          text="x, and values with the sizes to read; sizes: for each dimension of the result, "
+               "pairs of an input's index and its axis, with the sizes to multiply",
           shape=_reshape_by_shape, **RESOLVED, passes_values=True, discontinuous=never,
           float_only=False, attribute_inputs=()),
     OpDef("sums_up_to",
-          text="x; axis, exclusive: whether each sum leaves out its own element, reverse: whether "
+          text="x; axis, exclusive: whether each sum excludes its own element, reverse: whether "
                "sums begin at the end",
           shape=_sums_up_to_shape, **RESOLVED, passes_values=True, discontinuous=never,
           float_only=False, attribute_inputs=()),
     OpDef("resize_linearly",
           text="x; scales, sizes, axes to which they belong; mode, coordinates, antialias, "
-               "cubic_coefficient, exclude_outside: as interpolation() takes them",
+               "cubic_coefficient, exclude_outside: as in interpolation()",
           shape=_resize_linearly_shape, **RESOLVED, passes_values=True, discontinuous=never,
           float_only=True, attribute_inputs=("scales", "sizes")),
 )

@@ -1,5 +1,8 @@
-"""Definitions of layer norm and of two kinds of batch norm. Batch norm by stored statistics becomes
-element-wise arithmetic in resolve(); batch norm by the statistics of the batch stays a node."""
+"""Definitions of layer norm and of two kinds of batch norm.
+
+Batch norm by stored statistics becomes element-wise arithmetic in resolve(); batch norm by the
+statistics of the batch stays a node.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,17 @@ from gossamer.model.opset.definition import (
 
 AFFINE = Expression(4, (ExpressionStep("sub", (0, 1)), ExpressionStep("mul", (4, 2)),
                         ExpressionStep("add", (5, 3))))
-"""The expression (x - mean) * scale + shift, with these inputs in the order x, mean, scale,
-shift."""
+"""The expression (x - mean) * scale + shift, with the inputs x, mean, scale, shift."""
 _SCALED = Expression(3, (ExpressionStep("mul", (0, 1)), ExpressionStep("add", (3, 2))))
-"""The expression x * scale + bias, with these inputs in the order x, scale, bias."""
+"""The expression x * scale + bias, with the inputs x, scale, bias."""
 
 
 def batch_norm_constants(
     arrays: list[np.ndarray], epsilon: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return mean, scale and shift in float64, with which batch norm is
-    (x - mean) * scale + shift.
+    """Return mean, scale and shift of a batch norm, in float64.
+
+    The batch norm is (x - mean) * scale + shift.
 
     arrays: gamma, beta, mean and variance.
     """
@@ -45,7 +48,7 @@ def affine_constants(arrays: list[np.ndarray], epsilon: float, rank: int
                      ) -> dict[str, np.ndarray]:
     """Return mean, scale and shift of a batch norm by their names in AFFINE.
 
-    They are float32, in a shape that broadcasts to an x with `rank` dimensions.
+    The arrays are float32, and broadcast to an x with `rank` dimensions.
     """
     values = batch_norm_constants(arrays, epsilon)
     return {role: value.astype(np.float32).reshape(-1, *[1] * (rank - 2))
@@ -55,7 +58,7 @@ def affine_constants(arrays: list[np.ndarray], epsilon: float, rank: int
 def _checked_shape(state: InferenceState, node: Node) -> tuple[int, ...]:
     """Return the shape of x.
 
-    Raises ModelError where x has another number of channels than the constants.
+    Raises ModelError unless x has as many channels as the constants.
     """
     shape, channels = state.shapes[node.inputs[0]], state.known[node.inputs[1]].size
     if len(shape) < 2 or shape[1] != channels:
@@ -64,8 +67,10 @@ def _checked_shape(state: InferenceState, node: Node) -> tuple[int, ...]:
 
 
 def _batch_norm_shape(state: InferenceState, node: Node) -> None:
-    """Emit (x - mean) * scale + shift in this order: in x * scale + (shift - mean * scale) the
-    terms would cancel in float32."""
+    """Emit (x - mean) * scale + shift.
+
+    The order matters: in x * scale + (shift - mean * scale), terms would cancel in float32.
+    """
     shape = _checked_shape(state, node)
     arrays = [state.known[name] for name in node.inputs[1:]]
     constants = affine_constants(arrays, node.attributes["epsilon"], len(shape))
@@ -84,7 +89,10 @@ def _training_mixes(images: Images, node: Node) -> str | None:
 
 
 def _layer_norm_shape(state: InferenceState, node: Node) -> None:
-    """Emit the node with a scale and a bias of the shape of the normalised axes."""
+    """Emit the node with scale and bias broadcast to the sizes of the normalised axes.
+
+    A scale or bias that varies along other axes is applied after the node.
+    """
     shape, axes = state.shapes[node.inputs[0]], node.attributes["axes"]
     if isinstance(axes, int):
         axes = range(state.axis(node, axes, len(shape)), len(shape))
@@ -115,14 +123,13 @@ def _layer_norm_shape(state: InferenceState, node: Node) -> None:
     result = state.emit(node, shape, inputs=operands, outputs=outputs, axes=axes,
                         epsilon=node.attributes["epsilon"], centred=node.attributes["centred"])
     if not fit_axes:
-        # scale and bias vary along axes that are not normalised, so they are applied afterwards
+        # scale and bias vary along axes that are not normalised, so apply them afterwards
         state.emit(node, shape, op="elementwise", inputs=[result, *node.inputs[1:]],
                    expression=_SCALED)
 
 
 def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Return whether broadcasting an array of a shape with one of the shape `target` gives the
-    shape `target`, apart from leading dimensions of 1."""
+    """Return whether a shape broadcasts to `target`, ignoring leading dimensions of 1."""
     return all(size in (1, wanted) for size, wanted in zip_longest(
         shape[::-1], target[::-1][:len(shape)], fillvalue=1))
 

@@ -1,8 +1,8 @@
-"""Nodes of ONNX files that gossamer has no op for.
+"""Nodes of ONNX files for which gossamer has no op.
 
-ONNX Runtime computes those that depend on the data (`onnx_part`). ONNX's reference implementation
-computes those whose inputs are constants, when a file is read, and those whose inputs follow from
-shapes (`onnx_known`).
+ONNX Runtime computes nodes that depend on the data (`onnx_part`). ONNX's reference implementation
+computes nodes with constant inputs when a file is read, and nodes with inputs that follow from
+shapes at each batch size (`onnx_known`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from gossamer.onnx_model import MOST_PARAMETERS, as_float32
 
 _POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
 NODES = "nodes"
-"""The key under which a part's metadata hold the part's nodes, as a JSON list. Each entry has the
-node as messages name it, and the reason why gossamer does not compute the node."""
+"""Key of the JSON list of nodes in a part's metadata. Each entry has the node as messages name it,
+and the reason why gossamer does not compute the node."""
 FOLDED = frozenset((
     "Abs", "Add", "And", "ArgMax", "ArgMin", "BatchNormalization", "BitShift", "BitwiseAnd",
     "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Clip", "Compress",
@@ -52,16 +52,16 @@ FOLDED = frozenset((
     "ScatterElements", "ScatterND", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Size",
     "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile",
     "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor"))
-"""Ops whose results are computed where all their inputs are constants. Other ops of ONNX's
-reference are left out on purpose, so that no file makes gossamer run loops, decode pictures or
-match patterns. ConvTranspose is left out because the reference is wrong for groups and for given
-shapes of the output, LogSoftmax because it is infinite where Softmax is 0 in float32."""
+"""Ops that are evaluated if all their inputs are constants. Other ops of ONNX's reference are
+excluded on purpose, so that no file makes gossamer run loops, decode pictures or match patterns.
+ConvTranspose is excluded because the reference is wrong for groups and for given shapes of the
+output, LogSoftmax because it is infinite where Softmax is 0 in float32."""
 _COMPUTED_SINCE = {"BatchNormalization": 15, "DequantizeLinear": 21}
 """The first opset at which the reference computes an op correctly. The op means the same in older
-opsets, so that nodes of these are computed at this opset."""
+opsets, so nodes of older opsets are computed at this one."""
 _SHRINKING = frozenset(("Compress", "NonZero"))
-"""Folded ops whose result has a shape that depends on the input's values. The input's shape sets an
-upper bound for this shape."""
+"""Folded ops with a result shape that depends on the values of the input. The shape of the input
+sets an upper bound."""
 _LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
 """Types with elements of eight bytes."""
 
@@ -69,11 +69,11 @@ _LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
 def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model with the types and shapes that ONNX's inference finds.
 
-    The inference is wrong for some nodes, which are replaced in the model that it is given. For
-    pools with ceil_mode it counts a last window that begins beyond the input, which no library
-    computes; for pools with auto_pad and pads it ignores auto_pad. Such a pool gets pads that lead
-    to the right size. For a Resize to a size of 0, as at a batch of 0, it finds no shape; such a
-    Resize becomes a constant.
+    The inference is wrong for some nodes, which are replaced in the model passed to it. For pools
+    with ceil_mode, it counts a last window that begins beyond the input, which no library computes.
+    For pools with both auto_pad and pads, it ignores auto_pad. These pools get pads that lead to
+    the right size. For a Resize to a size of 0, as at batch 0, it finds no shape; such a Resize
+    becomes a constant.
     """
     pools = [index for index, node in enumerate(model.graph.node) if _is_miscounted(node)]
     empty = [index for index, node in enumerate(model.graph.node) if _resizes_to_nothing(
@@ -81,7 +81,7 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     if pools or empty:
         model = onnx.ModelProto.FromString(model.SerializeToString())
     for index in pools:
-        # the shapes before this pool are right already
+        # the shapes before this pool are already right
         node = model.graph.node[index]
         sizes = _sizes(infer_shapes(model, data_prop=True).graph, node.input[0])
         if sizes is not None:
@@ -96,28 +96,30 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _resizes_to_nothing(node: onnx.NodeProto, graph: onnx.GraphProto) -> bool:
-    """Return whether a Resize is given sizes of which one is 0."""
+    """Return whether one of the sizes given to a Resize is 0."""
     return node.op_type == "Resize" and len(node.input) == 4 and any(
         tensor.name == node.input[3] and not numpy_helper.to_array(tensor).all()
         for tensor in graph.initializer) and all(entry.name != "axes" for entry in node.attribute)
 
 
 def _elem_type(graph: onnx.GraphProto, name: str) -> int:
-    """Return ONNX's type of a value's elements; float32 where it is not known."""
+    """Return the ONNX type of a value's elements; float32 if it is unknown."""
     return next((info.type.tensor_type.elem_type for info in (*graph.input, *graph.value_info)
                  if info.name == name), onnx.TensorProto.FLOAT)
 
 
 def _is_miscounted(node: onnx.NodeProto) -> bool:
-    """Return whether a node is a pool to whose output the inference may give a wrong size."""
+    """Return whether a node is a pool for which the inference may find a wrong size."""
     given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     return node.op_type in _POOLS and bool(given.get("ceil_mode") or (
         given.get("pads") and given.get("auto_pad", b"NOTSET") != b"NOTSET"))
 
 
 def _sizes(graph: onnx.GraphProto, name: str) -> list[int | None] | None:
-    """Return the sizes of a value's dimensions after the second, None for each that is not known;
-    None where their number is not known."""
+    """Return the sizes of a value's dimensions after the second.
+
+    A size is None if it is unknown. The result is None if the rank is unknown.
+    """
     for info in (*graph.input, *graph.value_info):
         if info.name == name and info.type.tensor_type.HasField("shape"):
             return [dim.dim_value if dim.HasField("dim_value") else None
@@ -127,8 +129,7 @@ def _sizes(graph: onnx.GraphProto, name: str) -> list[int | None] | None:
 
 
 def _round_down(node: onnx.NodeProto, sizes: list[int | None]) -> None:
-    """Replace auto_pad and ceil_mode of a pool by pads with which its output has the same size,
-    rounded down."""
+    """Replace auto_pad and ceil_mode of a pool by pads that keep its output size."""
     given: dict[str, Any] = {entry.name: helper.get_attribute_value(entry)
                              for entry in node.attribute}
     rank, auto_pad = len(sizes), given.pop("auto_pad", b"NOTSET").decode()
@@ -150,10 +151,11 @@ def _round_down(node: onnx.NodeProto, sizes: list[int | None]) -> None:
 
 
 def nodes_of(model: np.ndarray) -> tuple[tuple[str, str], ...]:
-    """Return the nodes of the file that belong to a part.
+    """Return the nodes of the file that belong to a part, each with a reason.
 
-    Each node is given as messages name it, with the reason why gossamer does not compute the node.
-    model: the bytes of the part's model. Raises ValueError where the model does not name the nodes.
+    A node is the text by which messages name it; the reason says why gossamer does not compute it.
+
+    model: the bytes of the part's model. Raises ValueError if the model does not name the nodes.
     """
     proto = _parsed(model)
     texts = [entry.value for entry in proto.metadata_props if entry.key == NODES]
@@ -161,10 +163,11 @@ def nodes_of(model: np.ndarray) -> tuple[tuple[str, str], ...]:
 
 
 def has_float16(model: np.ndarray) -> bool:
-    """Return whether a value of a part, as the file types it, is float16.
+    """Return whether the file types a value of a part as float16.
 
-    model: the bytes of the part's model. ONNX Runtime rounds such values or not, as its rewrites of
-    the model have it.
+    Whether ONNX Runtime rounds such values depends on its rewrites of the model.
+
+    model: the bytes of the part's model.
     """
     proto = _parsed(model)
     kinds = [info.type.tensor_type.elem_type for info in (*proto.graph.input, *proto.graph.output)]
@@ -175,7 +178,7 @@ def has_float16(model: np.ndarray) -> bool:
 
 
 def _parsed(model: np.ndarray) -> onnx.ModelProto:
-    """Return the model of these bytes. Raises ValueError where the bytes are no model."""
+    """Return the parsed model. Raises ValueError for bytes that are no model."""
     try:
         return onnx.load_model_from_string(model.tobytes())
     except DecodeError:
@@ -183,7 +186,7 @@ def _parsed(model: np.ndarray) -> onnx.ModelProto:
 
 
 def _part_shape(state: InferenceState, node: Node) -> None:
-    """Take the shapes of outputs from ONNX's shape inference.
+    """Set the shapes of outputs by ONNX's shape inference.
 
     Raises UnsupportedError for a shape that depends on the data.
     """
@@ -191,7 +194,7 @@ def _part_shape(state: InferenceState, node: Node) -> None:
     for index, (info, name) in enumerate(zip(model.graph.input, node.inputs, strict=True)):
         dtype = _dtype_of(info.type.tensor_type)
         if state.dtypes[name] != dtype and name not in state.known:
-            # gossamer may hold ONNX's truth values as numbers
+            # gossamer may hold ONNX's booleans as numbers
             name = node.inputs[index] = state.cast(
                 node, name, [state.new_name(node, f"operand{index}")], dtype)
         known = state.known.get(name)
@@ -204,7 +207,7 @@ def _part_shape(state: InferenceState, node: Node) -> None:
     try:
         result = inferred(model)
         if not all(map(_has_shape, result.graph.output)):
-            # only a strict inference says which shapes do not fit each other
+            # only a strict inference says which shapes do not match
             infer_shapes(model, strict_mode=True, data_prop=True)
     except Exception as error:
         raise state.error(node, f"its shapes cannot be inferred: {first_line(error)}") from None
@@ -235,12 +238,12 @@ def _part_mixes(images: Images, node: Node) -> str:
 
 def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
              ) -> list[np.ndarray]:
-    """Return the results of a node.
+    """Return the results of a node, computed by ONNX's reference implementation.
 
     arrays: the node's inputs by name. ONNX raises exceptions of any class for nodes that it cannot
     compute.
     """
-    # onnx.reference takes long to import, and few networks need it
+    # importing onnx.reference is slow, and few networks need it
     from onnx.reference import ReferenceEvaluator
 
     plain, given = _for_reference(node, arrays, opset)
@@ -257,12 +260,14 @@ def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
 
 def _of_declared_types(node: onnx.NodeProto, results: list[np.ndarray],
                        arrays: Mapping[str, np.ndarray], opset: int) -> list[np.ndarray]:
-    """Return the results in the dtypes that the op's schema demands: it gives some outputs the type
-    of an input, while the reference sums int32 to int64, for instance."""
+    """Return the results in the dtypes of the op's schema.
+
+    The schema types some outputs like an input; the reference, for example, sums int32 to int64.
+    """
     schema = onnx.defs.get_schema(node.op_type, opset, "")
     dtypes = {formal.type_str: arrays[name].dtype
               for formal, name in zip(schema.inputs, node.input, strict=False) if name}
-    # the last output of a schema may stand for several
+    # the last output of a schema may be variadic
     types = [formal.type_str for formal in schema.outputs]
     return [result.astype(dtypes.get(types[min(index, len(types) - 1)], result.dtype), copy=False)
             for index, result in enumerate(results)]
@@ -272,10 +277,10 @@ def _for_reference(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset
                    ) -> tuple[onnx.NodeProto, dict[str, np.ndarray]]:
     """Return the node and its inputs in a form that the reference computes as ONNX Runtime does.
 
-    Empty lists of axes are left out. A Softmax before opset 13, which treats all dimensions from
-    its axis on as one, gets a matrix. Starts of a backward Slice are moved into their dimension.
-    Floats of a QuantizeLinear are clipped, so that 32-bit integers hold them after the division by
-    the scale.
+    Empty lists of axes are dropped. Before opset 13, Softmax treats all dimensions from its axis on
+    as one, so its input is reshaped to a matrix. Starts of a backward Slice are clamped to their
+    dimension. Floats of a QuantizeLinear are clipped, so that they fit 32-bit integers after the
+    division by the scale.
     """
     plain, given = onnx.NodeProto(), dict(arrays)
     plain.CopyFrom(node)
@@ -309,12 +314,14 @@ def _for_reference(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset
 
 
 def most_bytes(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int) -> float:
-    """Return the most bytes that the results of a node may take, by ONNX's shape inference;
-    infinity where the inference finds no bound."""
+    """Return an upper bound on the bytes of a node's results, by ONNX's shape inference.
+
+    The bound is infinity where the inference finds none.
+    """
     if node.op_type == "Constant":
         return 0  # the constant's value is in memory already, with the file
     if node.op_type in _SHRINKING:
-        # NonZero gives an index of eight bytes for each dimension of an element
+        # NonZero returns an index of eight bytes for each dimension of an element
         return sum(8 * array.size * max(1, array.ndim) for array in arrays.values())
     types = {name: onnx.helper.make_tensor_type_proto(
         onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
@@ -328,8 +335,10 @@ def most_bytes(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: in
 
 
 def _bytes_of(inferred: onnx.TypeProto) -> float:
-    """Return the bytes of a result, four or eight for each element; infinity where the result's
-    shape is not known."""
+    """Return the bytes of a result; infinity if its shape is unknown.
+
+    Elements count as four or eight bytes.
+    """
     tensor = inferred.tensor_type
     item = 8 if tensor.elem_type in _LONG else 4
     sizes = [dim.dim_value if dim.HasField("dim_value") else math.inf for dim in tensor.shape.dim]
@@ -337,7 +346,7 @@ def _bytes_of(inferred: onnx.TypeProto) -> float:
 
 
 def _known_shape(state: InferenceState, node: Node) -> None:
-    """Compute a node of an ONNX file at this batch size."""
+    """Compute a node of an ONNX file from inputs that are known at this batch size."""
     for name in node.inputs:
         if name not in state.known:
             raise state.unsupported(node, f"reads {name!r}, which depends on the data")
@@ -369,13 +378,13 @@ def _known_shape(state: InferenceState, node: Node) -> None:
 DEFINITIONS = (
     OpDef("onnx_part",
           text="the values that a part of an ONNX file reads from outside of the part; model: the "
-               "part as the bytes of an ONNX model, whose inputs and outputs are in the order of "
-               "this node's",
+               "bytes of the part's ONNX model, with inputs and outputs in the order of this "
+               "node's",
           shape=_part_shape, evaluate=not_evaluated, mixes=_part_mixes, passes_values=True,
           discontinuous=never, facts=nothing_known, float_only=False, attribute_inputs=()),
     OpDef("onnx_known",
-          text="values that follow from shapes and constants; node: a node of an ONNX file as "
-               "bytes, which reads them in this order, opset: the version of its operator",
+          text="values that follow from shapes and constants; node: the bytes of a node of an ONNX "
+               "file, which reads them in this order, opset: the version of its operator",
           shape=_known_shape, **RESOLVED, passes_values=True, discontinuous=never, float_only=False,
           attribute_inputs=()),
 )

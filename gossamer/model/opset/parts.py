@@ -1,4 +1,4 @@
-"""Definitions of the ops that join, cut, pad or resize tensors."""
+"""Definitions of the ops that join, split, pad or resize tensors."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ def _concat_shape(state: InferenceState, node: Node) -> None:
 
 
 def _split_shape(state: InferenceState, node: Node) -> None:
-    """Split a value along an axis: into equal parts where no sizes are given. The last part is
-    smaller where the number of parts does not divide the length."""
+    """Split a value along an axis, by default into equal parts.
+
+    The last part is smaller if the number of parts does not divide the length.
+    """
     shape = state.shapes[node.inputs[0]]
     axis = state.axis(node, node.attributes.get("axis", 0), len(shape))
     count, length = len(node.outputs), shape[axis]
@@ -58,8 +60,10 @@ def _split_shape(state: InferenceState, node: Node) -> None:
 
 
 def _slice_shape(state: InferenceState, node: Node) -> None:
-    """Make starts, ends (exclusive; -1 where a backward slice goes past 0), axes and steps
-    concrete."""
+    """Make starts, ends, axes and steps concrete.
+
+    Ends are exclusive; -1 means that a backward slice goes past 0.
+    """
     shape = state.shapes[node.inputs[0]]
     starts, ends = node.attributes["starts"], node.attributes["ends"]
     axes = node.attributes.get("axes") or range(len(starts))
@@ -71,12 +75,11 @@ def _slice_shape(state: InferenceState, node: Node) -> None:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = state.axis(node, axis, len(shape))
         if step < 0:
-            # a start before the first element is the first element, unlike in Python
+            # unlike in Python, a start before the first element means the first element
             start = max(start, -shape[axis])
         indices = range(*slice(start, end, step).indices(shape[axis]))
         if len(indices) < 2:
-            # one element needs no step, and the file's step may be too large for a device's
-            # integers
+            # a single element needs no step, and the file's step may exceed a device's integers
             indices = range(indices.start, indices.start + 1) if indices else range(0)
         result[axis] = len(indices)
         if indices != range(shape[axis]):
@@ -86,8 +89,7 @@ def _slice_shape(state: InferenceState, node: Node) -> None:
 
 def _cut(state: InferenceState, node: Node, x: str, indices: dict[int, range],
          outputs: list[str]) -> str:
-    """Emit a slice of x that takes the indices of each axis in `indices`, and return its
-    output."""
+    """Emit a slice of x with the given indices along each axis; return its output."""
     shape = list(state.shapes[x])
     if not indices and x == node.inputs[0] and outputs == node.outputs:
         state.alias(node)
@@ -125,7 +127,7 @@ def _gather_shape(state: InferenceState, node: Node) -> None:
 
 
 def _pad_shape(state: InferenceState, node: Node) -> None:
-    """Turn negative pads into a slice, and pad the slice by the other pads."""
+    """Turn negative pads into a slice, and apply the other pads to it."""
     shape = state.shapes[node.inputs[0]]
     rank, numbers = len(shape), node.attributes["pads"]
     axes = [state.axis(node, axis, rank) for axis in node.attributes.get("axes") or range(rank)]
@@ -162,7 +164,7 @@ def _resize_shape(state: InferenceState, node: Node) -> None:
     """Emit a resize of the last two dimensions.
 
     In mode "nearest", which only copies elements, other dimensions and other dtypes are resized by
-    gathers. In mode "linear", other dimensions are resized one after another, between reshapes.
+    gathers. In mode "linear", other dimensions are resized one by one, between reshapes.
     """
     x = node.inputs[0]
     shape, a = state.shapes[x], node.attributes
@@ -215,7 +217,7 @@ def _resize_shape(state: InferenceState, node: Node) -> None:
                                       "gossamer interpolates float32")
     else:
         for axis in changed:
-            # the dimensions between the batch and the axis become channels, those after it columns
+            # dimensions between the batch and the axis become channels, later ones columns
             n, c, h, w = (shape[0] if axis else 1, math.prod(shape[1:axis]), shape[axis],
                           math.prod(shape[axis + 1:]))
             x = state.reshape(node, (n, c, h, w), x, [state.new_name(node, f"split{axis}")])
@@ -251,13 +253,13 @@ def _gather(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np
 
 def _slice_mixes(images: Images, node: Node) -> str | None:
     axis = images.axes[node.inputs[0]]
-    return f"cuts along axis {axis}, {BATCH_AXIS}" if axis in node.attributes["axes"] else None
+    return f"slices along axis {axis}, {BATCH_AXIS}" if axis in node.attributes["axes"] else None
 
 
 def _gather_mixes(images: Images, node: Node) -> str | None:
     x, indices = (images.axes.get(name) for name in node.inputs)
     if x is not None and (x == node.attributes["axis"] or indices is not None):
-        return f"picks along axis {node.attributes['axis']} of inputs that lie along axis {x}"
+        return f"gathers along axis {node.attributes['axis']} of inputs batched along axis {x}"
     return None
 
 

@@ -39,12 +39,12 @@ _MULTIPLIED = "multiplies the inputs of a batch with each other"
 
 def _epilogue(state: InferenceState, node: Node, channels: int,
               shape: tuple[int, ...]) -> Expression:
-    """Return the epilogue, and check its operands, which are the inputs after the weight."""
+    """Return the epilogue after a check of its operands, the inputs after the weight."""
     expression = node.attributes["epilogue"]
     operands = node.inputs[2:]
     if len(operands) != expression.inputs - 1:
-        raise state.error(node, f"has {len(operands)} epilogue operands, its expression takes "
-                                f"{expression.inputs - 1}")
+        raise state.error(node, f"has {len(operands)} epilogue operands, expected "
+                                f"{expression.inputs - 1}, as many as its expression has")
     for name in operands:
         expected = (channels,) if name in state.known else shape
         if state.shapes[name] != expected:
@@ -90,7 +90,7 @@ def _conv_transpose2d_shape(state: InferenceState, node: Node) -> None:
             pads[i], pads[i + 2] = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
             extra = (*extra[:i], extra[i] + max(output_size[i] - full_size[i], 0), *extra[i + 1:])
             full_size[i] = max(full_size[i], output_size[i])
-    # on some devices the whole output takes memory before the pads are cut off
+    # some devices store the whole output before the pads are cut off
     state.check_size(node, (n, per_group * attributes["groups"], *full_size), "float32")
     result = [full_size[i] - pads[i] - pads[i + 2] for i in range(2)]
     if min(result) < 1:
@@ -134,9 +134,9 @@ def _matmul_shape(state: InferenceState, node: Node) -> None:
 def _conv_mixes(images: Images, node: Node) -> str | None:
     x, weight, *operands = node.inputs
     if weight in images.axes:
-        return "takes its weights from the batch"
+        return "reads its weights from the batch"
     if images.axes.get(x) != 0:
-        return "takes the batch along an axis other than the first"
+        return "reads the batch along an axis other than the first"
     return mixing_operands(images, node, [name for name in operands if name in images.axes])
 
 
@@ -151,8 +151,10 @@ def _gemm_mixes(images: Images, node: Node) -> str | None:
 
 
 def _matmul_mixes(images: Images, node: Node) -> str | None:
-    """Return how a product mixes the images of a batch; None where it does not mix them. Axes are
-    counted from the last, as they broadcast: -1 and -2 are the axes of the matrices."""
+    """Return how a product mixes the images of a batch; None where it does not.
+
+    Axes are counted from the last, as they broadcast: -1 and -2 are the axes of the matrices.
+    """
     shapes = [images.static.shapes[name] for name in node.inputs]
     axes = [images.axes[name] - len(shape) if name in images.axes else None
             for name, shape in zip(node.inputs, shapes, strict=True)]
@@ -166,7 +168,7 @@ def _matmul_mixes(images: Images, node: Node) -> str | None:
     (axis,) = (axis for axis in axes if axis is not None)
     other = shapes[0 if axes[0] is None else 1]
     if axis < -2 and -axis <= len(other) and other[axis] != 1:
-        return "treats each input of a batch by its place in the batch"
+        return "treats each input of a batch by its position in the batch"
     return None
 
 
@@ -187,10 +189,9 @@ def _epilogue_facts(static: StaticGraph, node: Node, x: ValueFacts, rows: np.nda
                     sums: ValueFacts, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
     """Return the facts of an epilogue's result.
 
-    Where the epilogue ends in a sign, and the number before the sign is never 0, the result is plus
-    or minus 1.
+    The result is plus or minus 1 if the epilogue ends in the sign of a number that is never 0.
 
-    x: facts of the values that the rows of the weights are multiplied by.
+    x: facts of the values that are multiplied by the rows of the weights.
     sums: facts of the sums of products.
     facts: facts of the node's inputs.
     """
@@ -206,9 +207,8 @@ def _conv_transpose2d_facts(static: StaticGraph, node: Node,
                             facts: Sequence[ValueFacts]) -> list[ValueFacts]:
     """Return the facts of a transposed convolution.
 
-    Each element of the output is a sum of some of the products of its channel only. The facts are
-    derived for the sum of all products, in which inputs may also be 0, so that products may be
-    absent.
+    Each element of the output is the sum of only some products of its channel. The facts are
+    derived for the sum of all products, where inputs may also be 0, so that products may be absent.
     """
     weight = static.constants.get(node.inputs[1])
     if weight is None:
@@ -251,8 +251,9 @@ def _rows(array: np.ndarray) -> np.ndarray:
 
 
 def weighted_sums(values: ValueFacts, known: ValueFacts, weights: np.ndarray) -> ValueFacts:
-    """Return the facts of the sums of weights[m, k] * x[k] over k for every m; REAL where a
-    product or a partial sum may be rounded.
+    """Return the facts of the sums of weights[m, k] * x[k] over k, for every m.
+
+    The facts are REAL if a product or a partial sum may be rounded.
 
     values: facts of each x[k].
     known: facts of the weights.
@@ -285,8 +286,8 @@ def weighted_sums(values: ValueFacts, known: ValueFacts, weights: np.ndarray) ->
 
 _WINDOW = "strides (2), pads (top, left, bottom, right), dilations (2), "
 _AUTO_PAD = 'before resolve() also auto_pad, "SAME_UPPER" or "SAME_LOWER", in place of pads'
-_EPILOGUE = ("epilogue: an Expression whose input 0 is the result and whose further inputs are the "
-             "epilogue operands, each a constant of one value a channel or a tensor of the "
+_EPILOGUE = ("epilogue: an Expression with the result as input 0 and the epilogue operands as "
+             "further inputs, each a constant with one value per channel or a tensor of the "
              "output's shape")
 DEFINITIONS = (
     OpDef("conv2d",
@@ -300,12 +301,12 @@ DEFINITIONS = (
           shape=_conv_transpose2d_shape, evaluate=not_evaluated, mixes=_conv_mixes,
           passes_values=False, discontinuous=never, facts=_conv_transpose2d_facts, float_only=True,
           attribute_inputs=()),
-    # ONNX's Gemm also has the factors alpha and beta, which its reader puts elsewhere: alpha into a
-    # constant b, or into the epilogue; beta into a constant c, or into the node that adds c
+    # ONNX's Gemm also has the factors alpha and beta. The reader moves alpha into a constant b or
+    # the epilogue, and beta into a constant c or the node that adds c.
     OpDef("gemm",
-          text="a, b[, epilogue operands]: a and b are matrices, constant or not (where b is "
-               "constant and trans_a is False, a may have more dimensions; its last is summed "
-               f"over); trans_a, trans_b, {_EPILOGUE}; channels lie along the last axis",
+          text="a, b[, epilogue operands]: a and b are matrices, constant or not (if b is constant "
+               "and trans_a is False, a may have more dimensions, and the last is summed over); "
+               f"trans_a, trans_b, {_EPILOGUE}; channels lie along the last axis",
           shape=_gemm_shape, evaluate=not_evaluated, mixes=_gemm_mixes, passes_values=False,
           discontinuous=never, facts=_gemm_facts, float_only=True, attribute_inputs=()),
     OpDef("matmul",

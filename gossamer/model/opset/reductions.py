@@ -94,7 +94,7 @@ def _top_k_shape(state: InferenceState, node: Node) -> None:
     shape, (count,) = state.shapes[x], node.attributes["count"]
     axis = state.axis(node, node.attributes["axis"], len(shape))
     if not 0 <= count <= shape[axis]:
-        raise state.error(node, f"takes {count} elements along an axis of {shape[axis]}")
+        raise state.error(node, f"selects {count} elements along an axis of {shape[axis]}")
     dtype = state.dtypes[x]
     small = dtype in ("int8", "int16", "uint8", "uint16", "bool") and x not in state.known
     if dtype not in _ORDERED and not small and x not in state.known:
@@ -126,7 +126,7 @@ def _top_k_facts(static: StaticGraph, node: Node,
 
 
 _ORDERED = ("float32", "int32", "int64")
-"""The dtypes whose elements top_k can put in order."""
+"""The dtypes that top_k can sort."""
 
 DEFINITIONS = (
     OpDef("reduce",
@@ -141,7 +141,7 @@ DEFINITIONS = (
           passes_values=True, discontinuous=never, facts=_softmax_facts, float_only=True,
           attribute_inputs=()),
     OpDef("top_k",
-          text="x; count: a tuple with the number of elements that are taken, axis, largest: "
+          text="x; count: a tuple with the number of elements to select, axis, largest: "
                "whether the order is descending, nan_first: whether NaN precedes all numbers "
                "(default: `largest`), last: whether the highest index comes first among equal "
                "elements (default: False); outputs: the elements and their indices",

@@ -27,8 +27,10 @@ OPSET: dict[str, OpDef] = {
 
 
 def inputs_to_attributes(node: Node, constants: dict[str, np.ndarray]) -> bool:
-    """Turn the parameter inputs of a node into attributes if the values of all these inputs are
-    known. Returns whether the node was changed."""
+    """Turn a node's parameter inputs into attributes if all of them are known.
+
+    Returns whether the node was changed.
+    """
     names = OPSET[node.op].attribute_inputs
     values = node.inputs[1:]
     if not names or any(name and name not in constants for name in values):

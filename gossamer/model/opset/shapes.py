@@ -1,5 +1,4 @@
-"""Definitions of ops that change the shape of a tensor or the order of its axes, and of ops that
-compute values from shapes, independently of the data."""
+"""Definitions of ops that reshape or permute tensors, or compute values from shapes."""
 
 from __future__ import annotations
 
@@ -27,12 +26,14 @@ def _identity_shape(state: InferenceState, node: Node) -> None:
 
 
 def _branch_shape(state: InferenceState, node: Node) -> None:
-    """Raise UnsupportedError where the condition differs from the condition by which the branch
-    was chosen."""
+    """Make the node an alias of the selected branch's result.
+
+    Raises UnsupportedError if the condition differs from the one that selected the branch.
+    """
     condition = state.known.get(node.inputs.pop())
     if condition is None or bool(condition.any()) != node.attributes["taken"]:
-        raise state.unsupported(node, "takes its other branch at this shape of the inputs; export "
-                                      "the network with the shapes fixed")
+            raise state.unsupported(node, "selects its other branch at this shape of the inputs; "
+                                      "export the network with fixed shapes")
     state.alias(node)
 
 
@@ -44,8 +45,10 @@ def _flatten_shape(state: InferenceState, node: Node) -> None:
 
 
 def _squeeze_shape(state: InferenceState, node: Node) -> None:
-    """Remove the given dimensions, which must have size 1. Where no axes are given, removes all
-    dimensions of size 1, except a batch that happens to be 1."""
+    """Remove dimensions of size 1.
+
+    Without axes, all dimensions of size 1 are removed, except a batch that happens to be 1.
+    """
     shape = state.shapes[node.inputs[0]]
     axes = node.attributes.get("axes")
     if axes is None:
@@ -69,11 +72,11 @@ def _unsqueeze_shape(state: InferenceState, node: Node) -> None:
 
 
 def _reshape_shape(state: InferenceState, node: Node) -> None:
-    """Work out the sizes 0 and -1 of a new shape.
+    """Compute the sizes that 0 and -1 denote in a new shape.
 
-    A file written for one batch size has this size as a number in its shapes. Where the input's
-    first dimension follows the batch, such a number in the output's first dimension is replaced by
-    the size at this state's batch.
+    The shapes in a file for one batch size contain this size as a number. If the input's first
+    dimension follows the batch, this number in the output's first dimension is replaced by the size
+    at this state's batch.
     """
     old = state.shapes[node.inputs[0]]
     new = list(node.attributes["shape"])
@@ -97,8 +100,8 @@ def _reshape_shape(state: InferenceState, node: Node) -> None:
         if rest:
             new[axis] = math.prod(old) // rest
         elif len(other_shape) == len(new):
-            # another size is 0, so that the number of elements does not give this size; the size is
-            # taken from the shape at another batch size
+            # another size is 0, so the number of elements does not determine this size: use the
+            # shape at another batch size
             new[axis] = other_shape[axis]
         else:
             new[axis] = 0
@@ -142,10 +145,10 @@ def _expand_shape(state: InferenceState, node: Node) -> None:
 
 
 def _depth_to_space_shape(state: InferenceState, node: Node) -> None:
-    """Make block x block pixels of each pixel.
+    """Replace each pixel by block x block pixels.
 
     In mode "DCR", neighbouring channels of the input become neighbouring channels of one output
-    pixel; in mode "CRD" they become neighbouring pixels.
+    pixel; in mode "CRD", they become neighbouring pixels.
     """
     n, c, h, w = _image_shape(state, node)
     block = node.attributes["block"]
@@ -168,14 +171,15 @@ def _space_to_depth_shape(state: InferenceState, node: Node) -> None:
 
 
 def _image_shape(state: InferenceState, node: Node) -> tuple[int, int, int, int]:
-    """Return the shape of a node's input, which has to be images.
+    """Return the shape of a node's input, (batch, channels, height, width).
 
-    Raises ModelError where the input has another rank, or the block is less than 1.
+    Raises ModelError for an input of another rank, or a block size less than 1.
     """
     shape = state.shapes[node.inputs[0]]
     if len(shape) != 4 or node.attributes["block"] < 1:
         raise state.error(node, f"has input shape {list(shape)} and block size "
-                                f"{node.attributes['block']}; expected 4 dimensions and 1 or more")
+                                f"{node.attributes['block']}; expected 4 dimensions and a block "
+                                "size of 1 or more")
     n, c, h, w = shape
     return n, c, h, w
 
@@ -202,14 +206,17 @@ def _expand(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np
 
 
 def _reshape_mixes(images: Images, node: Node) -> str | None:
-    """The mixing rule of a reshape: no images are mixed where the axes before the images' axis have
-    the same product of sizes in the input and in the output."""
+    """The mixing rule of a reshape.
+
+    No images are mixed if the sizes before the images' axis have the same product in the input and
+    in the output.
+    """
     old, new = images.axes.get(node.inputs[0]), images.growing_axis(node.outputs[0])
     if old is None or new is None:
         return "moves the batch into other axes"
     shapes = images.static.shapes
     if math.prod(shapes[node.inputs[0]][:old]) != math.prod(shapes[node.outputs[0]][:new]):
-        return "puts parts of several inputs of a batch together"
+        return "joins parts of several inputs of a batch"
     return None
 
 
@@ -251,16 +258,16 @@ DEFINITIONS = (
             float_only=False, attribute_inputs=inputs)
       for name, text, shape, inputs in (
           ("identity", "x; no attributes", _identity_shape, ()),
-          ("branch", "x: a result of an If, condition: that of the If, known from shapes; taken: "
-                     "the condition by which the branch was chosen", _branch_shape, ()),
+          ("branch", "x: a result of an If, condition: the condition of the If, known from shapes; "
+                     "taken: its value for which the branch was selected", _branch_shape, ()),
           ("flatten", "x; axis", _flatten_shape, ()),
           ("depth_to_space", 'x; block, mode "DCR" or "CRD"', _depth_to_space_shape, ()),
           ("space_to_depth", "x; block", _space_to_depth_shape, ()),
           ("squeeze", "x; axes, None for all of size 1", _squeeze_shape, ("axes",)),
           ("unsqueeze", "x; axes", _unsqueeze_shape, ("axes",)))],
     OpDef("reshape",
-          text="x; shape; before resolve(), 0 in it stands for the input's size (for 0 where "
-               "allowzero is True), and -1 for the size that keeps the number of elements",
+          text="x; shape; before resolve(), a size of 0 means the input's size (0 if allowzero is "
+               "True), and -1 the size that keeps the number of elements",
           shape=_reshape_shape, evaluate=_reshape, mixes=_reshape_mixes, passes_values=True,
           discontinuous=never, facts=first_input, float_only=False, attribute_inputs=("shape",)),
     OpDef("transpose", text="x; permutation",

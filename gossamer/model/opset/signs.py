@@ -1,7 +1,7 @@
 """Recognises expressions that take the sign of a number that is never 0.
 
-For example, a sum of an odd number of terms that are 1 or -1 is odd, so that it is not 0. A sum of
-integers never equals a threshold that lies between two integers.
+For example, a sum of an odd number of terms that are 1 or -1 is odd, so it is not 0. A sum of
+integers never equals a threshold between two integers.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from gossamer.expression import FUNCTIONS, Expression
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts
 
 _MOST_PRODUCTS = 2**16
-"""The most products in a sum for which every possible value is tried."""
+"""The largest number of products in a sum for which all possible values are tried."""
 _AT_ONCE = 2**16
 """Number of sums that are tried at once: few enough to stay in the processor's cache."""
 _ROUNDING, _ROUNDING_OF_SUMS, _SMALLEST = 2.0**-20, 2.0**-23, 2.0**-126
-"""The relative rounding error of one float32 function, with room for approximations of devices; the
-relative rounding error of one addition; and the number below which devices may round to 0."""
+"""The relative rounding error of one float32 function, with a margin for approximations of devices;
+the relative rounding error of one addition; and the number below which devices may round to 0."""
 
 _Interval = tuple[np.ndarray, np.ndarray]
-"""The lowest and the highest value that numbers with rounding errors may have."""
+"""The lowest and the highest value of numbers with rounding errors."""
 
 
 def is_never_zero(expression: Expression, values: ValueFacts, weight: np.ndarray,
                   operands: Sequence[np.ndarray | None], *, exact: bool) -> bool:
-    """Return whether an expression of sums of products ends in the sign of a number that is never
-    0, whatever the sums are.
+    """Return whether an expression ends in the sign of a number that is never 0.
 
-    Returns False also where the answer is not known. It is known only for `values` of -1 and 1, or
+    The expression is applied to sums of products; the number must differ from 0 for all possible
+    sums. Returns False also if the answer is unknown. It is known only for `values` of -1 and 1, or
     of -1, 0 and 1, and for weights that have one magnitude in each channel.
 
-    values: facts of the values that the weights are multiplied by.
+    values: facts of the values that are multiplied by the weights.
     weight: the weights (M, ...).
-    operands: for each further input of the expression an array with one value for each channel;
-    None for an input that is known at run time only.
+    operands: for each further input of the expression, an array with one value per channel; None
+    for an input that is known at run time only.
     exact: whether the sums have no rounding error, whatever the order of addition.
     """
     rows = np.abs(weight.reshape(len(weight), -1).astype(np.float64))
@@ -70,8 +70,10 @@ def _ends_in_sign(expression: Expression) -> bool:
 
 def _before_sign(expression: Expression, sums: _Interval,
                  operands: Sequence[_Interval]) -> _Interval | None:
-    """Return the interval of the number whose sign the last step takes; None where the function of
-    an earlier step is not in _FUNCTIONS."""
+    """Return the interval of the number before the sign in the last step.
+
+    Returns None if the function of an earlier step is not in _FUNCTIONS.
+    """
     known = [sums, *operands]
     with np.errstate(all="ignore"):
         for step in expression.steps[:-1]:
@@ -96,8 +98,8 @@ def _mul(x: _Interval, y: _Interval) -> _Interval:
 def _div(x: _Interval, y: _Interval) -> _Interval:
     """Return the interval of a quotient.
 
-    A division by an interval that includes 0 may give any number; the infinite bounds may become
-    NaN in later steps.
+    A quotient by an interval that includes 0 may be any number; the infinite bounds may become NaN
+    in later steps.
     """
     corners = [a / b for a in x for b in y]
     around_zero = (y[0] <= 0) & (y[1] >= 0)

@@ -18,7 +18,7 @@ from gossamer.model.opset.definition import (
 )
 
 MOST_TAPS = 2**18
-"""The most elements of a pool's window: the host computes a pool in one step for each element."""
+"""The largest number of elements of a pool's window: the host needs one step per element."""
 
 
 def image_shape(state: InferenceState, node: Node) -> tuple[int, int, int, int]:
@@ -31,7 +31,7 @@ def image_shape(state: InferenceState, node: Node) -> tuple[int, int, int, int]:
 
 
 def _pads(node: Node, size: tuple[int, int], kernel: tuple[int, int]) -> tuple[int, ...]:
-    """Return the pads (top, left, bottom, right) that `pads` or `auto_pad` stands for."""
+    """Return the pads (top, left, bottom, right) of a node, from `pads` or `auto_pad`."""
     auto_pad = node.attributes.get("auto_pad")
     if auto_pad is None:
         return tuple(node.attributes["pads"])
@@ -54,8 +54,8 @@ def same_pads(auto_pad: str, size: int, covered: int, stride: int) -> tuple[int,
 def window_count(size: int, before: int, after: int, covered: int, stride: int, ceil: bool) -> int:
     """Return the number of windows along one dimension; less than 1 where none fits.
 
-    before, after: the pads. covered: as for same_pads(). ceil: whether the last window may reach
-    beyond the pads, but not begin beyond the input.
+    before, after: the pads. covered: as for same_pads(). ceil: whether the last window may extend
+    beyond the pads; it may not begin beyond the input.
     """
     room = size + before + after - covered
     if not ceil:
@@ -74,14 +74,14 @@ def window(state: InferenceState, node: Node, kernel: tuple[int, int],
             ceil: bool = False, least: int = 1) -> tuple[tuple[int, ...], list[int]]:
     """Return the pads and the output size of a convolution or pool.
 
-    Where the input has no rows or columns, the output may have none.
+    The output may be empty if the input has no rows or columns.
 
-    least: the least number of windows along each dimension of an input with elements.
+    least: the minimum number of windows along each dimension of an input with elements.
     """
     n, c, *sides = image_shape(state, node)
     size = (sides[0], sides[1])
     pads = _pads(node, size, kernel)
-    # some devices make a padded copy of the input, which takes memory
+    # some devices store a padded copy of the input
     state.check_size(node, (n, c, *(size[axis] + pads[axis] + pads[axis + 2] for axis in range(2))),
                      "float32")
     result = []
@@ -93,7 +93,7 @@ def window(state: InferenceState, node: Node, kernel: tuple[int, int],
         if count < least and size[axis]:
             raise state.error(node, f"kernel {list(kernel)} (dilations "
                                     f"{list(node.attributes['dilations'])}, pads {list(pads)}) "
-                                    f"does not fit an input of {size[0]}x{size[1]}; give larger "
+                                    f"does not fit an input of {size[0]}x{size[1]}; use larger "
                                     "images")
         result.append(count)
     return pads, result
@@ -114,8 +114,8 @@ def _pool_shape(state: InferenceState, node: Node) -> None:
 def _pool_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
     """Return the value facts of a pool's output.
 
-    The maximum of a window that holds only padding is -inf, for which the facts of the input do not
-    hold.
+    The maximum of a window that holds only padding is -inf, which may contradict the facts of the
+    input.
     """
     if node.attributes["kind"] != "max":
         return [facts[0].same_sign()]
@@ -123,12 +123,12 @@ def _pool_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) ->
 
 
 def _reaches_input(static: StaticGraph, node: Node, axis: int) -> bool:
-    """Return whether every window has an element of the input along height (0) or width (1)."""
+    """Return whether every window covers an element of the input along height (0) or width (1)."""
     a = node.attributes
     step = a["dilations"][axis]
     starts = (np.arange(static.shapes[node.outputs[0]][2 + axis]) * a["strides"][axis]
               - a["pads"][axis])
-    # for each window the index of the first tap that does not lie before the input
+    # for each window, the index of the first tap that is not before the input
     taps = np.maximum(-(starts // step), 0)
     size = static.shapes[node.inputs[0]][2 + axis]
     return bool(((taps < a["kernel"][axis]) & (starts + taps * step < size)).all())

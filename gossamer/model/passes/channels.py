@@ -1,10 +1,10 @@
-"""Simplifies choices, shuffles and concatenations of channels.
+"""Simplifies selections, shuffles and concatenations of channels.
 
 Exporters write a shuffle (ShuffleNet, Zhang et al., 2018) as a reshape of the channels to two
-dimensions, a transposition of these two dimensions, and a reshape back. A gather in its place can
-work in the layout of the layers around it. A gather that chooses channels for 1x1 convolutions can
-be left out: the convolutions then read all channels, with weights of 0 for the channels that were
-not chosen. On a GPU these channels take less time than a kernel that copies.
+dimensions, a transpose of these two dimensions, and a reshape back. A gather computes the same in
+the layout of the layers around it. A gather that selects channels for 1x1 convolutions can be
+removed: the convolutions then read all channels, with zero weights for channels that were not
+selected. On a GPU these channels cost less time than a kernel that copies.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.passes.fusion import output_rows, readers
 
 _LARGEST_RATIO = 2
-"""The most channels that a convolution may read, as a multiple of the number of chosen channels.
-With twice the chosen channels, the convolution reads as much as the gather and the convolution read
-together before."""
+"""The most channels that a convolution may read, as a multiple of the selected channels. At twice
+the selected channels, the convolution reads as much as gather and convolution did together."""
 _COMPUTING = ("elementwise", "conv2d", "conv_transpose2d", "gemm")
 """Ops that can be fused with an element-wise node that reads their result."""
 Wholes = defaultdict[tuple[str, int], list[tuple[Sequence[str], str]]]
-"""Values (wholes) that consist of other values (parts), joined along an axis. The keys are the
-first part and the axis; under each key are pairs of all parts and the whole."""
+"""Values (wholes) that consist of other values (parts) joined along an axis. Each key is the first
+part and the axis; its entries are pairs of all parts and the whole."""
 
 
 def gather_shuffled_channels(graph: Graph, shapes: ShapesByBatch) -> bool:
     """Replace shuffles of the channels of images by gathers.
 
     Splits and slices of shuffled channels also become gathers, one for each output. Returns whether
-    the graph was changed; nodes that no output needs any more stay in the graph.
+    the graph was changed; nodes that no output needs any longer stay in the graph.
     """
     producers = {name: node for node in graph.nodes for name in node.outputs}
     names = names_of(graph)
@@ -66,8 +65,11 @@ def _gather(graph: Graph, names: set[str], node: Node, output: str, source: str,
 
 def _shuffle(node: Node, producers: dict[str, Node], shapes: ShapesByBatch
              ) -> tuple[str, np.ndarray] | None:
-    """Return the value before a shuffle of channels, and for each shuffled channel its index before
-    the shuffle; None where a node is not the last of the three nodes of a shuffle."""
+    """Return the input of a channel shuffle, and its order of channels.
+
+    The order is the input channel of each shuffled channel. Returns None if a node is not the last
+    of the three nodes of a shuffle.
+    """
     turned = producers.get(node.inputs[0]) if node.op == "reshape" else None
     parted = producers.get(turned.inputs[0]) if turned and turned.op == "transpose" else None
     if turned is None or parted is None or parted.op != "reshape":
@@ -86,9 +88,12 @@ def _shuffle(node: Node, producers: dict[str, Node], shapes: ShapesByBatch
 
 
 def _parts(node: Node, order: np.ndarray, shapes: ShapesByBatch) -> list[np.ndarray] | None:
-    """Return, for each output of a split or slice of shuffled channels, the entries of `order`
-    that it takes; None for other nodes, and for splits and slices along other axes. order: for each
-    shuffled channel, its channel before the shuffle."""
+    """Return the entries of `order` for each output of a split or slice of channels.
+
+    Returns None for other nodes, and for splits and slices along other axes.
+
+    order: for each shuffled channel, its channel before the shuffle.
+    """
     if node.op not in ("split", "slice") or (concrete := shapes.with_attributes(node)) is None:
         return None
     attributes = concrete.attributes
@@ -105,9 +110,12 @@ def _parts(node: Node, order: np.ndarray, shapes: ShapesByBatch) -> list[np.ndar
 
 
 def choose_channels_by_weights(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Remove each gather that chooses channels of images by constant indices, if only 1x1
-    convolutions read it, and give these convolutions weights for all channels. Returns whether the
-    graph was changed; nodes that no output needs any more stay in the graph."""
+    """Remove gathers of channels, and widen the weights of their readers instead.
+
+    A gather is removed if it selects channels of images by constant indices, and only 1x1
+    convolutions read it. These get weights for all channels. Returns whether the graph was changed;
+    nodes that no output needs any longer stay in the graph.
+    """
     users, names = readers(graph), names_of(graph)
     changed = False
     for node in graph.nodes:
@@ -116,7 +124,7 @@ def choose_channels_by_weights(graph: Graph, shapes: ShapesByBatch) -> bool:
             continue
         channels, found = order
         layers = users.get(node.outputs[0], [])
-        if not layers or not all(_takes(graph, layer, node.outputs[0], found.size)
+        if not layers or not all(_can_widen(graph, layer, node.outputs[0], found.size)
                                  for layer in layers):
             continue
         for layer in layers:
@@ -131,8 +139,11 @@ def choose_channels_by_weights(graph: Graph, shapes: ShapesByBatch) -> bool:
 
 
 def _order(graph: Graph, node: Node, shapes: ShapesByBatch) -> tuple[int, np.ndarray] | None:
-    """Return the number of channels from which a gather chooses, and the chosen channels; None for
-    other nodes, and where the gather chooses less than 1 / _LARGEST_RATIO of the channels."""
+    """Return the number of input channels of a gather, and the selected channels.
+
+    Returns None for other nodes, and for a gather that selects less than 1 / _LARGEST_RATIO of the
+    channels.
+    """
     if node.op != "gather" or node.attributes.get("axis", 0) not in (1, -3) or (
             shapes.rank(node.inputs[0]) != 4):
         return None
@@ -147,10 +158,12 @@ def _order(graph: Graph, node: Node, shapes: ShapesByBatch) -> tuple[int, np.nda
     return channels, indices % channels
 
 
-def _takes(graph: Graph, layer: Node, x: str, chosen: int) -> bool:
-    """Return whether a node is a 1x1 convolution of x with constant weights for the chosen
-    channels. Returns False for weights that are signs with one scale for each channel: they can be
-    computed on bits, and additional weights of 0 would prevent this."""
+def _can_widen(graph: Graph, layer: Node, x: str, chosen: int) -> bool:
+    """Return whether a node is a 1x1 convolution of x with weights that can be widened.
+
+    The weights must be constants for the `chosen` channels. Weights that are signs with one scale
+    per channel are not widened: they can be computed on bits, which zero weights would prevent.
+    """
     if layer.op != "conv2d" or layer.inputs[0] != x or x in layer.inputs[1:] or (
             layer.attributes.get("groups", 1) != 1):
         return False
@@ -159,15 +172,12 @@ def _takes(graph: Graph, layer: Node, x: str, chosen: int) -> bool:
 
 
 def nest_concatenations(graph: Graph) -> None:
-    """Let concatenations read larger values that exist already.
+    """Let concatenations read larger values that already exist.
 
     Consecutive inputs of a concatenation may be all parts of one value (the whole): an earlier
     concatenation joined them into the whole, or an earlier split divided the whole into them, in
-    the same order along the same axis. The concatenation then reads the whole in place of the
-    parts.
-
-    Each part then belongs to one whole only, so that it can be written or read in the memory of the
-    whole.
+    the same order along the same axis. The concatenation then reads the whole instead of the parts.
+    Each part thus belongs to one whole only, and can be stored in the memory of the whole.
     """
     wholes: Wholes = defaultdict(list)
     for node in graph.nodes:
@@ -199,10 +209,12 @@ def _nested(node: Node, wholes: Wholes) -> list[str]:
 
 
 def move_above_concatenations(graph: Graph) -> None:
-    """Move an element-wise node that reads a concatenation, such as a rounding to integers, before
-    the concatenation: each input of the concatenation gets a copy of the node. The layers that make
-    the inputs can then compute the copies in their epilogues. No other node may read the
-    concatenation or its inputs."""
+    """Move element-wise nodes that read a concatenation before the concatenation.
+
+    An example is a rounding to integers. Each input of the concatenation gets a copy of the node.
+    The layers that compute the inputs can then compute the copies in their epilogues. No other node
+    may read the concatenation or its inputs.
+    """
     makers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
     gone: set[int] = set()
@@ -225,9 +237,11 @@ def move_above_concatenations(graph: Graph) -> None:
 
 
 def _follower(join: Node, users: dict[str, list[Node]], makers: dict[str, Node]) -> Node | None:
-    """Return the element-wise node that is the only reader of a concatenation, and reads no other
-    value. Returns None where there is no such node, where an input of the concatenation comes from
-    an op outside of _COMPUTING, and where another node also reads an input."""
+    """Return the element-wise node that is the only reader of a concatenation, else None.
+
+    The node must read no other value. Each input of the concatenation must come from an op in
+    _COMPUTING and must have no other reader.
+    """
     following = users.get(join.outputs[0], [])
     if len(following) != 1 or following[0].op != "elementwise" or (
             len(following[0].inputs) != 1 or len(following[0].outputs) != 1):

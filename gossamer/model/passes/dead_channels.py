@@ -1,10 +1,10 @@
-"""Removes channels without effect: channels whose filter is zero, and channels that no layer reads.
+"""Removes channels without effect: channels with a zero filter, and channels that no layer reads.
 
-The output of a filter of zeros is the same number at every pixel: the result of the layer's
-epilogue for 0. Depthwise convolutions, pools, means of images and reshapes to vectors may follow.
-The effect of the number goes into the biases of the layers that read the channel. In two cases the
-channel is removed only if the number is 0: where a layer that reads it, or an average pool, counts
-zeros around the image, and where the rounding of sums may flip a sign.
+The output of a zero filter is the same number at every pixel: the result of the layer's epilogue
+for 0. Depthwise convolutions, pools, means of images and reshapes to vectors may follow. The effect
+of the number is added to the biases of the layers that read the channel. In two cases the channel
+is removed only if the number is 0: if a layer that reads it, or an average pool, counts zeros
+around the image, and if the rounding of sums may flip a sign.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gossamer.model.passes.fusion import feeds_sign, output_rows, readers
 from gossamer.model.passes.pixels import reduces_image
 
 _MULTIPLE = 8
-"""The number of channels that kernels read at a time. A layer whose number of channels is a
-multiple of 8 keeps a multiple of 8 channels."""
+"""The number of channels that kernels read at a time. Layers with a multiple of this number keep a
+multiple of it."""
 _TO_VECTORS = ("reshape", "flatten", "squeeze")
 _NOTE = re.compile(r"(\d+) channels without effect are left out: .*; ([\d.]+) times less work")
 
@@ -35,10 +35,10 @@ class _Chain:
     """A layer, and the other layers that have to change when channels of the layer are removed.
 
     layer: the layer whose output channels may be removed.
-    between: the nodes that follow the layer, one after another, and keep its channels apart. (A
+    between: the nodes that follow the layer, one after another, and keep its channels separate. (A
     reshape turns each channel into neighbouring columns.)
-    readers: the layers that read the result of the last of these nodes, or of `layer` where there
-    are none.
+    readers: the layers that read the result of the last of these nodes, or of `layer` if there are
+    none.
     """
 
     layer: Node
@@ -47,9 +47,10 @@ class _Chain:
 
 
 def drop_dead_channels(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Remove channels without effect from convolutions and products whose readers are convolutions
-    and products too. Adds a note to the graph that says how many channels were removed, and how
-    much less work is left.
+    """Remove channels without effect from convolutions and products.
+
+    The layers that read these channels must be convolutions and products too. Adds a note to the
+    graph with the number of removed channels and the reduction of work.
 
     shapes: the shapes of the graph's values.
     """
@@ -61,8 +62,8 @@ def drop_dead_channels(graph: Graph, shapes: ShapesByBatch) -> None:
     while changed:
         changed = False
         users = readers(graph)
-        # from the last layer to the first: once a channel without readers is removed, channels of
-        # earlier layers may have no reader left
+        # from the last layer to the first: removing a channel may leave channels of earlier layers
+        # without a reader
         for layer in reversed(graph.nodes):
             chain = _chain(graph, layer, users, shapes)
             if chain is None:
@@ -83,15 +84,19 @@ def drop_dead_channels(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def less_work(notes: Iterable[str]) -> tuple[str, str] | None:
-    """Return the number of removed channels and the factor by which the work shrank, both as the
-    network's notes state them; None where the notes state neither."""
+    """Return the number of removed channels and the factor by which the work shrank.
+
+    Both are texts from the network's notes; None if no note has both.
+    """
     found = next(filter(None, map(_NOTE.fullmatch, notes)), None)
     return None if found is None else (found[1], found[2])
 
 
 def _positions(graph: Graph, shapes: ShapesByBatch) -> dict[str, float]:
-    """Return how often each convolution and product uses each of its weights at the first of the
-    batch sizes; {} where a shape is not known."""
+    """Return how often each convolution and product uses each of its weights.
+
+    The numbers hold for the first of the batch sizes; {} if a shape is unknown.
+    """
     found = {}
     for node in graph.nodes:
         rows = output_rows(graph, node)
@@ -110,8 +115,11 @@ def _work(graph: Graph, positions: Mapping[str, float]) -> float:
 
 def _chain(graph: Graph, layer: Node, users: dict[str, list[Node]],
            shapes: ShapesByBatch) -> _Chain | None:
-    """Return the chain that begins with a layer; None where nodes of another kind read its
-    channels, or where an epilogue reads a run-time value."""
+    """Return the chain that begins with a layer.
+
+    Returns None if nodes of other kinds read its channels, or if an epilogue reads a run-time
+    value.
+    """
     if not _has_constants(graph, layer) or _groups(layer) != 1:
         return None
     between: list[Node] = []
@@ -135,7 +143,7 @@ def _chain(graph: Graph, layer: Node, users: dict[str, list[Node]],
 
 
 def _keeps_channels(graph: Graph, node: Node, shapes: ShapesByBatch) -> bool:
-    """Whether a node that reads images, or vectors of their pixels, keeps the channels apart."""
+    """Whether a node that reads images, or vectors of their pixels, keeps the channels separate."""
     if node.op == "reduce":
         return node.attributes["kind"] in ("mean", "max") and reduces_image(node, shapes)
     if node.op in _TO_VECTORS:
@@ -162,7 +170,7 @@ def _is_depthwise(graph: Graph, node: Node) -> bool:
 def _columns(graph: Graph, node: Node, channels: int) -> np.ndarray:
     """Return the weights of a layer as (outputs, channels, taps), a view of the array.
 
-    The taps of a product are the columns that a reshape has made of a channel.
+    The taps of a product are the columns into which a reshape turned a channel.
     """
     rows = output_rows(graph, node)
     assert rows is not None
@@ -171,8 +179,7 @@ def _columns(graph: Graph, node: Node, channels: int) -> np.ndarray:
 
 def _without_effect(graph: Graph, chain: _Chain,
                     users: dict[str, list[Node]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return which channels of a chain can be removed, and for each channel the number that its
-    readers get instead."""
+    """Return which channels of a chain can be removed, and the constant that replaces each."""
     rows = output_rows(graph, chain.layer)
     assert rows is not None
     is_constant = ~rows.reshape(len(rows), -1).any(axis=1)
@@ -189,16 +196,16 @@ def _without_effect(graph: Graph, chain: _Chain,
     is_constant &= np.isfinite(constants)
     if any(_is_padded(node) or _is_discontinuous(node) or feeds_sign(node.outputs[0], users)
            for node in chain.readers):
-        # a bias cannot replace these constants: where a window reaches into the padding, the sum
-        # has zeros in their place; and a bias changes how sums are rounded, which can change the
-        # results of epilogues that are not continuous
+        # a bias cannot replace these constants: windows that extend into the padding sum zeros in
+        # their place; and a bias changes the rounding of sums, which can change the results of
+        # discontinuous epilogues
         is_constant &= constants == 0
     gone = is_constant | ~is_read
     live = int((~gone).sum())
     kept = max(1, live)
     if len(gone) % _MULTIPLE == 0:
         kept = -(-kept // _MULTIPLE) * _MULTIPLE
-    # some channels without effect stay, so that the number of channels is a multiple of _MULTIPLE
+    # keep some channels without effect, so that their number stays a multiple of _MULTIPLE
     gone[np.flatnonzero(gone)[:kept - live]] = False
     return gone, np.where(is_read, constants, 0).astype(np.float32)
 
@@ -208,7 +215,7 @@ def _is_padded(node: Node) -> bool:
 
 
 def _window_reaches_image(node: Node) -> bool:
-    """Whether each window of a pool certainly has an element of the image."""
+    """Whether each window of a pool is certain to contain an element of the image."""
     a = node.attributes
     return not _is_padded(node) or (max(a["dilations"]) == 1 and all(
         pad < size for pad, size in zip(a["pads"], 2 * tuple(a["kernel"]), strict=True)))
@@ -228,7 +235,7 @@ def _is_discontinuous(node: Node) -> bool:
 
 
 def _epilogue(graph: Graph, node: Node, sums: np.ndarray) -> np.ndarray:
-    """Return the results of a layer's epilogue for one sum a channel."""
+    """Return the results of a layer's epilogue for one sum per channel."""
     expression: Expression = node.attributes["epilogue"]
     operands = [graph.constants[name] for name in node.inputs[2:]]
     return np.broadcast_to(expression.evaluate(sums, *operands)[0], sums.shape)
@@ -238,7 +245,7 @@ def _remove(graph: Graph, chain: _Chain, gone: np.ndarray, constants: np.ndarray
             names: set[str]) -> None:
     """Remove channels from a chain.
 
-    constants: for each channel, the number that its readers get instead.
+    constants: for each channel, the number that replaces it in its readers.
     """
     kept = np.flatnonzero(~gone)
     for node in chain.between:

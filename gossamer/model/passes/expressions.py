@@ -1,8 +1,8 @@
 """Simplifies element-wise nodes: drops expansions of operands, and straight-through estimators.
 
 An operand that a file expands, such as a bias, needs no expansion: the node broadcasts it, and can
-then go into the epilogue of the layer before it. In training, frameworks write a quantised value q
-of x, such as its sign, as (q - x) + x, so that its gradient is the gradient of x (a
+then be fused into the epilogue of the layer before it. In training, frameworks write a quantised
+value q of x, such as its sign, as (q - x) + x, so that its gradient is the gradient of x (a
 straight-through estimator). Exporters keep these sums, which equal q except for rounding.
 """
 
@@ -22,9 +22,11 @@ from gossamer.model.opset.expression_facts import expression_facts
 
 
 def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Let element-wise nodes read a value in place of its expansion, where the results of the
-    nodes keep their shapes. The expansion stays for other readers."""
-    # the value that an expansion repeats, by the name of the expansion
+    """Let element-wise nodes read values instead of their expansions.
+
+    The results of the nodes must keep their shapes. Expansions stay for other readers.
+    """
+    # the value that is expanded, by the name of the expansion
     repeated: dict[str, str] = {}
     names = names_of(graph)
     for node in graph.nodes:
@@ -34,8 +36,7 @@ def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
         elif node.op == "constant_of_shape":
             repeated[name] = add_constant(graph, names, f"{name}.number", node.attributes["value"])
         elif node.op == "elementwise" and repeated.keys() & set(node.inputs):
-            # operands are tried one after another: where only one of two expansions can be dropped,
-            # the second stays
+            # operands are replaced one by one: possibly only one of two expansions can be dropped
             for operand in dict.fromkeys(node.inputs):
                 if operand not in repeated:
                     continue
@@ -48,9 +49,11 @@ def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _value(graph: Graph, node: Node, repeated: Mapping[str, str]) -> np.ndarray | None:
-    """Return the result of an element-wise node whose operands are float32 constants or expansions
-    of such constants, computed without the expansions. Returns None for other nodes, and where no
-    operand is an expansion."""
+    """Return the result of an element-wise node, computed without its expansions.
+
+    The operands must be float32 constants or expansions of such constants. Returns None for other
+    nodes, and if no operand is an expansion.
+    """
     arrays = [graph.constants.get(repeated.get(name, name)) for name in node.inputs]
     known = [array for array in arrays if array is not None and array.dtype == np.float32]
     if len(known) < len(arrays) or not repeated.keys() & set(node.inputs):
@@ -59,8 +62,11 @@ def _value(graph: Graph, node: Node, repeated: Mapping[str, str]) -> np.ndarray 
 
 
 def drop_straight_through(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Replace (q - x) + x, x + (q - x), x - (x - q), (q + x) - x and q + (x - x) in expressions by
-    q, where q has few possible values and x has more than one possible value."""
+    """Replace straight-through estimators in expressions by the quantised value q.
+
+    They are (q - x) + x, x + (q - x), x - (x - q), (q + x) - x and q + (x - x), where q has few
+    possible values and x has more than one.
+    """
     for node in graph.nodes:
         if node.op != "elementwise" or shapes.dtype(node.outputs[0]) != "float32":
             continue
@@ -79,22 +85,23 @@ def drop_straight_through(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _estimated(expression: Expression) -> dict[int, int]:
-    """Return a mapping from the index of each straight-through estimator to the index of the
-    quantised value that the estimator equals."""
+    """Map the index of each straight-through estimator to the index of its quantised value."""
     values = range(expression.inputs + len(expression.steps))
     found = {index: pair for index in values if (pair := _parts(expression, index)) is not None}
     if not found:
         return {}
     every = replace(expression, outputs=tuple(values))
     facts = expression_facts(every, [REAL] * expression.inputs)
-    # adding a single number and subtracting it again is a way to round, which has to stay
+    # adding a single number and subtracting it again is a way to round, which must stay
     return {index: quantised for index, (quantised, smooth) in found.items()
             if facts[quantised].few_values and facts[smooth].count != 1}
 
 
 def _parts(expression: Expression, index: int) -> tuple[int, int] | None:
-    """Return the indices of q and x where a value is a sum of q and x that equals q, such as
-    (q - x) + x; None for other values."""
+    """Return the indices of q and x if a value is a sum such as (q - x) + x, which equals q.
+
+    Returns None for other values.
+    """
     function, arguments = _step(expression, index)
     if function not in ("add", "sub"):
         return None

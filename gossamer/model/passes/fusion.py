@@ -1,13 +1,13 @@
 """Fuses batch norms and element-wise nodes into the convolution or matrix product before them.
 
-A batch norm is folded into the layer's weights. Chains of element-wise nodes are merged, and moved
+A batch norm is folded into the layer's weights. Chains of element-wise nodes are merged and moved
 into the layer's epilogue.
 
-In two cases a batch norm is not folded, and becomes element-wise arithmetic instead. The first is
-that a sign depends on its result without a convolution or product in between: the rounding of the
-folded weights could flip the sign. The second is that the weights are scaled signs (in each channel
-all have the same finite magnitude above 0), and folding would make a magnitude 0 or infinite:
-algorithms on bits could no longer compute the layer.
+In two cases a batch norm is not folded, but becomes element-wise arithmetic. First, if a sign
+depends on its result without a convolution or product in between: rounding the folded weights could
+flip the sign. Second, if the weights are scaled signs (in each channel all have the same finite
+magnitude above 0) and folding would make a magnitude 0 or infinite: algorithms on bits could no
+longer compute the layer.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from gossamer.model.opset.normalisation import AFFINE, affine_constants, batch_n
 from gossamer.model.opset.registry import OPSET
 
 MOST_STEPS = 256
-"""The most steps of an expression into which nodes are merged. Every step adds code to one kernel,
-and a longer expression brings no further gain."""
+"""The most steps of a merged expression. Every step adds code to one kernel, and longer expressions
+bring no further gain."""
 _LAYERS = ("conv2d", "conv_transpose2d", "gemm")
 
 
 def readers(graph: Graph) -> dict[str, list[Node]]:
     """Return the nodes that read each value, each node once.
 
-    A node with the op "output", which is not in the graph, counts as a reader of each output of the
-    graph.
+    Each output of the graph also has a reader with the op "output", which is not in the graph.
     """
     nodes: dict[str, list[Node]] = {}
     for node in graph.nodes:
@@ -46,8 +45,11 @@ def readers(graph: Graph) -> dict[str, list[Node]]:
 
 
 def fold_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Fold each batch norm that is the only reader of a convolution or product into the layer's
-    weights and bias, which are computed in float64."""
+    """Fold batch norms into the weights and biases of the layers before them.
+
+    The batch norm must be the only reader of a convolution or product. Weights and biases are
+    computed in float64.
+    """
     producers = {name: node for node in graph.nodes for name in node.outputs}
     users = readers(graph)
     names = names_of(graph)
@@ -58,8 +60,7 @@ def fold_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
         layer = producers.get(norm.inputs[0])
         if layer is None or not _foldable(graph, layer, graph.constants[norm.inputs[1]].size):
             continue
-        # the channels of a batch norm are along axis 1, the channels of a product along the last
-        # axis
+        # channels lie along axis 1 in a batch norm, and along the last axis in a product
         if layer.op == "gemm" and (shapes.rank(norm.inputs[0]) or 2) > 2:
             continue
         if _loses_signs(graph, layer, norm):
@@ -72,8 +73,10 @@ def fold_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def channel_count(layer: Node, weight: np.ndarray) -> int | None:
-    """Return the number of output channels of a layer (columns for a gemm), or None for a weight
-    that resolve() will refuse."""
+    """Return the number of output channels of a layer (columns for a gemm).
+
+    Returns None for a weight that resolve() will refuse.
+    """
     if weight.ndim != (2 if layer.op == "gemm" else 4):
         return None
     if layer.op == "conv2d":
@@ -84,8 +87,11 @@ def channel_count(layer: Node, weight: np.ndarray) -> int | None:
 
 
 def output_rows(graph: Graph, layer: Node) -> np.ndarray | None:
-    """Return the weights of a convolution or product with a row for each output channel; None for
-    other nodes, and where the weights are no float32 constant or resolve() will refuse them."""
+    """Return the weights of a convolution or product with one row per output channel.
+
+    Returns None for other nodes, and for weights that are not a float32 constant or that resolve()
+    will refuse.
+    """
     if layer.op not in ("conv2d", "gemm"):
         return None
     weight = graph.constants.get(layer.inputs[1])
@@ -109,8 +115,7 @@ def _foldable(graph: Graph, layer: Node, channels: int) -> bool:
 
 
 def _loses_signs(graph: Graph, layer: Node, norm: Node) -> bool:
-    """Return whether a layer's weights are scaled signs, and would no longer be if a batch norm
-    were folded into them."""
+    """Return whether folding a batch norm would turn scaled signs into other weights."""
     rows = output_rows(graph, layer)
     if rows is None or not are_scaled_signs(rows):
         return False
@@ -163,9 +168,10 @@ def _fold(graph: Graph, names: set[str], layer: Node, norm: Node) -> None:
 
 
 def expand_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turn the batch norms that were not folded into the expression (x - mean) * scale + shift,
-    computed in this order. Only batch norms whose number of channels shape inference has checked
-    are changed; resolve() replaces the others."""
+    """Turn batch norms that were not folded into (x - mean) * scale + shift, in this order.
+
+    Only batch norms that shape inference has checked are changed; resolve() replaces the others.
+    """
     names = names_of(graph)
     for node in graph.nodes:
         if node.op != "batch_norm" or not shapes.shapes(node.outputs[0]):
@@ -185,7 +191,7 @@ class _Chain:
 
     nodes: the nodes from the last to the first; nodes outside of the chain read results of the last
     node only.
-    steps: number of steps in the expressions of all nodes together.
+    steps: total number of steps in the expressions of the nodes.
     """
 
     nodes: list[Node]
@@ -193,15 +199,14 @@ class _Chain:
 
 
 def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Merge chains of element-wise nodes whose results have the same shape.
+    """Merge chains of element-wise nodes with results of the same shape.
 
-    Nodes outside of a chain read only its last node, so that nothing is computed twice. No merged
+    Nodes outside of a chain read only its last node, so nothing is computed twice. No merged
     expression has more than MOST_STEPS steps.
 
-    A node that rounds the result of a layer joins no chain whose result also depends on other
-    layers or inputs. Such a chain may go into the epilogue of one of those other layers. The layer
-    whose result is rounded would then have to store its sums, which take more memory than the
-    rounded values.
+    A node that rounds the result of a layer joins no chain that also depends on other layers or
+    inputs. Such a chain may be fused into the epilogue of another layer. The first layer would then
+    have to store its sums, which need more memory than the rounded values.
     """
     users, layers = readers(graph), _layers_of_values(graph, shapes)
     chains: dict[int, _Chain] = {}
@@ -225,8 +230,11 @@ def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _layers_of_values(graph: Graph, shapes: ShapesByBatch) -> dict[str, str]:
-    """Return, for each value that element-wise nodes compute from one layer's result and constants
-    alone, the name of this result. The layers are convolutions and products."""
+    """Return the layer on which each element-wise value depends.
+
+    Keys and values are names; a layer (convolution or product) has the name of its result. Values
+    that also depend on other run-time values are absent.
+    """
     layers: dict[str, str] = {}
     for node in graph.nodes:
         if node.op in ("conv2d", "gemm"):
@@ -248,8 +256,7 @@ def _rounds(node: Node) -> bool:
 
 def _chain_of_readers(node: Node, users: dict[str, list[Node]], chains: dict[int, _Chain],
                       shapes: ShapesByBatch) -> _Chain | None:
-    """Return the chain to which all readers of a node's result belong, where the node may join
-    this chain; else None."""
+    """Return the chain of all readers of a node's result, if the node may join it; else None."""
     if len(node.outputs) != 1:
         return None
     (name,) = node.outputs
@@ -264,8 +271,10 @@ def _chain_of_readers(node: Node, users: dict[str, list[Node]], chains: dict[int
 
 
 def _merge(nodes: list[Node]) -> None:
-    """Put the expressions of a chain's nodes into the expression of the chain's last node. nodes:
-    the chain's nodes from the last to the first."""
+    """Merge the expressions of a chain's nodes into that of its last node.
+
+    nodes: the chain's nodes from the last to the first.
+    """
     if len(nodes) == 1:
         return
     composer = Composer()
@@ -280,9 +289,12 @@ def _merge(nodes: list[Node]) -> None:
 
 
 def fuse_epilogues(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Move an element-wise node that is the only reader of a convolution or product into the
-    layer's epilogue. The layer takes the node's place in the order of nodes, since the node's other
-    operands may be computed after the layer's old place."""
+    """Move element-wise nodes into the epilogues of the layers before them.
+
+    The node must be the only reader of a convolution or product. The layer moves to the node's
+    position in the order of nodes, since the node's other operands may be computed after the
+    layer's old position.
+    """
     users, names = readers(graph), names_of(graph)
     layers: dict[int, Node] = {}
     moved: set[int] = set()
@@ -299,8 +311,10 @@ def fuse_epilogues(graph: Graph, shapes: ShapesByBatch) -> None:
 
 def _absorbed(graph: Graph, shapes: ShapesByBatch, layer: Node, users: dict[str, list[Node]],
               names: set[str]) -> Node | None:
-    """Fuse the only reader of the layer's result into the layer's epilogue, and return this
-    reader; None where no fusion is possible."""
+    """Fuse the only reader of a layer's result into the layer's epilogue, and return the reader.
+
+    Returns None if no fusion is possible.
+    """
     result = layer.outputs[0]
     if len(users.get(result, ())) != 1:
         return None
@@ -334,8 +348,11 @@ def _absorbed(graph: Graph, shapes: ShapesByBatch, layer: Node, users: dict[str,
 
 def _channel_operands(graph: Graph, shapes: ShapesByBatch, layer: Node,
                       node: Node) -> dict[str, np.ndarray] | None:
-    """Return, by name, the operands of an element-wise node that are constants with one value for
-    each channel of the layer's result; None where an epilogue cannot read one of the operands."""
+    """Return, by name, a node's operands that are constants with one value per channel.
+
+    The channels are those of the layer's result. Returns None if an epilogue cannot read one of the
+    operands.
+    """
     result = layer.outputs[0]
     weight = graph.constants.get(layer.inputs[1])
     channels = channel_count(layer, weight) if weight is not None else None
@@ -355,15 +372,15 @@ def _channel_operands(graph: Graph, shapes: ShapesByBatch, layer: Node,
             return None
         elif array.size == 1 and array.ndim <= rank:
             continue
-        elif channels is not None and _one_a_channel(array, channels, rank, channel_axis):
+        elif channels is not None and _one_per_channel(array, channels, rank, channel_axis):
             channel_constants[name] = array.reshape(-1)
         else:
             return None
     return channel_constants
 
 
-def _one_a_channel(array: np.ndarray, channels: int, rank: int, channel_axis: int) -> bool:
-    """Return whether an array broadcasts to a layer's result as one value a channel."""
+def _one_per_channel(array: np.ndarray, channels: int, rank: int, channel_axis: int) -> bool:
+    """Return whether an array broadcasts to a layer's result as one value per channel."""
     expected = [1] * rank
     expected[channel_axis] = channels
     return array.ndim <= rank and [1] * (rank - array.ndim) + list(array.shape) == expected
@@ -372,7 +389,9 @@ def _one_a_channel(array: np.ndarray, channels: int, rank: int, channel_axis: in
 def _absorb_bias(graph: Graph, layer: Node, node: Node, channels: dict[str, np.ndarray],
                  names: set[str]) -> bool:
     """Fuse a node that adds a bias into a transposed convolution, which has no other epilogue.
-    Returns whether the fusion was possible."""
+
+    Returns whether the fusion was possible.
+    """
     if len(layer.inputs) > 2 or len(channels) != 1 or node.attributes["expression"] != apply("add"):
         return False
     (bias,) = channels.values()

@@ -36,14 +36,16 @@ from gossamer.model.passes.transpositions import move_channels_first, scale_befo
 
 def optimise(graph: Graph, *, channels_first: bool = False,
              chooses_by_weights: bool = False) -> Graph:
-    """Return a graph with the same results, in which constants and batch norms are folded and
-    element-wise nodes are fused into convolutions, products and each other.
+    """Return a simplified graph with the same results.
+
+    Constants and batch norms are folded, and element-wise nodes are fused into convolutions,
+    products and each other.
 
     channels_first: whether layers of channels-last images become layers of channels-first images
-    where this leaves fewer transpositions. Channels-first images help only if each kernel can work
-    in several layouts, which ONNX Runtime's kernels cannot.
-    chooses_by_weights: whether a gather of channels is left out where all its readers are 1x1
-    convolutions. These convolutions then read all channels, with weights of 0 for the channels that
+    where this leaves fewer transposes. Channels-first images help only if kernels can work in
+    several layouts, which ONNX Runtime's kernels cannot.
+    chooses_by_weights: whether a gather of channels is removed if all its readers are 1x1
+    convolutions. These convolutions then read all channels, with zero weights for the channels that
     they do not need. This helps on GPUs.
     """
     graph = _copy(graph)
@@ -78,8 +80,7 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     drop_dead(graph)
     fuse_chains(graph, shapes)
     _rewrite(drop_straight_through, graph, shapes)
-    # nodes whose results nothing reads would still count as readers, and prevent fusions into
-    # epilogues
+    # dead nodes would still count as readers, and prevent fusions into epilogues
     drop_dead(graph)
     _rewrite(move_scales_into_weights, graph)
     fuse_epilogues(graph, shapes)
@@ -108,13 +109,15 @@ _NEEDED: dict[Callable[..., bool | None], Set[str]] = {
     # a flatten makes matrices only, no images
     keep_pixels: {"reshape", "squeeze", "unsqueeze"},
 }
-"""For each pass, the ops and the functions of element-wise nodes of which a graph has to have at
-least one for the pass to change it."""
+"""For each pass, the ops and element-wise functions of which a graph must have at least one for the
+pass to change it."""
 
 
 def _rewrite(rewriting: Callable[..., bool | None], graph: Graph, *shapes: ShapesByBatch) -> bool:
-    """Run a pass if the graph has one of the ops or functions that the pass needs. Returns whether
-    the pass reports that it changed the graph."""
+    """Run a pass if the graph has one of the ops or functions that the pass needs.
+
+    Returns whether the pass reports that it changed the graph.
+    """
     kinds = {node.op for node in graph.nodes} | {
         step.function for node in graph.nodes if node.op == "elementwise"
         for step in node.attributes["expression"].steps}
@@ -129,7 +132,7 @@ def _copy(graph: Graph) -> Graph:
 
 
 def drop_identities(graph: Graph) -> None:
-    """Remove identities, except an identity between two values that must both keep their names."""
+    """Remove identities, except between two values that must both keep their names."""
     fixed = {info.name for info in graph.outputs}
     produced = {name for node in graph.nodes for name in node.outputs}
     names: dict[str, str] = {}
@@ -156,8 +159,10 @@ def drop_identities(graph: Graph) -> None:
 
 
 def drop_casts(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Remove casts to the dtype that a value has already, such as casts of truth values to
-    floats."""
+    """Remove casts to the dtype that a value already has.
+
+    An example is a cast to floats of booleans that are stored as floats.
+    """
     for node in graph.nodes:
         if node.op not in ("cast", "cast_like"):
             continue
@@ -168,7 +173,7 @@ def drop_casts(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def fold_constants(graph: Graph) -> None:
-    """Compute the nodes whose inputs are all constant, if their op has a NumPy evaluation."""
+    """Evaluate nodes with constant inputs only, if their op has a NumPy evaluation."""
     nodes = []
     state = InferenceState(replace(graph, inputs=[], nodes=[]), 0)
     for node in graph.nodes:
@@ -176,7 +181,7 @@ def fold_constants(graph: Graph) -> None:
             try:
                 visit(state, node)
             except ModelError:
-                # resolve() raises the error when the user asks for a batch size
+                # resolve() raises the error for the batch size that the user asks for
                 nodes.append(node)
                 continue
             if all(name in state.known for name in node.outputs):
@@ -225,7 +230,7 @@ def merge_equal(graph: Graph) -> None:
 def _exact(value: object) -> object:
     """Return a key that two attributes share only if they are equal.
 
-    The repr of an array is no such key: it rounds numbers, and leaves numbers of a large array out.
+    The repr of an array is not such a key: it rounds numbers, and omits elements of large arrays.
     """
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
@@ -233,8 +238,10 @@ def _exact(value: object) -> object:
 
 
 def matmul_to_gemm(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turn each product with a constant matrix into a gemm, which can have an epilogue. The other
-    factor is a matrix, or the vectors along the last axis of a tensor."""
+    """Turn products with a constant matrix into gemms, which can have an epilogue.
+
+    The other factor is a matrix, or a tensor of vectors along its last axis.
+    """
     for node in graph.nodes:
         if node.op != "matmul":
             continue
@@ -247,7 +254,7 @@ def matmul_to_gemm(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def fold_zero_pads(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turn nodes that pad images with zeros into pads of the convolutions that read the images."""
+    """Move zero padding of images into the convolutions that read the images."""
     images: dict[str, tuple[str, Sequence[int]]] = {}
     for node in graph.nodes:
         if node.op == "pad" and (pads := _image_pads(node, shapes)) is not None:
@@ -261,9 +268,11 @@ def fold_zero_pads(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _image_pads(node: Node, shapes: ShapesByBatch) -> Sequence[int] | None:
-    """Return the pads (top, left, bottom, right) of a node that only puts zeros round images; None
-    for another node. Pads that exporters compute from the image's size are known here, because this
-    size does not depend on the batch."""
+    """Return the pads (top, left, bottom, right) of a node that only zero-pads images.
+
+    Returns None for other nodes. Pads that exporters compute from the image's size are known here,
+    because this size does not depend on the batch.
+    """
     concrete = shapes.with_attributes(node)
     if concrete is None:
         return None

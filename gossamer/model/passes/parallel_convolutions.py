@@ -1,7 +1,7 @@
-"""Merges parallel convolutions of one value, whose results are added, into one convolution.
+"""Merges parallel convolutions of one value with added results into one convolution.
 
 Networks such as RepVGG and MobileOne are trained with such branches, and their files often still
-have them.
+contain them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class _Branch:
     """A convolution with a bias that computes one addend of a sum, or the total of several.
 
     addends: names of the addends.
-    layer: the largest of the graph's convolutions that compute the addends; None where the only
+    layer: the largest convolution of the graph that computes one of the addends; None if the only
     addend is the source itself.
     source: name of the value that is convolved.
     weight: (M, C / groups, R, S) in float64.
-    bias: a number, or one for each channel as (M, 1, 1), in float64.
+    bias: one number, or one per channel as (M, 1, 1), in float64.
     pads: top, left, bottom, right.
     """
 
@@ -45,7 +45,7 @@ class _Branch:
 
     @property
     def products(self) -> int:
-        """The number of multiplications for a pixel of the result; 0 where all weights are 0."""
+        """The number of multiplications per pixel of the result; 0 if all weights are 0."""
         return self.weight.size if self.weight.any() else 0
 
     @property
@@ -55,21 +55,25 @@ class _Branch:
                    for array in (self.weight, self.bias))
 
     def growth(self, axis: int) -> int:
-        """Return by how many pixels the result would be higher (axis 0) or wider (axis 1) than the
-        source if the strides were 1."""
+        """Return by how many pixels the result exceeds the source at stride 1.
+
+        axis: 0 for the height, 1 for the width.
+        """
         reach = self.dilations[axis] * (self.weight.shape[2 + axis] - 1)
         return self.pads[axis] + self.pads[axis + 2] - reach
 
 
-# sums whose merged weights overflow stay as they are, so that NumPy need not warn of them
+# sums are not merged if their merged weights overflow, so NumPy need not warn of overflow
 @np.errstate(all="ignore")
 def merge_parallel_convolutions(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Merge addends of a sum into one convolution if each addend is a convolution of the same
-    value, or this value itself, and if the merged convolution takes no more multiplications. Nodes
-    that nothing reads any more stay in the graph.
+    """Merge addends of a sum into one convolution.
+
+    Each addend must be a convolution of the same value, or this value itself, and the merged
+    convolution must not need more multiplications. Nodes that nothing reads any longer stay in the
+    graph.
 
     Weights are added in float64 and then rounded, as folded batch norms are. Because of this
-    rounding, sums on which a sign depends stay as they are, and so do convolutions whose weights
+    rounding, sums on which a sign depends are not merged, nor are convolutions with weights that
     are integers or scaled signs.
     """
     users, names = readers(graph), names_of(graph)
@@ -101,10 +105,10 @@ def merge_parallel_convolutions(graph: Graph, shapes: ShapesByBatch) -> None:
 
 def _by_source(graph: Graph, shapes: ShapesByBatch, node: Node, total: WeightedSum,
                producers: dict[str, Node], users: dict[str, list[Node]]) -> list[list[_Branch]]:
-    """Return addends of a sum as branches: one list for each value that several addends convolve.
+    """Return addends of a sum as branches: one list per value that several addends convolve.
 
     The branch of an addend is the convolution that computes it, if only the sum reads the addend.
-    Otherwise the branch convolves the addend itself, with a window of one pixel.
+    Otherwise the branch is a 1x1 convolution of the addend itself.
 
     node: the node that computes the sum.
     """
@@ -124,8 +128,10 @@ def _by_source(graph: Graph, shapes: ShapesByBatch, node: Node, total: WeightedS
 
 def _branch(graph: Graph, source: str, name: str, layer: Node | None, factor: np.ndarray,
             channels: int) -> _Branch | None:
-    """Return an addend of a sum, times its factor, as a branch; None where its convolution cannot
-    be merged with others."""
+    """Return an addend of a sum, times its factor, as a branch.
+
+    Returns None if its convolution cannot be merged with others.
+    """
     if layer is None:
         return _Branch((name,), None, source, _filters(factor, channels), np.zeros(()), (1, 1),
                        (0,) * 4, (1, 1), channels)
@@ -145,9 +151,11 @@ def _filters(factor: np.ndarray, channels: int) -> np.ndarray:
 
 
 def _product(graph: Graph, layer: Node) -> WeightedSum | None:
-    """Return the result of a convolution as its products times a factor, plus a bias. Returns None
-    where its epilogue computes something else, and where its weights are integers or scaled signs,
-    for which there are other algorithms."""
+    """Return the result of a convolution as its products times a factor, plus a bias.
+
+    Returns None if its epilogue computes something else, and for weights that are integers or
+    scaled signs, for which there are other algorithms.
+    """
     rows = output_rows(graph, layer)
     if rows is None or "auto_pad" in layer.attributes:
         return None
@@ -164,8 +172,7 @@ def _product(graph: Graph, layer: Node) -> WeightedSum | None:
 
 
 def _merged(branches: Iterable[_Branch]) -> list[_Branch]:
-    """Return the branches, after merging pairs of them wherever the merged branch takes no more
-    multiplications than the pair."""
+    """Return the branches, with pairs merged where this needs no more multiplications."""
     merged: list[_Branch] = []
     for branch in sorted(branches, key=lambda branch: branch.products, reverse=True):
         for index, larger in enumerate(merged):
@@ -179,8 +186,11 @@ def _merged(branches: Iterable[_Branch]) -> list[_Branch]:
 
 
 def _together(larger: _Branch, smaller: _Branch) -> _Branch | None:
-    """Return two branches of one value merged into one; None where their windows move differently
-    over the value, or where the merged branch would take more multiplications than the two."""
+    """Return two branches of one value merged into one.
+
+    Returns None if their windows move differently over the value, or if the merged branch would
+    need more multiplications than the two.
+    """
     both = larger, smaller
     if larger.strides != smaller.strides or any(
             larger.growth(axis) != smaller.growth(axis) for axis in range(2)):
@@ -209,16 +219,18 @@ def _together(larger: _Branch, smaller: _Branch) -> _Branch | None:
 
 def _add_weights(weight: np.ndarray, branch: _Branch, groups: int, pads: Sequence[int],
                  dilations: Sequence[int]) -> None:
-    """Add a branch's weights to `weight`, the weights of a convolution with larger windows and
-    groups. groups, pads, dilations: attributes of this convolution."""
+    """Add a branch's weights to `weight`, the weights of a larger convolution.
+
+    groups, pads, dilations: attributes of the larger convolution.
+    """
     outputs, inputs, *size = branch.weight.shape
     window = []
     for axis in range(2):
         first = (pads[axis] - branch.pads[axis]) // dilations[axis]
         step = max(1, branch.dilations[axis] // dilations[axis])
         window.append(slice(first, first + step * (size[axis] - 1) + 1, step))
-    # each group of the convolution contains `within` groups of the branch, which share no inputs
-    # and outputs
+    # each group of the larger convolution contains `within` groups of the branch, which share no
+    # inputs and outputs
     within = branch.groups // groups
     split = weight.reshape(groups, within, outputs // branch.groups, within, inputs,
                            *weight.shape[2:])
@@ -228,7 +240,7 @@ def _add_weights(weight: np.ndarray, branch: _Branch, groups: int, pads: Sequenc
 
 
 def _convolution(graph: Graph, names: set[str], branch: _Branch, layer: Node) -> Node:
-    """Return a node that computes a branch in place of its layer."""
+    """Return a node that computes a branch and replaces its layer."""
     result, = layer.outputs
     inputs, epilogue = [branch.source, add_constant(
         graph, names, f"{result}.weight", branch.weight.astype(np.float32))], identity()
@@ -243,8 +255,11 @@ def _convolution(graph: Graph, names: set[str], branch: _Branch, layer: Node) ->
 
 def _addition(graph: Graph, names: set[str], node: Node, addends: Sequence[str],
               others: dict[str, np.ndarray]) -> Node:
-    """Return a node that takes the place of `node`, and adds the values `addends` and the values
-    `others` times their factors."""
+    """Return a node that replaces `node` and computes a sum.
+
+    addends: names of values to add.
+    others: factors of further values to add, by name.
+    """
     composer = Composer()
     values = [composer.operand(name) for name in addends]
     for name, factor in others.items():
@@ -266,10 +281,10 @@ def _addition(graph: Graph, names: set[str], node: Node, addends: Sequence[str],
 class WeightedSum:
     """The sum of values times factors, plus a constant.
 
-    The factors and the constant are float64; each is one number, or an array (C, 1, 1) with a
-    number for each channel.
+    The factors and the constant are float64; each is one number, or an array (C, 1, 1) with one
+    number per channel.
 
-    factors: a factor for each value, by its name.
+    factors: the factor of each value, by name.
     """
 
     factors: dict[str, np.ndarray]
@@ -296,8 +311,10 @@ class WeightedSum:
 
 def weighted_sums(graph: Graph, shapes: ShapesByBatch,
                   users: dict[str, list[Node]]) -> list[tuple[Node, WeightedSum]]:
-    """Return the element-wise nodes that compute weighted sums of images, each with its sum. Where
-    only one other sum of the same shape reads a sum, the sum is merged into this other sum."""
+    """Return the element-wise nodes that compute weighted sums of images, with their sums.
+
+    A sum that only one other sum of the same shape reads is merged into its reader.
+    """
     sums: dict[str, tuple[Node, WeightedSum]] = {}
     for node in graph.nodes:
         if node.op != "elementwise" or len(node.outputs) != 1:
@@ -319,8 +336,11 @@ def weighted_sums(graph: Graph, shapes: ShapesByBatch,
 
 
 def _operand(graph: Graph, name: str, channels: int) -> WeightedSum:
-    """Return an operand as a weighted sum: a constant where it is a constant of one number, or of
-    one number for each channel; else the value itself, with the factor 1."""
+    """Return an operand as a weighted sum.
+
+    A constant of one number, or of one number per channel, has no factors. Any other value has the
+    factor 1.
+    """
     array = graph.constants.get(name)
     if array is None or (1,) * (4 - array.ndim) + array.shape not in (
             (1, 1, 1, 1), (1, channels, 1, 1)):
@@ -329,8 +349,10 @@ def _operand(graph: Graph, name: str, channels: int) -> WeightedSum:
 
 
 def evaluated(expression: Expression, operands: Sequence[WeightedSum]) -> WeightedSum | None:
-    """Return the first result of an expression whose operands are weighted sums, as a weighted sum
-    too; None where the result of a step is no weighted sum."""
+    """Return the first result of an expression of weighted sums, as a weighted sum.
+
+    Returns None if the result of a step is not a weighted sum.
+    """
     values = list(operands)
     for step in expression.steps:
         value = _applied(step, [values[index] for index in step.arguments])

@@ -1,11 +1,12 @@
 """Replaces operations on matrices and tokens by operations on images.
 
-Products whose results become images of one pixel, such as the gates of a squeeze-and-excite layer,
-become 1x1 convolutions (keep_pixels). Such a layer then has the same nodes whether a file writes it
-with matrices or with images. Where a network turns an image into tokens, a matrix with a row for
-each pixel, or tokens into an image, the image is transposed in place of the tokens
-(transpose_images_for_tokens): an image that lies in NHWC already has the memory order of the
-tokens, so that nothing is copied.
+keep_pixels() turns products into 1x1 convolutions if their results become images of one pixel. The
+gates of a squeeze-and-excite layer, for example, then have the same nodes whether a file writes
+them with matrices or with images.
+
+transpose_images_for_tokens() is for networks that turn an image into tokens (a matrix with one row
+per pixel) or tokens into an image. It transposes the image instead of the tokens: an image in NHWC
+already has the memory order of the tokens, so nothing is copied.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ _SWAPPED = (0, 2, 1)
 
 
 def keep_pixels(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Leave out the reshapes of a file that turns images of one pixel into matrices and later back
-    into images: means of images keep their dimensions, and products with constant matrices become
-    convolutions. The values between the images must have no other readers. Returns whether the
-    graph was changed."""
+    """Remove reshapes of images of one pixel to matrices and back.
+
+    Means of images keep their dimensions, and products with constant matrices become convolutions.
+    The values between the images must have no other readers. Returns whether the graph was changed.
+    """
     producers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
     replaced: set[int] = set()
@@ -50,17 +52,20 @@ def keep_pixels(graph: Graph, shapes: ShapesByBatch) -> bool:
 
 
 def _is_pixel(name: str, shapes: ShapesByBatch) -> bool:
-    """Return whether a value has the shape (N, C, 1, 1), images of one pixel, at every batch
-    size."""
+    """Return whether a value has the shape (N, C, 1, 1) at every batch size."""
     known = shapes.shapes(name)
     return bool(known) and all(len(shape) == 4 and shape[2:] == (1, 1) for shape in known)
 
 
 def _layers_between(graph: Graph, shapes: ShapesByBatch, node: Node, producers: dict[str, Node],
                     users: dict[str, list[Node]]) -> list[Node]:
-    """Return the layers, in order, from an image to a reshape that turns a matrix into images of
-    one pixel. The list is empty where other nodes read a result of the layers, or where
-    keep_pixels() cannot change a layer."""
+    """Return the layers between an image and a later reshape, in order.
+
+    The reshape turns a matrix into images of one pixel. The list is empty if other nodes read a
+    result of the layers, or if keep_pixels() cannot change a layer.
+
+    node: the reshape.
+    """
     layers: list[Node] = []
     rows = [shape[:2] for shape in shapes.shapes(node.outputs[0])]
     name = node.inputs[0]
@@ -103,8 +108,10 @@ def _may_be_convolution(graph: Graph, layer: Node) -> bool:
 
 
 def _pixel_before(name: str, shapes: ShapesByBatch, producers: dict[str, Node]) -> str:
-    """Return the image of one pixel from which reshapes make the value `name`; `name` itself where
-    no reshape makes it."""
+    """Return the image of one pixel that reshapes turn into a value.
+
+    Returns the name of the value itself if no reshape makes it.
+    """
     while not _is_pixel(name, shapes) and producers[name].op in _RESHAPES:
         name = producers[name].inputs[0]
     return name
@@ -121,10 +128,13 @@ def _make_convolution(graph: Graph, names: set[str], layer: Node) -> None:
 
 
 def transpose_images_for_tokens(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Replace a reshape of an image to (N, C, H * W) and a transposition to tokens (N, H * W, C) by
-    a transposition to (N, H, W, C) and a reshape to tokens. Replace the nodes from tokens back to
-    an image likewise. Returns whether the graph was changed; nodes that no output needs any more
-    stay in the graph."""
+    """Transpose images instead of tokens.
+
+    A reshape of an image to (N, C, H * W) and a transpose to tokens (N, H * W, C) become a
+    transpose to (N, H, W, C) and a reshape to tokens. Nodes from tokens back to an image are
+    replaced likewise. Returns whether the graph was changed; nodes that no output needs any longer
+    stay in the graph.
+    """
     producers = {name: node for node in graph.nodes for name in node.outputs}
     names = names_of(graph)
     nodes: list[Node] = []
@@ -148,8 +158,10 @@ def _swaps(node: Node) -> bool:
 
 def _to_tokens(node: Node, reshape: Node, names: set[str], shapes: ShapesByBatch
                ) -> list[Node] | None:
-    """Return the nodes that replace the reshape of an image to (N, C, H * W) and the transposition
-    after it; None where the reshape makes another shape."""
+    """Return nodes that replace the reshape of an image to (N, C, H * W) and its transpose.
+
+    Returns None if the reshape makes another shape.
+    """
     image, tokens = reshape.inputs[0], node.outputs[0]
     if not _are_tokens(tokens, image, shapes) or (sizes := _sizes(tokens, shapes)) is None:
         return None
@@ -160,8 +172,10 @@ def _to_tokens(node: Node, reshape: Node, names: set[str], shapes: ShapesByBatch
 
 def _to_image(node: Node, transposition: Node, names: set[str], shapes: ShapesByBatch
               ) -> list[Node] | None:
-    """Return the nodes that replace the transposition of tokens and the reshape to (N, C, H, W)
-    after it; None where the reshape makes another shape."""
+    """Return nodes that replace the transpose of tokens and the reshape to (N, C, H, W).
+
+    Returns None if the reshape makes another shape.
+    """
     tokens, image = transposition.inputs[0], node.outputs[0]
     if not _are_tokens(tokens, image, shapes) or (sizes := _sizes(image, shapes)) is None:
         return None
@@ -173,14 +187,13 @@ def _to_image(node: Node, transposition: Node, names: set[str], shapes: ShapesBy
 
 
 def _are_tokens(tokens: str, image: str, shapes: ShapesByBatch) -> bool:
-    """Return whether a value has a row for each pixel of an image, with the pixel's channels."""
+    """Return whether a value has one row per pixel of an image, with the pixel's channels."""
     return shapes.rank(image) == 4 and all(
         rows == (whole[0], whole[2] * whole[3], whole[1])
         for rows, whole in zip(shapes.shapes(tokens), shapes.shapes(image), strict=True))
 
 
 def _sizes(name: str, shapes: ShapesByBatch) -> Shape | None:
-    """Return the shape of a value with 0 for the batch; None where other sizes depend on the
-    batch."""
+    """Return the shape of a value with 0 for the batch; None if other sizes vary with the batch."""
     known = {(0, *shape[1:]) for shape in shapes.shapes(name)}
     return known.pop() if len(known) == 1 else None

@@ -1,6 +1,6 @@
 """Rewrites layers as products of scaled signs with -1, 0 and 1.
 
-Weights are scaled signs where all weights of a channel are a or -a for one number a of the channel.
+Weights are scaled signs if all weights of a channel are a or -a, for one number a per channel.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from gossamer.model.opset.expression_facts import expression_facts
 from gossamer.model.passes.fusion import output_rows, readers
 
 _LARGEST_DIFFERENCE = 2.0**-18
-"""Largest relative difference between magnitudes of a channel that count as the same number: 64
-times the relative rounding error of float32."""
+"""The largest relative difference between magnitudes of a channel that count as equal: 64 times the
+relative rounding error of float32."""
 _SELECTING = frozenset({"reshape", "flatten", "squeeze", "unsqueeze", "transpose", "identity",
                         "expand", "slice", "split"})
-"""Ops whose outputs hold values of their first input only. For pool and pad, _selects() decides."""
+"""Ops with outputs that hold only values of their first input. _selects() decides for pool and
+pad."""
 
 
 def round_scaled_signs(graph: Graph) -> None:
-    """Round weights whose magnitudes are nearly equal in each channel, so that they become scaled
-    signs.
+    """Round weights with nearly equal magnitudes in each channel to scaled signs.
 
     In training with the straight-through estimator, (a * sign(w) - w) + w stands for a * sign(w).
-    If it was computed before the file was written, the file holds the rounded results, whose
-    magnitudes differ a little.
+    If it was computed before the file was written, the file holds the rounded results, with
+    slightly different magnitudes.
     """
     names = names_of(graph)
     rounded: dict[tuple[str, bool], str] = {}
@@ -49,8 +49,10 @@ def round_scaled_signs(graph: Graph) -> None:
 
 
 def _are_nearly_scaled_signs(weight: np.ndarray) -> bool:
-    """Return whether the magnitudes of each channel are equal but for rounding, and in at least
-    one channel are not exactly equal."""
+    """Return whether weights are scaled signs except for rounding.
+
+    The magnitudes of at least one channel must differ.
+    """
     rows = weight.reshape(len(weight), -1)
     # the first channel alone rules out most other weights, so it is tested first
     for part in (rows[:1], rows):
@@ -63,11 +65,13 @@ def _are_nearly_scaled_signs(weight: np.ndarray) -> bool:
 
 
 def move_scales_into_weights(graph: Graph) -> None:
-    """Replace the values -a, 0 and a of a quantiser by -1, 0 and 1 where convolutions and products
-    with scaled signs read them, and multiply the weights of these layers by a. Other readers still
-    read -a, 0 and a."""
+    """Replace the values -a, 0 and a of a quantiser by -1, 0 and 1.
+
+    They are replaced where convolutions and products with scaled signs read them; the weights of
+    these layers are multiplied by a. Other readers still read -a, 0 and a.
+    """
     users, names = readers(graph), names_of(graph)
-    # the number a, by the name of each value that keeps its elements -a, 0 and a
+    # the number a, by the name of each value with unchanged elements -a, 0 and a
     scales: dict[str, float] = {}
     nodes = []
     for node in graph.nodes:
@@ -92,8 +96,10 @@ def move_scales_into_weights(graph: Graph) -> None:
 
 
 def _with_signs(name: str, taken: Sequence[Node], names: set[str], source: str) -> list[Node]:
-    """Make the nodes in `taken` read the signs of a value in place of the value. Returns a list
-    with the node that makes the signs; an empty list where `taken` is empty."""
+    """Make the nodes in `taken` read the signs of a value instead of the value.
+
+    Returns a list with the node that computes the signs; an empty list if `taken` is empty.
+    """
     if not taken:
         return []
     signs = new_name(names, f"{name}.signs")
@@ -103,14 +109,16 @@ def _with_signs(name: str, taken: Sequence[Node], names: set[str], source: str) 
 
 
 def _scale(node: Node) -> float | None:
-    """Return the number a where the values of a node are two or three of -a, 0 and a; None for
-    other nodes, and where a is 1."""
+    """Return a if the values of a node are two or three of -a, 0 and a.
+
+    Returns None for other nodes, and if a is 1.
+    """
     if node.op != "elementwise" or len(node.outputs) != 1:
         return None
     expression = node.attributes["expression"]
     functions = [step.function for step in expression.steps]
     # without a discontinuous function, the result has more than three values; if only the last step
-    # is such a function, the number a is 1
+    # is discontinuous, a is 1
     if not DISCONTINUOUS.intersection(functions[:-1]):
         return None
     (known,) = expression_facts(expression, [REAL] * expression.inputs)
@@ -122,8 +130,10 @@ def _scale(node: Node) -> float | None:
 
 
 def _selects(node: Node, scale: float) -> bool:
-    """Return whether the outputs of a node are values of its first input or, as padding, -scale, 0
-    or scale."""
+    """Return whether a node's outputs hold only values of its first input, or padding.
+
+    The padding must be -scale, 0 or scale.
+    """
     if node.op == "pad":
         value = np.float32(node.attributes.get("value") or 0)
         return len(node.inputs) == 1 and value in (0.0, scale, -scale)
@@ -132,9 +142,11 @@ def _selects(node: Node, scale: float) -> bool:
 
 def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, name: str,
              scale: float) -> list[Node] | None:
-    """Return the layers with scaled signs that a value reaches through one of its readers, and the
-    pad nodes before these layers. The reader is such a layer, or a node that only selects values.
-    Returns None where the value reaches any other node."""
+    """Return the layers with scaled signs that a value reaches through one of its readers.
+
+    The list includes the pad nodes before these layers. The reader is such a layer, or a node that
+    only selects values. Returns None if the value reaches any other node.
+    """
     found = []
     pending = [(reader, name)]
     while pending:
@@ -159,16 +171,14 @@ def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, na
 
 
 def _stay_scaled_signs(rows: np.ndarray, scale: float) -> bool:
-    """Return whether weights are scaled signs, both before and after their multiplication by a
-    scale."""
+    """Return whether weights are scaled signs, both before and after multiplication by a scale."""
     scaled = rows.reshape(len(rows), -1)[:, :1] * np.float64(scale)
     with np.errstate(over="ignore"):
         return are_scaled_signs(rows) and are_scaled_signs(scaled.astype(np.float32))
 
 
 def _multiply(graph: Graph, names: set[str], layer: Node, scale: float) -> None:
-    """Multiply the weights of a layer by a scale; for a pad node, divide its value by the
-    scale."""
+    """Multiply the weights of a layer by a scale; divide the value of a pad node by it."""
     if layer.op == "pad":
         layer.attributes["value"] = float(np.sign(layer.attributes.get("value") or 0))
         return

@@ -1,9 +1,9 @@
-"""Removes transpositions: of channels-last images, and of the operands of products.
+"""Removes transposes of channels-last images and of operands of products.
 
-Layers of channels-last images between transpositions become layers of channels-first images. In
-memory the channels may still be last, because a plan decides the layout of each value. Arithmetic
-between a transposition and a product, such as the scale of the transposed keys of an attention,
-moves before the transposition, so that the product can read its operand transposed.
+Layers of channels-last images between transposes become layers of channels-first images. In memory
+the channels may still be last, because a plan chooses the layout of each value. Arithmetic between
+a transpose and a product, such as the scale of the transposed keys of an attention, moves before
+the transpose, so that the product can read its operand transposed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LAST = (0, 2, 3, 1)
 
 
 def move_channels_first(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Rewrite layers of channels-last images, if fewer transpositions remain afterwards.
+    """Rewrite layers of channels-last images, if fewer transposes remain afterwards.
 
     Returns whether the graph was changed.
     """
@@ -47,9 +47,10 @@ def _transpositions(nodes: list[Node]) -> int:
 
 
 class _Rewriting:
-    """The nodes of a graph, in which layers of channels-last images are replaced by the same layers
-    of channels-first images. A transposition after each such layer makes the channels-last value.
-    Where no node reads that value, the caller still has to remove the transposition.
+    """The nodes of a graph, with layers of channels-last images rewritten.
+
+    The rewritten layers compute channels-first images. A transpose after each of them makes the
+    channels-last value. If no node reads that value, the caller has to remove the transpose.
 
     nodes: the nodes in order.
     constants: new constants by name.
@@ -65,7 +66,7 @@ class _Rewriting:
         self._images: dict[str, str] = {}
 
     def add(self, node: Node) -> None:
-        """Add a node, or the node that replaces it."""
+        """Add a node, or its replacement."""
         node = replace(node, inputs=list(node.inputs), outputs=list(node.outputs),
                        attributes=dict(node.attributes))
         if node.op == "transpose":
@@ -91,10 +92,9 @@ class _Rewriting:
                                        {"permutation": _LAST}, node.source))
 
     def _add_transposition(self, node: Node) -> None:
-        """Add a transposition.
+        """Add a transpose.
 
-        Where the node reads a channels-last value, the added node reads the channels-first image in
-        its place.
+        Instead of a channels-last value, it reads the channels-first image.
         """
         permutation, source = node.attributes["permutation"], node.inputs[0]
         if permutation is None:
@@ -171,8 +171,7 @@ class _Rewriting:
         return bool(node.attributes["keepdims"]) or kept == sorted(kept)
 
     def along_axis(self, node: Node) -> bool:
-        """Change the axis of a concatenation, a split or a softmax to the axis of channels-first
-        images."""
+        """Map the axis of a concatenation, split or softmax to channels-first images."""
         axis = node.attributes.get("axis", 0)
         if node.attributes.get("flatten") or not -len(_LAST) <= axis < len(_LAST):
             return False
@@ -181,9 +180,11 @@ class _Rewriting:
 
 
 def _axes(axes: object) -> tuple[int, ...] | None:
-    """Return the dimensions of an image that an attribute names, counted from 0 and sorted; None
-    where they are not known. A single number stands for the axis with this index and all later
-    axes."""
+    """Return the dimensions of an image that an attribute names, counted from 0 and sorted.
+
+    A single number denotes the axis with this index and all later axes. Returns None if the
+    dimensions are unknown.
+    """
     rank = len(_LAST)
     if isinstance(axes, int) and -rank <= axes < rank:
         return tuple(range(axes % rank, rank))
@@ -203,13 +204,13 @@ this is possible."""
 
 
 def scale_before_transposing(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Move element-wise nodes before transpositions of matrices.
+    """Move element-wise nodes before transposes of matrices.
 
-    A node is moved if it reads the result of one such transposition and otherwise only single
-    numbers, and if only products read the node's own result. The moved node reads the value before
-    the transposition, and a new transposition follows the node.
+    A node is moved if it reads the result of one such transpose and otherwise only single numbers,
+    and if only products read the node's own result. The moved node reads the value before the
+    transpose, and a new transpose follows the node.
 
-    Returns whether the graph was changed. Transpositions that no node reads any more stay in the
+    Returns whether the graph was changed. Transposes that no node reads any longer stay in the
     graph.
     """
     makers = {name: node for node in graph.nodes for name in node.outputs}
@@ -241,8 +242,12 @@ def _all_products(nodes: list[Node]) -> bool:
 
 
 def _are_single(node: Node, swapped: str, shapes: ShapesByBatch) -> bool:
-    """Return whether all inputs other than the transposed one are known to be single numbers, with
-    at most as many dimensions as the transposed one. swapped: name of the transposed input."""
+    """Return whether all inputs other than the transposed one are known to be single numbers.
+
+    They must not have more dimensions than the transposed input.
+
+    swapped: name of the transposed input.
+    """
     rank = shapes.rank(swapped) or 0
     others = [shapes.shapes(name) for name in node.inputs if name != swapped]
     return all(known and all(len(shape) <= rank and set(shape) <= {1} for shape in known)

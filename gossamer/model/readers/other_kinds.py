@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 _HEAD = 4096
-"""How many bytes at the beginning of a file are looked at."""
+"""Number of bytes at the beginning of a file that are inspected."""
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,10 @@ class Kind:
     """A kind of file that gossamer does not read.
 
     what: the kind, as messages name it.
-    advice: the command or the function that helps.
-    content: regular expression that the first bytes of such files match; "" where no bytes tell
-    the kind.
+    advice: a command or function that helps.
+    content: regular expression for the first bytes of such files; "" if no bytes identify the kind.
     suffixes: ends of the names of such files.
-    member: regular expression that the name of a member of such a packed file or folder matches.
+    member: regular expression for the name of a member of such an archive or folder.
     """
 
     what: str
@@ -37,9 +36,9 @@ _EXPORT = "torch.onnx.export(module, (example,), 'model.onnx')"
 _TO_ONNX = "python -m tf2onnx.convert {} --output model.onnx"
 
 KINDS = (
-    Kind("a saved plan", "`gossamer run FILE.plan` and gossamer.Plan.load('FILE.plan') take it; to "
-         "compile, name the network that it was made of", member=r"plan\.json"),
-    Kind("a pointer of Git LFS, which stands for the file", "git lfs pull fetches the file",
+    Kind("a saved plan", "`gossamer run FILE.plan` and gossamer.Plan.load('FILE.plan') load it; to "
+         "compile, name the network that it was made from", member=r"plan\.json"),
+    Kind("a Git LFS pointer, not the file itself", "git lfs pull fetches the file",
          rb"version https://git-lfs"),
     Kind("an HTML page, such as a site's page about a file",
          "download the file itself (on Hugging Face the link with /resolve/, on GitHub with /raw/)",
@@ -50,14 +49,14 @@ KINDS = (
          "f='model.onnx') writes it as ONNX",
          suffixes=(".pt2",), member=r"(.*/)?(serialized_exported_program|models/model)\.json"),
     Kind("a file of PyTorch, weights or a pickled module",
-         f"load it into its module, of which gossamer.optimize(module.eval(), example) makes a "
-         f"fast module and {_EXPORT} an ONNX file; ultralytics: yolo export model=FILE format=onnx",
+         f"load it into its module; gossamer.optimize(module.eval(), example) makes a fast module "
+         f"of it, and {_EXPORT} an ONNX file; ultralytics: yolo export model=FILE format=onnx",
          rb"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19", (".pt", ".pth", ".ckpt"),
          r"(.*/)?data\.pkl"),
-    Kind("a file of weights alone (safetensors)",
+    Kind("a file with weights only (safetensors)",
          f"load it into its module and export that: {_EXPORT}, or for transformers: optimum-cli "
          "export onnx --model FOLDER OUTPUT", rb".{8}\{\s*\"", (".safetensors",)),
-    Kind("weights alone in the format of llama.cpp",
+    Kind("a file with weights only, in the format of llama.cpp",
          "export the network that they were made from as ONNX", rb"GGUF", (".gguf",)),
     Kind("a network of Keras",
          "keras.models.load_model('FILE').export('model.onnx', format='onnx') writes it as ONNX",
@@ -71,7 +70,7 @@ KINDS = (
     Kind("a network of TensorFlow Lite",
          f"{_TO_ONNX.format('--tflite FILE')} writes it as ONNX", rb".{4}TFL3", (".tflite",)),
     Kind("a network of ONNX Runtime's own format",
-         "it was made of an ONNX file: name that file", rb".{4}ORTM", (".ort",)),
+         "it was made from an ONNX file: name that file", rb".{4}ORTM", (".ort",)),
     Kind("a network of Core ML", "onnxmltools.convert_coreml(coremltools.utils.load_spec('FILE')) "
          "converts the older ones; export others as ONNX where they were trained",
          suffixes=(".mlmodel", ".mlpackage", ".mlmodelc"), member=r"Manifest\.json"),
@@ -79,12 +78,12 @@ KINDS = (
          "FILE.caffemodel --onnx model.onnx writes it as ONNX",
          rb"(?:\s|#[^\n]*\n|\w+\s*:[^\n]*\n|input_shape\s*\{[^}]*\})*layers?\s*\{",
          (".caffemodel", ".prototxt")),
-    Kind("a network of ncnn", "it was made of an ONNX or a PyTorch file: name the ONNX file, or "
+    Kind("a network of ncnn", "it was made from an ONNX or PyTorch file: name the ONNX file, or "
          "export the PyTorch file as ONNX", rb"7767517\s", (".param", ".ncnn.bin")),
-    Kind("a network of OpenVINO", "it was made of another file: name the ONNX file, or export "
+    Kind("a network of OpenVINO", "it was made from another file: name the ONNX file, or export "
          "that file as ONNX", rb"\s*(?:<\?xml[^>]*>\s*)?<net\s+name=", (".xml",)),
     Kind("an engine of TensorRT, for one kind of GPU",
-         "it was made of an ONNX file: name that file", rb"ptrt|ftrt", (".engine", ".trt")),
+         "it was made from an ONNX file: name that file", rb"ptrt|ftrt", (".engine", ".trt")),
     Kind("a pickle of Python", "if it is a model of scikit-learn: skl2onnx.to_onnx(model, x) makes "
          "an ONNX model of it", rb"\x80[\x02-\x05]", (".pkl", ".pickle", ".joblib")),
     Kind("a file of weights, or of another kind", "name the file of the network: FILE.param of "
@@ -96,14 +95,15 @@ KINDS = (
 
 
 def by_name(path: Path) -> str | None:
-    """Return what a file or a folder is by its name, with advice; None where the name does not tell
-    the kind."""
+    """Return the kind of a file or folder by its name, with advice; None if it is unknown."""
     return _first(lambda kind: bool(kind.suffixes) and path.name.lower().endswith(kind.suffixes))
 
 
 def by_content(content: Path | bytes) -> str | None:
-    """Return what a file, a folder or the bytes of a file are, with advice; None where the content
-    does not tell the kind."""
+    """Return the kind of a file, a folder or the bytes of a file by its content, with advice.
+
+    Returns None if the content does not identify the kind.
+    """
     try:
         if isinstance(content, Path) and content.is_dir():
             return _of(b"", [each.name for each in content.iterdir()])

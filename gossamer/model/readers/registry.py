@@ -16,12 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FurtherFile:
-    """A file that a model needs beside its first file.
+    """A file that a model needs in addition to its first file.
 
     content: name of the file's content, for messages: "weights".
-    suffix: end of the file's name. Where the caller does not name the file, it is looked for beside
-    the first file, under the first file's name with this suffix in place of the first file's
-    suffix.
+    suffix: end of the file's name. By default, the file is looked up in the folder of the first
+    file, under the first file's name with this suffix in place of its own.
     """
 
     content: str
@@ -33,14 +32,13 @@ class Reader:
     """A kind of model file, with the functions that read it.
 
     kind: name of the kind with its article, for messages: "an ONNX file".
-    suffixes: ends of the names of such files, in small letters.
-    read: function that takes the path of the file and the paths of the further files, in their
-    order, and returns the graph. It imports the reader's module when it is called, so that only
-    readers in use are imported. It raises InputError, ModelError and UnsupportedError, which name
-    the file.
-    further: the other files that a model consists of.
-    read_onnx: function that takes the path and returns the file's content as an ONNX model with all
-    its weights, for programs that change weights and write the model again; None for kinds of files
+    suffixes: ends of the names of such files, in lower case.
+    read: function of the path of the file and the paths of the further files, in their order, that
+    returns the graph. It imports the reader's module when it is called, so that only readers in use
+    are imported. It raises InputError, ModelError and UnsupportedError, which name the file.
+    further: the other files of a model.
+    read_onnx: function of the path that returns the file's content as an ONNX model with all its
+    weights, for programs that change weights and write the model again; None for kinds of files
     that are not ONNX.
     """
 
@@ -49,12 +47,12 @@ class Reader:
     read: Callable[..., Graph]
     further: tuple[FurtherFile, ...] = ()
     chooses_outputs: bool = False
-    """Whether `read` takes the names of the wanted outputs as `outputs` (None for all), and leaves
-    nodes unread that only other outputs need."""
+    """Whether `read` accepts the names of the outputs to read as `outputs` (None for all), and
+    skips nodes that only other outputs need."""
     read_onnx: Callable[[Path], onnx.ModelProto] | None = None
     check: Callable[[Path], object] | None = None
     """Reads the first file alone, and raises the errors that `read` would raise for it. It is
-    called where a further file is missing, so that an error in the first file is reported first."""
+    called if a further file is missing, so that an error in the first file is reported first."""
 
     @property
     def description(self) -> str:
@@ -66,8 +64,8 @@ class Reader:
     def files(self, path: Path, further: Sequence[Path]) -> list[Path]:
         """Return all files of a model.
 
-        Further files that are not given are looked for beside the first. Raises InputError for too
-        many files, or for an absent further file; where the first file is absent, the reader raises
+        Further files that are not given are looked up beside the first. Raises InputError for too
+        many files, or for a missing further file; if the first file is missing, the reader raises
         the error.
         """
         if len(further) > len(self.further):
@@ -121,13 +119,12 @@ READERS: tuple[Reader, ...] = (
     Reader("a Darknet network", (".cfg",), _darknet_graph, (FurtherFile("weights", ".weights"),),
            check=_check_darknet),
 )
-"""All kinds of model files. Where suffixes of several kinds fit a name, the longest suffix
-counts."""
+"""All kinds of model files. If several suffixes match a name, the longest one counts."""
 
 
 def reader_of(path: str | Path) -> Reader | None:
-    """Return the reader of a file by the suffix of its name, in small or capital letters; None
-    where no reader has the suffix."""
+    """Return the reader of a file by its suffix, ignoring case; None if no reader has the
+    suffix."""
     name = str(path).lower()
     fitting = [(len(suffix), reader) for reader in READERS for suffix in reader.suffixes
                if name.endswith(suffix)]
@@ -135,7 +132,7 @@ def reader_of(path: str | Path) -> Reader | None:
 
 
 def stem(path: Path) -> str:
-    """Return a file's name without the suffix that its reader knows."""
+    """Return a file's name without the suffix of its reader."""
     reader = reader_of(path)
     if reader is None:
         return path.stem

@@ -14,9 +14,9 @@ from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.strided import HostAlgorithm
 
 _SMALL = 1 << 24
-"""The most multiply-adds in the forward pass of an update for which BLAS gets only one thread: in
-small updates several threads gain little, and wait for each other on a busy machine. A rule of
-thumb for all processors."""
+"""Maximum number of multiply-adds in the forward pass of an update with which BLAS uses one thread.
+In small updates several threads gain little, and wait for each other on a busy machine. The number
+is a rule of thumb for all processors."""
 
 
 class NumpyBackprop(HostAlgorithm):
@@ -31,7 +31,7 @@ class NumpyBackprop(HostAlgorithm):
                 weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         products = sum(units * before for units, before in problem.layer_shapes)
         online = problem.batch == 1 and not problem.adam and not problem.weighted
-        # imported here, because SciPy takes long to import and most processes never train
+        # imported here, because importing SciPy is slow and most processes never train
         from gossamer.ops.backprop.host_updates import in_batches, one_by_one
 
         with np.errstate(all="ignore"), _threads_for(problem.batch * products):
@@ -39,5 +39,5 @@ class NumpyBackprop(HostAlgorithm):
 
 
 def _threads_for(multiply_adds: int) -> AbstractContextManager[None]:
-    """Return a context in which BLAS has one thread, if an update has few multiply-adds."""
+    """Return a context that limits BLAS to one thread for small updates."""
     return nullcontext() if multiply_adds > _SMALL else blas.limited(1)

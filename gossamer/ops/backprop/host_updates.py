@@ -1,4 +1,4 @@
-"""The updates of back-propagation on the host, one sample or one batch after another."""
+"""Updates of back-propagation on the host, by single samples or by batches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def one_by_one(problem: BackpropProblem, inputs: Sequence[np.ndarray]) -> list[n
 
 
 def in_batches(problem: BackpropProblem, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return the outputs of a problem with several samples per update, Adam or weighted samples."""
+    """Return the outputs of a problem with batches, Adam or weighted samples."""
     x, targets, order, settings = inputs[:4]
     sample_weights = inputs[5] if problem.weighted else None
     parameters = np.array(inputs[4], np.float32)
@@ -62,7 +62,7 @@ class _OnlineUpdate:
         self.outputs = [np.empty(units, np.float32) for units, _ in problem.layer_shapes]
 
     def __call__(self, x: np.ndarray, target: np.ndarray) -> float:
-        """Change the parameters by one sample, and return its loss before the change."""
+        """Update the parameters by one sample, and return its loss before the update."""
         problem = self.problem
         last = len(self.layers) - 1
         values = x
@@ -94,7 +94,11 @@ class _OnlineUpdate:
         return loss
 
     def _update(self, index: int, before: np.ndarray, error: np.ndarray) -> None:
-        """Change the parameters of a layer by its inputs `before` and its errors."""
+        """Update the parameters of a layer.
+
+        before: the layer's inputs.
+        error: the errors of its units.
+        """
         weight, bias = self.layers[index]
         if self.velocities:
             velocity, bias_velocity = self.velocities[index]
@@ -108,9 +112,9 @@ class _OnlineUpdate:
             bias -= self.rate * bias_velocity
             return
         if self.decay:
-            # a factor just below 1 would be rounded, and act in the same direction at each sample
+            # a factor just below 1 would be rounded, with the same error at each sample
             weight -= self.rate * self.decay * weight
-        # BLAS takes column-major matrices, so it gets the transpose of a row-major matrix
+        # BLAS expects column-major matrices, hence the transpose of a row-major one
         sger(-self.rate, before, error, a=weight.T, overwrite_a=True)
         bias -= self.rate * error
 
@@ -146,17 +150,17 @@ _TIMES_SLOPE: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], None]] = 
     "relu": _relu_slope,
     "linear": lambda error, value, spare: None,
 }
-"""Functions that multiply `error` by the derivatives of the activations. `value` has the results of
-the activation, and `spare` is an array of the same shape to overwrite."""
+"""Functions that multiply `error` in place by the derivative of an activation. `value` holds the
+results of the activation, and `spare` is a scratch array of the same shape."""
 
 
 class BatchUpdate:
     """The update of a network by a batch, in place.
 
-    An update computes so little that the calls of NumPy take most of its time. Few calls therefore
-    change all parameters at once, in one array, and intermediate arrays are allocated only once.
+    Most of the time of an update is the overhead of NumPy's calls. To make few calls, all
+    parameters are updated at once, in one array. Intermediate arrays are allocated only once.
 
-    parameters: (parameter_count,) float32, as BackpropProblem has them for one network.
+    parameters: (parameter_count,) float32, one network of BackpropProblem's input 4.
     rate: learning rate.
     momentum: factor of the velocity at each update.
     decay: weight decay.
@@ -179,8 +183,10 @@ class BatchUpdate:
 
     def __call__(self, x: np.ndarray, targets: np.ndarray, rows: np.ndarray, losses: np.ndarray,
                  sample_weights: np.ndarray | None) -> None:
-        """Change the parameters by the samples in `rows`, and write the loss of each before the
-        change to `losses` (rows,)."""
+        """Update the parameters by the samples in `rows`.
+
+        losses: (rows,), to which the loss of each sample before the update is written.
+        """
         count = len(rows)
         batch_x, batch_targets = self._x[:count], self._targets[:count]
         # with "clip", take() writes to `out` without a buffer; no row is out of range
@@ -212,9 +218,9 @@ class BatchUpdate:
         self._change()
 
     def _forward(self, values: list[np.ndarray]) -> None:
-        """Compute the values of each layer from the values of the layer before.
+        """Compute the values of each layer.
 
-        The values of the last layer stay sums: _output_errors() applies the output activation.
+        The output activation is not applied: _output_errors() applies it.
         """
         last = len(self._layers) - 1
         for index, (weight, bias) in enumerate(self._layers):
@@ -228,7 +234,7 @@ class BatchUpdate:
                        spare: np.ndarray, losses: np.ndarray) -> None:
         """Compute the errors and losses of the outputs.
 
-        z: the outputs' sums, which are overwritten.
+        z: the outputs before the activation, which are overwritten.
         """
         if self._problem.loss == "cross_entropy":
             z -= z.max(axis=1, keepdims=True)
@@ -248,7 +254,7 @@ class BatchUpdate:
         _TIMES_SLOPE[activation](error, z, spare)
 
     def _change(self) -> None:
-        """Change the parameters by the gradient."""
+        """Update the parameters by the gradient."""
         gradient, spare, count = self._gradient, self._spare, len(self._weights)
         if self._problem.adam:
             means, squares = self._kept[:count], self._kept[count:-1]

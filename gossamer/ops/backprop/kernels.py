@@ -1,4 +1,4 @@
-"""The host side that kernels of back-propagation share: macros, arguments, and shared memory."""
+"""Shared host code of back-propagation kernels: macros, arguments, shared memory."""
 
 from __future__ import annotations
 
@@ -35,20 +35,19 @@ class KernelBackprop(Algorithm):
 
 
 def not_plain(problem: BackpropProblem) -> str | None:
-    """Return why a problem needs more than plain gradient descent, such as Adam or sample weights;
-    None where it does not."""
+    """Return why plain gradient descent does not suffice; None where it does."""
     if problem.adam:
-        return "it trains by gradient descent and not by Adam; per_step does"
+        return "it does not support Adam; use per_step"
     if problem.weighted:
-        return "it takes no weights of samples with the loss squared_error; per_step does"
+        return "it does not support sample weights with the loss squared_error; use per_step"
     return None
 
 
 def activation_macros(problem: BackpropProblem) -> dict[str, object]:
     """Return the macros of the activations and their derivatives.
 
-    ACTIVATE(z) and SLOPE(a) are those of hidden units, ACTIVATE_OUTPUT(z) and OUTPUT_SLOPE(a) those
-    of outputs. A slope is the derivative, computed from the activation's value a. SOFTMAX is 1
+    ACTIVATE(z) and SLOPE(a) are for hidden units, ACTIVATE_OUTPUT(z) and OUTPUT_SLOPE(a) for
+    outputs. A slope is the derivative, computed from the activation's value a. SOFTMAX is 1
     where the outputs are a softmax; ACTIVATE_OUTPUT is then the identity.
     """
     activate, slope = _FUNCTIONS[problem.activation]
@@ -66,7 +65,10 @@ BUFFERS: tuple[RunTime, ...] = (*map(input_buffer, range(5)), *map(output_buffer
 
 
 def part_of_workspace(offset: int, nbytes: int) -> RunTime:
-    """Return `nbytes` bytes of the workspace, from an offset on, as a kernel argument."""
+    """Return a range of the workspace as a kernel argument.
+
+    offset, nbytes: start and length of the range in bytes.
+    """
     def part(inputs: object, outputs: object, workspace: Buffer) -> Argument:
         return workspace.view(offset, nbytes)
     return part
@@ -77,12 +79,12 @@ ALIGNMENT = 4096
 
 
 def aligned(nbytes: int) -> int:
-    """Return a number of bytes, rounded up to ALIGNMENT."""
+    """Round a number of bytes up to a multiple of ALIGNMENT."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def registers_of(threads: int) -> int:
-    """Return how many registers a work-item can have on NVIDIA GPUs.
+    """Return the maximum number of registers of a work-item on NVIDIA GPUs.
 
     The warps of a work-group of `threads` work-items are divided among four sub-partitions with
     16384 registers each.
@@ -91,17 +93,17 @@ def registers_of(threads: int) -> int:
 
 
 def padded(count: int) -> int:
-    """Return a number, rounded up to a multiple of four."""
+    """Round a number up to a multiple of four."""
     return -(-count // 4) * 4
 
 
 def table(numbers: Iterable[int]) -> str:
-    """Return numbers as the elements of an array in C."""
+    """Return the initializer of an array in C."""
     return ", ".join(map(str, numbers))
 
 
 class SharedMemoryLayout:
-    """The offsets in shared memory, in floats, and the other macros of upper_layers.h.
+    """Offsets in shared memory, in floats, and other macros of upper_layers.h.
 
     batch: number of samples whose units are in memory at once.
     partial: number of partial sums of the first layer.

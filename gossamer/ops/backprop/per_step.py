@@ -35,16 +35,17 @@ _GROUPS = (256, 128, 64)
 _LARGEST_GRID = 65535
 
 MOST_LAUNCHES = 1 << 16
-"""The most launches of one call, since Python records or queues them one by one."""
+"""Maximum number of launches of a call, because Python records or queues them one by one."""
 
 
 class PerStep(KernelBackprop):
     """Training with a launch for each step of each layer.
 
     The outputs, the errors and the changes of each layer are computed in separate launches, update
-    after update. Source: training by back-propagation on a GPU with everything resident (2013),
-    kernels 9 to 13; unlike there, a layer may have any number of inputs. Adam follows Kingma and Ba
-    (2015).
+    after update.
+
+    Source: training by back-propagation on a GPU with everything resident (2013), kernels 9 to 13.
+    Unlike in the source, a layer may have any number of inputs. Adam follows Kingma and Ba (2015).
     """
 
     name = "per_step"
@@ -55,14 +56,16 @@ class PerStep(KernelBackprop):
         launches = _launches_per_update(problem)
         updates = -(-problem.samples // problem.batch)
         if launches * updates > MOST_LAUNCHES:
-            return (f"it takes {launches * updates} launches, more than {MOST_LAUNCHES} a call: "
-                    f"give it {MOST_LAUNCHES // launches * problem.batch} samples at a time")
+            return (f"it needs {launches * updates} launches per call, at most {MOST_LAUNCHES} are "
+                    "allowed: train on at most "
+                    f"{MOST_LAUNCHES // launches * problem.batch} samples per call")
         chunks = max(problem.sizes[:-1]) // min(_group_sizes(device)) + 1
         if max(problem.networks, min(problem.batch, problem.samples), chunks) > _LARGEST_GRID:
-            return f"it takes more than {_LARGEST_GRID} networks, samples a batch or groups a unit"
+            return (f"it supports at most {_LARGEST_GRID} networks, samples per batch and "
+                    "work-groups per unit")
         if (count := 2 * problem.networks * problem.batch * sum(problem.sizes[1:])) >= 2**31:
-            return (f"its units have {count} outputs and errors, more than indices of 32 bits "
-                    "count; take a smaller batch or fewer networks")
+            return (f"its units have {count} outputs and errors, too many for 32-bit indices: use "
+                    "a smaller batch or fewer networks")
         return None
 
     def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
@@ -85,9 +88,9 @@ class PerStep(KernelBackprop):
 
 
 def carry(problem: BackpropProblem, device: Device) -> Launch:
-    """Return the launch that copies the parameters to the output, where they are trained in place.
+    """Return the launch that copies the parameters to the output.
 
-    Input and output may be the same memory.
+    Training then updates them in place. Input and output may be the same memory.
     """
     count = problem.outputs[0].size
     return Launch(device.compile(KernelSource.of(_SOURCE, "carry")), groups_for(count),
@@ -97,13 +100,13 @@ def carry(problem: BackpropProblem, device: Device) -> Launch:
 class _UpdateLaunches:
     """Makes the launches of updates.
 
-    The workspace has the outputs of the units for all samples of a batch, and then their errors.
+    The workspace holds the outputs of all units for all samples of a batch, and then their errors.
 
     weights: for each layer the offset of its weights among a network's parameters.
-    starts: for each layer the offset of its inputs among the units of a sample, or -1 where its
-    inputs are in the data; the last number is the offset of the outputs.
-    errors: offset of the units' errors in the workspace, in floats.
-    shared: arguments that all kernels take: batch, units of a sample, and `errors`.
+    starts: for each layer the offset of its inputs among the units of a sample, or -1 for the first
+    layer, whose inputs are the data; the last number is the offset of the outputs.
+    errors: offset of the errors in the workspace, in floats.
+    shared: arguments of all kernels: batch, units of a sample, and `errors`.
     """
 
     def __init__(self, problem: BackpropProblem, threads: int, device: Device) -> None:
@@ -131,7 +134,7 @@ class _UpdateLaunches:
         return self.device.compile(KernelSource.of(_SOURCE, name, macros))
 
     def of_update(self, first: int, count: int) -> Iterator[Launch]:
-        """Yield the launches of the update by `count` samples from `first` on."""
+        """Yield the launches of the update by `count` samples, starting at `first`."""
         for layer in self.layers:
             yield self._forward(layer, first, count)
         if self.softmax:

@@ -24,15 +24,15 @@ from gossamer.ops.weights import Weights
 _SOURCE = Path(__file__).with_name("persistent.cl")
 
 _OTHER_REGISTERS = 56
-"""Registers that a work-item needs besides the registers of its weights."""
+"""Registers that a work-item needs in addition to its weights."""
 
 
 @dataclass(frozen=True)
 class PersistentForm:
     """How a network is distributed over a work-group.
 
-    weights: where the weights of the first layer are: in "registers"; in shared memory ("local");
-    or in shared memory, with zeros of a sample skipped ("sparse").
+    weights: memory of the first layer's weights: "registers"; "local" for shared memory; "sparse"
+    for shared memory, with zeros of a sample skipped.
     threads: work-items of the work-group.
     units: units of the first layer that a work-item computes.
     """
@@ -57,9 +57,9 @@ FORMS = (
 
 
 class Persistent(KernelBackprop):
-    """Training on all samples in one launch, with the parameters in registers and shared memory.
+    """Training in one launch, with parameters in registers and shared memory.
 
-    One work-group trains one network; several networks are trained at the same time.
+    One work-group trains one network on all samples; several networks are trained in parallel.
     """
 
     name = "persistent"
@@ -77,8 +77,8 @@ class Persistent(KernelBackprop):
                 f"{device.name} has {device.limits.shared_bytes_opt_in}")
 
     def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
-        # forms with weights in registers come last on a processor, whose registers do not suffice
-        # for the weights of many work-items: these would lie in memory
+        # on a processor, forms with weights in registers come last: there the weights of many
+        # work-items exceed the registers and would be in memory
         forms = FORMS if device.limits.subgroup_size > 1 else sorted(
             FORMS, key=lambda form: (form.weights == "registers", form.threads))
         seen = set()
@@ -104,9 +104,9 @@ class Persistent(KernelBackprop):
 
 
 class _PersistentLayout(SharedMemoryLayout):
-    """The shared memory of persistent.cl: the upper layers, the first layer, and two samples.
+    """The shared memory of persistent.cl: upper layers, first layer, and two samples.
 
-    lanes: neighbouring work-items that have the same inputs.
+    lanes: neighbouring work-items with the same inputs.
     splits: sets of `lanes` work-items.
     share: inputs of a work-item.
     """

@@ -17,18 +17,16 @@ from gossamer.tensor import TensorSpec, default_spec
 ACTIVATIONS = ("sigmoid", "tanh", "relu")
 LOSSES = ("squared_error", "cross_entropy")
 OUTPUTS = ("linear", "sigmoid", "tanh")
-"""Activations that the outputs may have with the loss "squared_error"."""
+"""Activations of the outputs with the loss "squared_error"."""
 BETAS = (0.9, 0.999)
-"""Adam's decay rates: the shares that an update keeps of the running mean of the gradients, and of
-that of the squared gradients."""
+"""Adam's decay rates of the running means of the gradients and of the squared gradients."""
 EPSILON = 1e-8
-"""The number that Adam adds to each square root, so that it never divides by 0."""
+"""The number that Adam adds to each square root, to avoid division by 0."""
 DENSITIES = (1.0, 0.5, 0.25, 0.1)
-"""The density of data, which is its share of nonzero inputs, is rounded to one of these, so that
-data of about the same density share one measurement."""
+"""The density of data, the share of nonzero inputs, is rounded to one of these numbers. So data of
+similar density share one measurement."""
 _SAMPLED_ROWS = 1000
-"""The density of data is computed from a sample of the rows: about this number, at most twice as
-many."""
+"""Approximate number of rows from which the density of data is computed, at most twice as many."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +40,16 @@ class BackpropProblem(Problem):
     loss: one of LOSSES; with "cross_entropy" the outputs are a softmax.
     batch: number of samples of an update (1: online); the last update takes the remaining samples.
     velocity: True where momentum is used.
-    adam: True where parameters change by Adam, which excludes momentum.
+    adam: True where parameters are updated by Adam, which excludes momentum.
     output: activation of the outputs with squared_error, one of OUTPUTS; None means the activation
     of the hidden layers, or "linear" where the hidden layers have relu.
-    weighted: True where each row has a weight, by which its loss and its gradient are multiplied.
-    networks: number of networks, each of which is trained by itself.
+    weighted: True where each row has a weight, which multiplies its loss and its gradient.
+    networks: number of networks, which are trained independently.
 
-    The following fields change times and example_inputs(), but no results:
-    density: share of x that is not zero.
-    binary: True where all numbers of x are 0 or 1.
-    decay: True where weights decay.
+    The following fields affect times and example_inputs(), but not results:
+    density: share of nonzero elements of x.
+    binary: True where all elements of x are 0 or 1.
+    decay: True where weight decay is not 0.
 
     Inputs:
     0. x, (rows, sizes[0]) float32.
@@ -59,9 +57,9 @@ class BackpropProblem(Problem):
     2. order, (networks, samples) int32: the row of each sample, in the order of training.
     3. settings, (networks, 3) float32: learning rate, momentum, weight decay.
     4. parameters, (networks, parameter_count) float32: for each layer the weights, (units, units
-       of the layer before), row-major, then the biases; with `velocity`, the velocities follow
-       them in the same order. With `adam`, three things follow: the means of the gradients, the
-       means of the squared gradients, and the number of updates so far.
+       of the layer before), row-major, then the biases. With `velocity`, the velocities follow in
+       the same order. With `adam`, the means of the gradients, the means of the squared gradients,
+       and the number of updates so far follow.
     5. only where `weighted`: the weight of each row, (rows,) float32.
     Outputs:
     0. parameters after the last update, which may use the memory of input 4.
@@ -77,8 +75,8 @@ class BackpropProblem(Problem):
     parameter -= learning rate * sqrt(1 - c^t) / (1 - b^t) * m / (sqrt(v) + EPSILON).
 
     Sources: training by back-propagation on a GPU with everything resident (2013), for online
-    training with sigmoid units and squared error; Kingma and Ba (2015), for Adam, whose update is
-    written as in the last lines before section 2.1. All other methods are standard.
+    training with sigmoid units and squared error; Kingma and Ba (2015), for Adam, in the form of
+    the last lines before section 2.1. All other methods are standard.
     """
 
     op: ClassVar[str] = "backprop"
@@ -100,7 +98,8 @@ class BackpropProblem(Problem):
 
     def __post_init__(self) -> None:
         if len(self.sizes) < 2 or min(self.sizes) < 1:
-            raise ValueError(f"sizes {self.sizes}: expected two layers or more of a unit or more")
+            raise ValueError(f"sizes {self.sizes}: expected at least two layers, each of at least "
+                             "one unit")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation {self.activation!r}: "
                              f"{one_of(self.activation, ACTIVATIONS)}")
@@ -109,16 +108,16 @@ class BackpropProblem(Problem):
         if self.output not in (None, *OUTPUTS):
             raise ValueError(f"output {self.output!r}: {one_of(self.output, OUTPUTS)}")
         if self.output is not None and self.loss != "squared_error":
-            raise ValueError(f"output {self.output!r}: is for the loss squared_error; the outputs "
-                             "of cross_entropy are a softmax")
+            raise ValueError(f"output {self.output!r}: requires the loss squared_error; with "
+                             "cross_entropy the outputs are a softmax")
         if self.adam and self.velocity:
-            raise ValueError("adam and velocity: expected one of them")
+            raise ValueError("adam and velocity: expected at most one of them")
         if self.batch < 1 or min(self.rows, self.samples, self.networks) < 0:
             raise ValueError(f"batch {self.batch}, rows {self.rows}, samples {self.samples}, "
                              f"networks {self.networks}: expected a batch of 1 or more, and no "
                              "negative count")
         if not 0 < self.density <= 1:
-            raise ValueError(f"density {self.density}: expected above 0, and 1 at most")
+            raise ValueError(f"density {self.density}: expected a number above 0 and at most 1")
 
     @property
     def output_activation(self) -> str:
@@ -164,15 +163,17 @@ class BackpropProblem(Problem):
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the forward pass, the errors and the updates: two for each
-        multiply-add."""
+        """Floating-point operations of the forward pass, the errors and the updates.
+
+        A multiply-add counts as two.
+        """
         products = sum(units * before for units, before in self.layer_shapes)
         backward = products - self.sizes[0] * self.sizes[1]
         return 2 * (2 * products + backward) * self.samples * self.networks
 
     @property
     def least_bytes(self) -> int:
-        """Bytes of all samples, parameters and losses; parameters are read and written."""
+        """Minimum traffic in bytes: samples, losses, and parameters, read and written."""
         samples = 4 * min(self.rows, self.samples * self.networks) * (self.sizes[0]
                                                                        + self.sizes[-1])
         return samples + 2 * self.outputs[0].nbytes + self.outputs[1].nbytes
@@ -181,10 +182,10 @@ class BackpropProblem(Problem):
         """Return data and settings with which training stays finite.
 
         As in pictures, some inputs are zero more often than others, and neighbouring inputs are
-        zero about equally often. Exact blocking skips inputs that are zero in all samples of a
-        block. With the density of binarised MNIST, 0.146, 36% of the example's inputs are nonzero
-        in at least one of eight samples, so that they cannot be skipped. In MNIST itself this share
-        is 35%. If all inputs were zero equally often, it would be 72%.
+        zero about equally often. This matters for exact blocking, which skips inputs that are zero
+        in all samples of a block. With the density of binarised MNIST, 0.146, 36% of the example's
+        inputs are nonzero in at least one of eight samples, and cannot be skipped. In MNIST itself
+        this share is 35%. If all inputs were zero equally often, it would be 72%.
         """
         inputs = self.sizes[0]
         position = (np.arange(inputs) + 0.5) / inputs
@@ -205,7 +206,7 @@ class BackpropProblem(Problem):
     def split(self, parameters: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return views of one network's (weights, biases), layer by layer.
 
-        parameters: the weights and biases, or other numbers in their order, such as velocities.
+        parameters: the weights and biases, or other values in the same order, such as velocities.
         """
         layers, start = [], 0
         for units, before in self.layer_shapes:
@@ -220,11 +221,12 @@ class BackpropProblem(Problem):
         return replace(self, samples=count)
 
     def like(self, x: np.ndarray, decay: bool) -> BackpropProblem:
-        """Return the same problem with the density and the other facts of data x (rows, inputs).
+        """Return the same problem with the density and other facts of data.
 
-        The density is the one of DENSITIES whose ratio to the measured density is nearest to 1.
+        The density is rounded to the element of DENSITIES with the ratio closest to 1.
 
-        decay: whether the weights decay.
+        x: the data (rows, inputs).
+        decay: True where weight decay is not 0.
         """
         sampled = x[::max(1, len(x) // _SAMPLED_ROWS)]
         share = max(np.count_nonzero(sampled) / max(sampled.size, 1), 1e-6)
@@ -248,7 +250,7 @@ class BackpropProblem(Problem):
 
 
 Layers = list[tuple[np.ndarray, np.ndarray]]
-"""Weights (units, units of the layer before) and biases (units,) of each layer, or gradients or
+"""Weights (units, units of the layer before) and biases (units,) of each layer; also gradients or
 velocities of the same shapes."""
 
 
@@ -276,7 +278,7 @@ def gradient(problem: BackpropProblem, layers: Layers, x: np.ndarray, targets: n
     outputs = forward(problem, layers, x)
     y = outputs[-1]
     if problem.loss == "cross_entropy":
-        # the logarithm of the softmax, which is finite where the softmax itself is 0
+        # the log-softmax is finite even where the softmax is 0
         loss = -(targets * _log_softmax(outputs[-2] @ layers[-1][0].T + layers[-1][1])).sum(1)
         error = y * targets.sum(1, keepdims=True) - targets
     else:
@@ -292,7 +294,7 @@ def gradient(problem: BackpropProblem, layers: Layers, x: np.ndarray, targets: n
 
 
 def forward(problem: BackpropProblem, layers: Layers, x: np.ndarray) -> list[np.ndarray]:
-    """Return the inputs x (samples, inputs), then the outputs of each layer."""
+    """Return a list of x (samples, inputs) and the outputs of each layer."""
     outputs = [x]
     for index, (weight, bias) in enumerate(layers):
         last = index == len(layers) - 1
@@ -330,7 +332,7 @@ DERIVATIVES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 def _update(problem: BackpropProblem, parameters: np.ndarray, gradients: Layers, rate: float,
             momentum: float, decay: float) -> None:
-    """Change one network's parameters by gradients."""
+    """Update one network's parameters in place."""
     count = problem.weight_count
     weights = parameters[:count]
     change = np.concatenate([part.ravel() for (weight, _), (by_weight, by_bias) in zip(
@@ -353,9 +355,9 @@ def _update(problem: BackpropProblem, parameters: np.ndarray, gradients: Layers,
 
 
 def adam_factor(updates: float) -> float:
-    """Return the factor by which Adam multiplies the learning rate in an update.
+    """Return Adam's factor of the learning rate in an update.
 
-    updates: the number of the update, counted from 1.
+    updates: number of updates, including this one.
     """
     by_mean, by_square = BETAS
     return math.sqrt(1 - by_square**updates) / (1 - by_mean**updates)

@@ -26,14 +26,14 @@ from gossamer.tensor import AXES, TensorSpec
 
 _SOURCE = Path(__file__).with_name("published.cl")
 _WORK_GROUPS = (512, 256, 128)
-"""The possible numbers of work-items of a work-group: the published number, then smaller numbers
-for devices that do not allow work-groups of 512."""
+"""The possible sizes of a work-group: the published size, then smaller ones for devices that do not
+allow 512 work-items."""
 
 
 class NumpyBatchNorm(HostAlgorithm):
     """Batch norm in float64.
 
-    The rounding error of a mean in float32 is too large where the mean is far from 0.
+    In float32 the rounding error of a mean far from 0 would be too large.
     """
 
     op = "batch_norm"
@@ -43,7 +43,7 @@ class NumpyBatchNorm(HostAlgorithm):
 class PublishedBatchNorm(KernelAlgorithm):
     """Two kernels that were published together with a convolution in OpenCL.
 
-    In the first kernel a work-group of 512 computes the mean and the variance of a channel over the
+    In the first kernel each work-group computes the mean and the variance of one channel over the
     whole batch, and writes them to the workspace. The second kernel normalises every element. See
     docs/algorithms.md.
     """
@@ -71,7 +71,7 @@ class PublishedBatchNorm(KernelAlgorithm):
 def cannot_run(problem: Problem, device: Device) -> str | None:
     """Return why a device cannot run the kernels of published.cl.
 
-    None where it can. The problem is a batch norm or one of the two steps of a batch norm.
+    None if it can. The problem is a batch norm or one of its two steps.
     """
     if (reason := cannot_compile(problem, device)) is not None:
         return reason
@@ -81,7 +81,7 @@ def cannot_run(problem: Problem, device: Device) -> str | None:
 
 
 def work_groups(device: Device) -> tuple[int, ...]:
-    """Return the allowed sizes of _WORK_GROUPS, the largest first."""
+    """Return the sizes of _WORK_GROUPS that the device allows, largest first."""
     return tuple(size for size in _WORK_GROUPS if size <= device.limits.work_group_size)
 
 
@@ -90,14 +90,14 @@ def statistics_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int,
                       momentum: float | None = None) -> Launch:
     """Return the launch that computes the statistics of each channel.
 
-    The kernel writes an array (3, channels): for each channel of input 0 the mean as computed in
-    float32, the exact mean minus this computed mean, and gamma / standard deviation.
+    The kernel writes an array (3, channels). For each channel of input 0 it holds the float32 mean,
+    the exact mean minus the float32 mean, and gamma / standard deviation.
 
     x: spec of input 0.
     work_group: number of work-items of a work-group.
-    statistics: function that a Launch calls for the buffer of the array.
-    momentum: share of the stored mean and variance in the new ones, which are outputs 1 and 2; None
-    where output 0 is the only output.
+    statistics: function that a Launch calls to get the buffer of the array.
+    momentum: weight of the stored mean and variance in the new ones, which are outputs 1 and 2;
+    None if output 0 is the only output.
     """
     stored: tuple[Argument | Callable[..., Argument], ...] = ()
     if momentum is not None:
@@ -116,7 +116,7 @@ def normalise_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int, 
 
     x: spec of input 0.
     work_group: number of work-items of a work-group.
-    statistics: function that a Launch calls for the buffer that `statistics_launch` fills.
+    statistics: function that a Launch calls to get the buffer that `statistics_launch` fills.
     """
     kernel = device.compile(KernelSource.of(_SOURCE, "normalise", {
         "WORK_GROUP_SIZE": work_group, "STORED": 0}))

@@ -20,17 +20,16 @@ class BatchNormProblem(UnaryProblem):
     y = (x - mean) / sqrt(variance + epsilon) * gamma + beta. Each channel (dimension 1) has its
     own mean and variance over the whole batch; the variance is the mean square of x - mean.
 
-    The weights are `gamma` and `beta`, with a number for each channel. With momentum there are the
-    weights `stored_mean` and `stored_variance`, too, and two more outputs: the new mean,
-    momentum * stored_mean + (1 - momentum) * mean, and the new variance, by the same formula.
+    The weights are `gamma` and `beta`, with one number per channel. With momentum, `stored_mean`
+    and `stored_variance` are weights, too, and there are two more outputs: the new mean, momentum *
+    stored_mean + (1 - momentum) * mean, and the new variance, by the same formula.
 
     input: spec of x, of rank 2 or more.
     epsilon: number that is added to the variance.
-    momentum: share of the stored mean and variance in the new ones; None where y is the only
-    output.
+    momentum: weight of the stored mean and variance in the new ones; None if y is the only output.
 
-    Raises ValueError for an input of rank below 2, an input that is not float32, and an input with
-    empty channels where the new mean and variance are outputs.
+    Raises ValueError if the input is not float32 or its rank is below 2, and if its channels are
+    empty while the new mean and variance are outputs.
     """
 
     op: ClassVar[str] = "batch_norm"
@@ -39,9 +38,9 @@ class BatchNormProblem(UnaryProblem):
 
     def __post_init__(self) -> None:
         if len(self.input.shape) < 2 or self.input.dtype != "float32":
-            raise ValueError(f"batch norm takes float32 of rank 2 or more, not {self.input}")
+            raise ValueError(f"batch norm needs float32 of rank 2 or more, not {self.input}")
         if self.momentum is not None and self.channels and not self.count:
-            raise ValueError(f"the mean of each channel of {self.input} has no value")
+            raise ValueError(f"the channels of {self.input} are empty and have no mean")
 
     @property
     def channels(self) -> int:

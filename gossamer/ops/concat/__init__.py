@@ -46,7 +46,7 @@ class NumpyConcat(HostAlgorithm):
 class SliceCopies(KernelAlgorithm):
     """Copies of the inputs to their slices of the output.
 
-    All tensors have one layout. Each launch copies up to four inputs.
+    All tensors have the same layout. Each launch copies up to four inputs.
     """
 
     op = "concat"
@@ -65,9 +65,9 @@ class SliceCopies(KernelAlgorithm):
 
 
 class PackedConcat(PackedAlgorithm):
-    """Copies of the parts' words to their slices of the output.
+    """Copies of the inputs' packed words to their slices of the output.
 
-    Where channels are joined, the channels of all parts but the last one have to fill whole words.
+    Along the channel axis, the channels of every input but the last must fill whole words.
     """
 
     op = "concat"
@@ -76,15 +76,15 @@ class PackedConcat(PackedAlgorithm):
         if len(problem.outputs[0].shape) != 4:
             return "needs (N, C, H, W)"
         if problem.parts[0].dtype != "float32":
-            return f"packs float32, not {problem.parts[0].dtype}"
+            return f"packs float32 inputs, not {problem.parts[0].dtype}"
         if not formats_for(_joined(problem)):
             return "needs values that are known to be -1, 0 or 1"
         if not self.formats(problem):
-            return "needs parts whose channels fill their words"
+            return "needs inputs whose channels fill whole words"
         return cannot_index_variants(self.variants(problem, device), device)
 
     def formats(self, problem: ConcatProblem) -> list[Format]:
-        # each part begins at a word boundary of the output
+        # each input begins at a word boundary of the output
         channels = [part.shape[1] for part in problem.parts[:-1]] if problem.axis == 1 else []
         return [format_ for format_ in formats_for(_joined(problem))
                 if all(count % (8 * format_.stored_dtype.itemsize) == 0 for count in channels)]
@@ -99,17 +99,17 @@ class PackedConcat(PackedAlgorithm):
 
 
 def _joined(problem: ConcatProblem) -> ValueFacts:
-    """Return facts that hold for the values of all parts."""
+    """Return facts that hold for the values of all inputs."""
     return functools.reduce(ValueFacts.join, problem.facts) if problem.facts else REAL
 
 
 @dataclass(frozen=True)
 class Rows:
-    """How the rows of a tensor lie in memory.
+    """The rows of a tensor in memory.
 
-    size: number of elements of a row, which are contiguous.
-    first: element at which the first row begins.
-    pitch: number of elements from the beginning of a row to the beginning of the next row.
+    size: number of contiguous elements in a row.
+    first: index of the first row's first element.
+    pitch: distance between the beginnings of successive rows, in elements.
     """
 
     size: int
@@ -120,7 +120,7 @@ class Rows:
     def of(cls, spec: TensorSpec, position: int) -> Rows:
         """Return the rows of a tensor.
 
-        A row spans the dimensions from `position` on, in the order of memory.
+        A row spans the dimensions from `position` on, in memory order.
         """
         pitch = math.prod(spec.stored_shape[position:])
         return cls(pitch - sum(spec.format.other_channels), spec.offset, pitch)
@@ -135,7 +135,7 @@ def _join_launches(device: Device, parts: Sequence[TensorSpec], whole: TensorSpe
     """Return the launches that concatenate tensors along an axis.
 
     parts, whole: specs of the inputs and of the output.
-    position: position of the axis among the axes in the order of memory, from 0 (the outermost).
+    position: position of the axis in memory order; 0 is the outermost.
     """
     itemsize, rows = whole.stored_dtype.itemsize, math.prod(whole.stored_shape[:position])
     sources, target = [Rows.of(part, position) for part in parts], Rows.of(whole, position)
@@ -154,13 +154,13 @@ def _join_launches(device: Device, parts: Sequence[TensorSpec], whole: TensorSpe
 
 def _launch(device: Device, element: int, rows: int, pitch: int,
             parts: Sequence[tuple[int, Rows, int]]) -> Launch:
-    """Return the launch that copies up to four neighbouring inputs.
+    """Return the launch that copies up to four consecutive inputs.
 
-    element: number of bytes of an element that the kernel copies.
-    rows: number of rows of every input and of the target.
-    pitch: pitch of the target's rows.
-    parts: for each input, its index, its rows, and the element of the target to which the first
-    element of the input is copied.
+    element: bytes of an element that the kernel copies.
+    rows: number of rows, the same for every input and the output.
+    pitch: pitch of the output's rows.
+    parts: for each input, its index, its rows, and the index of the output element to which its
+    first element is copied.
     """
     width = sum(part.size for _, part, _ in parts)
     kernel = device.compile(KernelSource.of(

@@ -20,10 +20,10 @@ class ConcatProblem(Problem):
 
     parts: specs of the inputs, whose shapes differ only along the axis.
     axis: index of the axis, from 0.
-    facts: value facts of each part; empty where nothing is known.
+    facts: value facts of each input; empty if nothing is known.
 
-    Raises ValueError where the parts have no such axis, and where two parts differ in dtype or in
-    their sizes along another axis.
+    Raises ValueError if the inputs have no such axis, or differ in dtype or in their size along
+    another axis.
     """
 
     op: ClassVar[str] = "concat"
@@ -34,11 +34,12 @@ class ConcatProblem(Problem):
     def __post_init__(self) -> None:
         first = self.parts[0]
         if not 0 <= self.axis < len(first.shape):
-            raise ValueError(f"axis {self.axis} is not one of {first}")
+            raise ValueError(f"a concatenation along axis {self.axis}, which {first} does not have")
         for part in self.parts:
             if part.dtype != first.dtype or _without(part.shape, self.axis) != _without(
                     first.shape, self.axis):
-                raise ValueError(f"{part} does not continue {first} along axis {self.axis}")
+                raise ValueError(f"{part} cannot be concatenated to {first} along axis "
+                                 f"{self.axis}")
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

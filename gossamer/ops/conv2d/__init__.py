@@ -4,7 +4,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    # importing the algorithms takes long, and much code needs only the problem
+    # importing the algorithms is slow, and much code needs only the problem
     if name != "OP":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from gossamer.ops.conv2d.op import OP

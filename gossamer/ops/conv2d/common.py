@@ -1,4 +1,4 @@
-"""Layouts, the index table of im2col and rounded weights, which many kernels of conv2d share."""
+"""Helpers shared by algorithms of conv2d: layouts, the im2col index table, rounding."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LAYOUTS = (("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NCHW", "NCHW"), ("NHWC", "NCHW
 
 
 def config_of(sizes: Any) -> tuple[tuple[str, int | str], ...]:
-    """Return a dataclass of sizes, such as a tile, as the config of a variant."""
+    """Return the fields of a dataclass, such as a tile, as a config."""
     return tuple((field.name, getattr(sizes, field.name)) for field in fields(sizes))
 
 
 def sizes_of(kind: type[Sizes], variant: Variant) -> Sizes:
-    """Return the sizes in a variant's config as a dataclass."""
+    """Return a variant's config as a dataclass of type `kind`."""
     return kind(**dict(variant.config))
 
 
@@ -37,7 +37,7 @@ def without_tensor_cores(problem: Conv2dProblem, device: Device) -> str | None:
 
 
 def window_macros(problem: Conv2dProblem) -> dict[str, int]:
-    """Return the macros for kernels that know their windows when they are compiled."""
+    """Return the macros of kernels that are compiled for one window."""
     return {"KERNEL_H": problem.kernel[0], "KERNEL_W": problem.kernel[1],
             "STRIDE_Y": problem.stride[0], "STRIDE_X": problem.stride[1],
             "DILATION_Y": problem.dilation[0], "DILATION_X": problem.dilation[1]}
@@ -62,9 +62,11 @@ def specs_of_layouts(problem: Conv2dProblem) -> list[tuple[Specs, Specs]]:
 def panels(weights: np.ndarray, blocks: int, lanes: int) -> np.ndarray:
     """Return weights in panels of neighbouring output channels.
 
+    The result is (groups, blocks, taps, depth, lanes).
+
     weights: (groups, output channels of a group, depth, taps).
-    blocks: number of panels of a group. Zeros follow the last output channel of a group.
-    lanes: output channels of a panel; the result is (groups, blocks, taps, depth, lanes).
+    blocks: number of panels of a group; the last one is padded with zeros.
+    lanes: output channels of a panel.
     """
     padded = np.zeros((len(weights), blocks * lanes, *weights.shape[2:]), weights.dtype)
     padded[:, :weights.shape[1]] = weights
@@ -73,18 +75,18 @@ def panels(weights: np.ndarray, blocks: int, lanes: int) -> np.ndarray:
 
 
 def channels_in_memory(spec: TensorSpec) -> int:
-    """Return the channels of a pixel in memory, those of other tensors included."""
+    """Return the channels of a pixel in memory, including those of other tensors."""
     return spec.shape[1] + sum(spec.format.other_channels)
 
 
 def k_table(problem: Conv2dProblem, x: TensorSpec, *, channels_last: bool) -> np.ndarray:
     """Return the index table of im2col, (K, 2) in int32.
 
-    For each k it has the offset in x from the corner of a window, and the position in the window
-    as row << 16 | column.
+    Entry k holds the offset in x from a window's first pixel, and the position within the window as
+    row << 16 | column.
 
-    channels_last: True where k stands for (r, s, c), the tap's row and column and the input channel
-    of the group; False where k stands for (c, r, s).
+    channels_last: True where k runs over (r, s, c): the row and the column of the tap, and the
+    input channel within the group. False where k runs over (c, r, s).
     """
     _, x_channel, x_row, x_column = x.strides
     c, r, s = np.meshgrid(np.arange(problem.group_channels), *map(np.arange, problem.kernel),
@@ -98,13 +100,13 @@ def k_table(problem: Conv2dProblem, x: TensorSpec, *, channels_last: bool) -> np
 
 
 def rounded(values: np.ndarray, dtype: str | np.dtype[Any] = "float16") -> np.ndarray:
-    """Return values in another dtype; numbers too large for float16 become infinite."""
+    """Convert values to a dtype; values beyond its range become infinite."""
     with np.errstate(over="ignore"):
         return values.astype(dtype)
 
 
 def rounded_to_tf32(values: np.ndarray) -> np.ndarray:
-    """Return float32 rounded to the 10 mantissa bits of TF32, to nearest, ties to even."""
+    """Round float32 to the 10 mantissa bits of TF32, ties to even."""
     bits = values.view(np.uint32)
     rounded = (bits + 0xFFF + (bits >> 13 & 1)) & ~np.uint32(0x1FFF)
     return np.where(np.isfinite(values), rounded, bits).view(np.float32)

@@ -1,4 +1,4 @@
-"""Convolutions on the host: im2col with BLAS or CSR weights, and shifted depthwise channels."""
+"""Convolutions on the host by NumPy and SciPy: im2col and depthwise."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _CACHED_FLOATS = 48 * 1024
 its sums and its scratch array should fit the L2 cache of a core. On a core with a smaller cache,
 blocks only take longer."""
 _ROW_FLOATS = 512
-"""The fewest output pixels that a product should have, a rule of thumb for any processor. With
-this number the arithmetic of a nonzero weight takes longer than its overhead; with many more pixels
-the im2col matrix would not stay in the caches."""
+"""Minimum number of output pixels of a product, a rule of thumb for any processor. With fewer
+pixels, the overhead of a nonzero weight exceeds its arithmetic; with many more, the im2col matrix
+would not stay in the caches."""
 
 
 class HostIm2col(Algorithm):
-    """Multiplication of the weights with the im2col matrix by BLAS, for each image and group.
+    """Product of the weights and the im2col matrix by BLAS.
 
-    The matrix has a row for each input channel and tap and a column for each output pixel. A
-    pointwise convolution multiplies the input itself.
+    Each image and group is one product. The matrix has a row for each input channel and tap and a
+    column for each output pixel. A pointwise convolution multiplies the input itself.
     """
 
     op = "conv2d"
@@ -92,7 +92,7 @@ class HostDepthwise(Algorithm):
 
     Rows of sums are as long as padded rows, so that the shift by a tap is one offset and NumPy's
     inner loop runs over the whole channel. The few sums that straddle two rows are dropped at the
-    end. With stride 2 a channel is first split by the parity of its rows and columns.
+    end. With a stride above 1, a channel is first split by its rows and columns modulo the stride.
     """
 
     op = "conv2d"
@@ -102,7 +102,8 @@ class HostDepthwise(Algorithm):
         if device.compiles:
             return "runs on the host only"
         if not problem.is_depthwise:
-            return f"needs one group a channel, has {problem.groups} for {problem.channels}"
+            return (f"needs one group per input channel, has {problem.groups} for "
+                    f"{problem.channels} channels")
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
@@ -159,7 +160,9 @@ def _shifted_sums(x: np.ndarray, taps: np.ndarray, problem: Conv2dProblem,
 
 def _phase(padded: np.ndarray, phase: tuple[int, int], stride: tuple[int, int],
            row_length: int) -> np.ndarray:
-    """Return every stride-th row and column of each channel, as rows of row_length numbers.
+    """Return every stride-th row and column of each channel, flattened.
+
+    Rows are padded with zeros to `row_length` elements.
 
     phase: the first row and the first column.
     """
@@ -170,13 +173,12 @@ def _phase(padded: np.ndarray, phase: tuple[int, int], stride: tuple[int, int],
 
 
 class SparseIm2col(Algorithm):
-    """Multiplication of CSR weights with the im2col matrix by SciPy.
+    """Product of CSR weights and the im2col matrix by SciPy.
 
-    Small images are multiplied several at a time, so that the arithmetic of a nonzero weight takes
-    longer than its overhead.
+    Several small images are multiplied at a time, because each nonzero weight has an overhead.
 
-    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result
-    whose weights for this input are all zero.
+    Zero weights are skipped: a NaN or infinity in the input does not reach a result that has only
+    zero weights for this input.
     """
 
     op = "conv2d"
@@ -218,7 +220,7 @@ class SparseIm2col(Algorithm):
             windows = np.moveaxis(_windows_of_groups(x[span], problem), 0, 4)
             for group, matrix in enumerate(matrices):
                 columns = windows[group]
-                # a plan passes its workspace to every step
+                # a plan passes its workspace to every step, even where a step needs none
                 if workspace is not None and state.variant.workspace:
                     columns = host_array(workspace, columns.shape)
                     columns[...] = windows[group]
@@ -231,7 +233,7 @@ class SparseIm2col(Algorithm):
 
 
 def _images(problem: Conv2dProblem) -> int:
-    """Return how many images are multiplied at once."""
+    """Return the number of images that are multiplied at once."""
     pixels = max(problem.image_pixels, 1)
     return max(1, min(problem.batch, -(-_ROW_FLOATS // pixels)))
 
@@ -243,7 +245,7 @@ def float32_operands(weights: Weights) -> dict[str, np.ndarray]:
 
 
 def _padded(x: np.ndarray, problem: Conv2dProblem) -> np.ndarray:
-    """Return the input with the problem's zeros around it."""
+    """Return the zero-padded input."""
     top, left, bottom, right = problem.pads
     if not any(problem.pads):
         return x

@@ -13,6 +13,7 @@ from gossamer.ops.conv2d.dense.winograd import Winograd
 from gossamer.ops.conv2d.host import HostDepthwise, HostIm2col, SparseIm2col
 from gossamer.ops.conv2d.host_direct.algorithm import HostDirect, HostDirectDense
 from gossamer.ops.conv2d.host_direct.depthwise import HostDirectDepthwise
+from gossamer.ops.conv2d.host_direct.indirect import HostIndirect, HostIndirectDepthwise
 from gossamer.ops.conv2d.problem import Conv2dProblem, reference
 from gossamer.ops.conv2d.shifted.windows_fp16 import ShiftedGemmMma
 from gossamer.ops.conv2d.shifted.windows_fp16_sparse import ShiftedSparseMma
@@ -34,5 +35,5 @@ OP = Op("conv2d", Conv2dProblem, reference,
          DirectSparseTable(), DirectSparseCompiled(), DirectSparsePixels(),
          ShiftedSparseMma(), Im2colCusparse(), BitTensorCore(), WidePopcount(), Popcount(),
          HostDepthwise(), HostIm2col(), HostDirect(), HostDirectDense(), HostDirectDepthwise(),
-         SparseIm2col(), HostDirectPopcount(), HostPopcount(), PublishedConvolution(),
-         ZeroConvolution()))
+         HostIndirect(), HostIndirectDepthwise(), SparseIm2col(), HostDirectPopcount(),
+         HostPopcount(), PublishedConvolution(), ZeroConvolution()))

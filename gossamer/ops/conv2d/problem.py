@@ -1,5 +1,4 @@
-"""The problem conv2d, a convolution of an (N, C, H, W) tensor with its epilogue, and its reference.
-"""
+"""The problem conv2d: convolution of an (N, C, H, W) tensor, and its reference."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class Conv2dProblem(Problem):
-    """A convolution of an image with zeros around it:
+    """A zero-padded convolution with an epilogue:
 
     y[n, m, i, j] = epilogue(sum over c, r, s of weight[m, c, r, s] * x[n, first + c, row, column])
 
@@ -43,7 +42,7 @@ class Conv2dProblem(Problem):
     epilogue: element-wise computation on the result.
     weights_info: density of the weights, hash of their mask and their value facts.
     facts: value facts of each run-time input; empty where nothing is known.
-    result: value facts of the output where it has few different values; else REAL.
+    result: value facts of the output if it has few distinct values, else REAL.
     """
 
     op: ClassVar[str] = "conv2d"
@@ -76,8 +75,9 @@ class Conv2dProblem(Problem):
         return max((columns - self.window(1)) // self.stride[1] + 1, 0)
 
     def window(self, axis: int, outputs: int = 1) -> int:
-        """Return the input rows (axis 0) or columns (axis 1) under the windows of some outputs.
+        """Return the number of input rows or columns that outputs read.
 
+        axis: 0 for rows, 1 for columns.
         outputs: number of neighbouring outputs.
         """
         return ((outputs - 1) * self.stride[axis]
@@ -115,12 +115,12 @@ class Conv2dProblem(Problem):
 
     @property
     def is_pointwise(self) -> bool:
-        """True for 1x1 with stride 1 and no padding, where the input is its own im2col matrix."""
+        """Whether the input is its own im2col matrix: 1x1, stride 1, no padding."""
         return self.kernel == (1, 1) and self.stride == (1, 1) and self.pads == (0, 0, 0, 0)
 
     @property
     def is_depthwise(self) -> bool:
-        """True where each group has one input channel."""
+        """Whether each group has one input channel."""
         return self.groups == self.channels and self.channels > 1
 
     @cached_property
@@ -174,7 +174,7 @@ class Conv2dProblem(Problem):
 
 def reference(problem: Conv2dProblem, inputs: Sequence[np.ndarray],
               weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Return the output in float64: a sum over taps, without im2col and tiles."""
+    """Compute the output in float64 as a plain sum over taps."""
     x = np.asarray(inputs[0], dtype=np.float64)
     top, left, bottom, right = problem.pads
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))

@@ -44,7 +44,7 @@ class NumpyConvTranspose2d(HostAlgorithm):
 
 
 class DirectConvTranspose2d(KernelAlgorithm):
-    """One output for each work-item, which gathers the inputs that contribute."""
+    """A kernel in which each work-item computes one output from the contributing inputs."""
 
     op = "conv_transpose2d"
     name = "direct"

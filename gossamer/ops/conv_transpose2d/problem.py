@@ -16,17 +16,17 @@ from gossamer.tensor import TensorSpec, default_spec
 class ConvTranspose2dProblem(UnaryProblem):
     """The transposed convolution of a float32 tensor, as ONNX defines it.
 
-    The tensor is (N, C, H, W), its weights are (C, out_channels / groups, R, S).
+    The tensor is (N, C, H, W); the weights are (C, out_channels / groups, R, S).
 
     kernel: height and width of the filter, R and S.
     stride, dilation: strides and dilations along H and W.
-    pads: (top, left, bottom, right) numbers of rows and columns that are cut off the result.
+    pads: numbers of rows and columns (top, left, bottom, right) that are cropped from the result.
     output_padding: numbers of rows and columns that are added at the bottom and at the right.
     groups: number of groups into which input and output channels are divided.
     bias: whether the weights contain `bias`, with one number for each output channel.
 
-    Raises ValueError where the groups do not divide the channels, and where the pads cut off more
-    than the whole result.
+    Raises ValueError if the groups do not divide the channels, or if the pads are larger than the
+    result.
     """
 
     op: ClassVar[str] = "conv_transpose2d"
@@ -43,12 +43,12 @@ class ConvTranspose2dProblem(UnaryProblem):
         if len(self.input.shape) != 4:
             raise ValueError(f"a transposed convolution needs (N, C, H, W), got {self.input}")
         if min(*self.kernel, *self.stride, *self.dilation, self.groups) < 1:
-            raise ValueError(f"impossible kernel, stride, dilation or groups in {self}")
+            raise ValueError(f"kernel, stride, dilation and groups must be at least 1 in {self}")
         if self.input.shape[1] % self.groups or self.out_channels % self.groups:
             raise ValueError(f"{self.groups} groups divide neither {self.input.shape[1]} nor "
                              f"{self.out_channels} channels evenly")
         if min(self.out_height, self.out_width) < 0:
-            raise ValueError(f"pads {self.pads} cut off more than {self.input} gives")
+            raise ValueError(f"pads {self.pads} are larger than the result of {self.input}")
 
     @property
     def out_height(self) -> int:
@@ -95,7 +95,7 @@ def conv_transpose2d(problem: ConvTranspose2dProblem, inputs: Sequence[np.ndarra
                      weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Return the result in the dtype of the input.
 
-    Every tap of the filter scatters the input over the output.
+    Each tap of the filter scatters the input over the output.
     """
     (x,) = inputs
     n, channels, height, width = x.shape

@@ -26,12 +26,11 @@ _SOURCE = Path(__file__).with_name("packed.cl")
 _PART_BITS = 32
 _DTYPES = ("bits", "trits")
 _PACK = {0: "pack", 1: "pack_position_by_vote", 32: "pack_by_vote"}
-"""Name of the kernel that packs, by the config's `vote`. `vote` is the number of parts of words
-that a warp packs by ballots; 0 where each work-item packs a part without ballots."""
+"""Name of the packing kernel, by the config's `vote`: the number of 32-bit parts of words that a
+warp packs by ballots. 0 means that each work-item packs one part without ballots."""
 _FEW_VALUES = 2**20
-"""The largest number of values for which vote=1 is expected to be the fastest. The number was
-chosen on an H200. A number that is wrong for another device does little harm, because it decides
-only the order in which variants are listed."""
+"""The largest number of values for which vote=1 is listed first, chosen by measurements on an H200.
+It decides only the order of the variants."""
 
 
 class NumpyCopy(HostAlgorithm):
@@ -45,12 +44,12 @@ class NumpyCopy(HostAlgorithm):
 
 
 class PackedCopy(Algorithm):
-    """One launch that packs, unpacks or repacks.
+    """One launch that packs, unpacks or repacks a tensor.
 
-    A part of a word has 32 bits, one for each of 32 channels. There are three ways to pack. With
-    vote=0 a work-item reads the 32 channels of a part, four at a time where they are contiguous.
-    With vote=1 each of the 32 lanes of a warp reads one channel, and a ballot of the warp makes the
-    part, as in the published kernels of binary convolution. With vote=32 a warp makes 32 parts by
+    A part of a word holds 32 channels, one bit each. There are three ways to pack. With vote=0 a
+    work-item reads the 32 channels of a part, four at a time if they are contiguous. With vote=1
+    each of the 32 lanes of a warp reads one channel, and a ballot of the warp yields the part, as
+    in the published kernels of binary convolution. With vote=32 a warp computes 32 parts by
     ballots, one after another. To unpack, a work-item writes one, four or 32 channels.
     """
 
@@ -60,17 +59,17 @@ class PackedCopy(Algorithm):
     def supports(self, problem: CopyProblem, device: Device) -> str | None:
         source, target = problem.input, problem.output
         if not (source.format.is_packed or target.format.is_packed):
-            return "converts packed values only"
+            return "converts only from or to packed values"
         for spec in (source, target):
             if spec.format.is_packed and spec.dtype not in _DTYPES:
-                return f"knows {' and '.join(_DTYPES)}, not {spec.dtype}"
+                return f"supports {' and '.join(_DTYPES)}, not {spec.dtype}"
         if source.shape != target.shape or problem != convert(source, target, problem.facts):
-            return "changes the format of packed values, and nothing else"
+            return "changes only the format of packed values, and computes no other copies"
         if not target.format.is_packed and any(facts.nan for facts in problem.facts):
-            return f"NaN would become -1, for which {source.dtype} hold it"
+            return f"{source.dtype} values may hold NaN, which would be packed as -1"
         if not _may_pack(problem):
             known = problem.facts[0] if problem.facts else REAL
-            return f"{target.dtype} cannot hold values of {known}"
+            return f"{target.dtype} cannot hold all of {known}"
         return cannot_index((source, target), device)
 
     def variants(self, problem: CopyProblem, device: Device) -> Iterator[Variant]:
@@ -125,8 +124,7 @@ class PackedCopy(Algorithm):
 def _moves_fours(spec: TensorSpec) -> bool:
     """Return whether kernels may access four channels at once.
 
-    Four neighbouring channels are contiguous in memory, at an address that is a multiple of the
-    bytes of four values.
+    Four neighbouring channels must be contiguous in memory and aligned to the bytes of four values.
     """
     if spec.strides[1] != 1:
         return False
@@ -134,7 +132,7 @@ def _moves_fours(spec: TensorSpec) -> bool:
 
 
 def _stored_channels(spec: TensorSpec) -> int:
-    """Return the number of channels of floats in memory, padding included."""
+    """Return the number of stored channels of a float tensor, padding included."""
     return rounded_up(spec.shape[1], spec.format.channel_multiple)
 
 
@@ -149,10 +147,9 @@ def _may_pack(problem: CopyProblem) -> bool:
 
 def _addresses(prefix: str, spec: TensorSpec,
                defines: dict[str, object]) -> tuple[int, tuple[int, ...]]:
-    """Return the offset and the strides of a tensor.
+    """Return a tensor's offset and strides, and define its packing macros.
 
-    Adds to `defines` the macros that say how the tensor is packed; the names of these macros begin
-    with `prefix`.
+    The macros are added to `defines`; their names begin with `prefix`.
     """
     if not spec.format.is_packed:
         defines[f"{prefix}_PLANES"] = 0
@@ -166,8 +163,8 @@ def _positions(source: TensorSpec, target: TensorSpec,
                steps: int) -> tuple[list[int], dict[str, str]]:
     """Return the sizes of the axes, and macros for the indices.
 
-    The axes are images, steps of channels, rows and columns of the target. The axes have the order
-    of the float tensor's memory, so that neighbouring work-items access neighbouring floats.
+    The axes are images, steps of channels, rows and columns of the target. They are ordered as in
+    the float tensor's memory, so that neighbouring work-items access neighbouring floats.
     """
     floats = source if target.format.is_packed else target
     order = AXES.get(floats.layout, AXES["NCHW"])

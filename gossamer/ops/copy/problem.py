@@ -21,17 +21,17 @@ class CopyProblem(UnaryProblem):
     output[i0, i1, ...] = input[starts + steps * i]. The index of each output dimension moves the
     input position along one input dimension.
 
-    input, output: specs of the tensors. Where input or output is not in the default format, the
-    copy changes the format, and sets the paddings of the output to zero.
-    dims: for each output dimension, the input dimension along which its index moves; None where the
-    output dimension repeats the input.
-    steps: for each output dimension, the number of input positions from one output to the next,
-    which may be negative.
+    input, output: specs of the tensors. If either is not in the default format, the copy changes
+    the format, and sets the padding of the output to zero.
+    dims: for each output dimension, the input dimension along which its index moves; None if the
+    input is repeated along the output dimension.
+    steps: for each output dimension, the stride in input positions, which may be negative.
     starts: for each input dimension, the input position that output index 0 copies.
     facts: value facts of the input; empty where nothing is known.
 
-    A copy converts between float32, float16 and packed dtypes, and keeps other dtypes. Raises
-    ValueError where the copy would read a position outside of the input.
+    A copy converts between float32, float16 and packed dtypes, and keeps other dtypes.
+
+    Raises ValueError if the copy would read outside the input.
     """
 
     op: ClassVar[str] = "copy"
@@ -58,7 +58,8 @@ class CopyProblem(UnaryProblem):
                 high[dim] += max(0, step * (size - 1))
         if any(first < 0 or last >= size
                for first, last, size in zip(low, high, self.input.shape, strict=True)):
-            raise ValueError(f"positions {low} to {high} are not all in {self.input}")
+            raise ValueError(f"the copy reads positions {low} to {high}, which are not all in "
+                             f"{self.input}")
 
     @property
     def converts(self) -> bool:
@@ -109,8 +110,7 @@ def convert(source: TensorSpec, target: TensorSpec,
 
     facts: value facts of the tensor; empty where nothing is known.
 
-    Raises ValueError where the shapes differ, and for dtypes that are not converted into each
-    other.
+    Raises ValueError if the shapes differ, or if a copy cannot convert between the dtypes.
     """
     rank = len(source.shape)
     if source.shape != target.shape:
@@ -119,7 +119,7 @@ def convert(source: TensorSpec, target: TensorSpec,
 
 
 def transpose(source: TensorSpec, permutation: Sequence[int]) -> CopyProblem:
-    """Return a transposition.
+    """Return the copy that transposes a tensor.
 
     permutation: for each output dimension, the input dimension.
 
@@ -145,7 +145,7 @@ def slice_(source: TensorSpec, starts: Sequence[int], ends: Sequence[int],
     bounds = [slice(None)] * rank
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if step == 0:
-            raise ValueError("a slice's step is 0")
+            raise ValueError("a slice needs a step other than 0")
         bounds[axis] = slice(start, end, step)
     ranges = [range(size)[bound] for size, bound in zip(source.shape, bounds, strict=True)]
     return CopyProblem(source, default_spec(tuple(map(len, ranges)), source.dtype),
@@ -154,13 +154,14 @@ def slice_(source: TensorSpec, starts: Sequence[int], ends: Sequence[int],
 
 
 def split(source: TensorSpec, axis: int, sizes: Sequence[int]) -> tuple[CopyProblem, ...]:
-    """Return one copy for each part of a split along an axis.
+    """Return one copy for each output of a split along an axis.
 
-    Raises ValueError where the sizes do not add up to the axis.
+    Raises ValueError if the sizes do not add up to the size of the axis.
     """
     size = source.shape[axis]
     if sum(sizes) != size:
-        raise ValueError(f"sizes {tuple(sizes)} do not add up to axis {axis} of {source}")
+        raise ValueError(f"sizes {tuple(sizes)} do not add up to the size of axis {axis} of "
+                         f"{source}")
     ends = [sum(sizes[:i + 1]) for i in range(len(sizes))]
     return tuple(slice_(source, [end - part], [end], [axis])
                  for part, end in zip(sizes, ends, strict=True))
@@ -169,7 +170,7 @@ def split(source: TensorSpec, axis: int, sizes: Sequence[int]) -> tuple[CopyProb
 def expand(source: TensorSpec, shape: Sequence[int]) -> CopyProblem:
     """Return the broadcast of a tensor to a shape by NumPy's rules.
 
-    Raises ValueError where the tensor does not broadcast to the shape.
+    Raises ValueError if the tensor does not broadcast to the shape.
     """
     missing = len(shape) - len(source.shape)
     dims: list[int | None] = [None] * missing

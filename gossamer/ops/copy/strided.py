@@ -1,6 +1,6 @@
 """Strided copies on a device.
 
-The copy op uses them, and other ops that move data.
+They are used by the copy op and by other ops that move data.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ from gossamer.tensor import AXES, ROW_MAJOR, TensorSpec, rounded_up
 
 _SOURCE = Path(__file__).with_name("strided.cl")
 ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64", 16: "int4"}
-"""The C type by which kernels copy an element, by the element's number of bytes."""
+"""The C type with which kernels copy an element, by the element's size in bytes."""
 _TILE = 32
 _LEAST_TILE = 8
-"""A copy uses tiles where both tiled dimensions have at least this number of elements. The number
-is a rule of thumb: in smaller dimensions most of a tile is empty, and a copy without tiles is
-faster."""
+"""A copy uses tiles if both tiled dimensions have at least this number of elements, a rule of
+thumb. In smaller dimensions most of a tile is empty, and a copy without tiles is faster."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,8 @@ class StridedLoops:
     sizes: numbers of iterations along each dimension.
     source_strides, target_strides: strides along each dimension, in elements.
     source_offset, target_offset: offsets of the first elements, in elements.
-    bounds: (low, high) for each dimension, or None. An element is copied where low <= index < high
-    in all dimensions; zero is written elsewhere. The element with index `low` in all dimensions is
+    bounds: (low, high) for each dimension, or None. An element is copied if low <= index < high in
+    all dimensions; otherwise zero is written. The element with index `low` in all dimensions is
     read at `source_offset`.
     """
 
@@ -65,6 +64,7 @@ def copy_launches(device: Device, itemsize: int, walk: StridedLoops,
     itemsize: bytes of an element.
     source, target: the kernel's arguments for the two tensors.
     into: "float16" to convert from float32, "float32" to convert from float16, "" to copy bytes.
+
     Raises ValueError for more than six dimensions that cannot be merged.
     """
     if 0 in walk.sizes:
@@ -81,7 +81,8 @@ def copy_launches(device: Device, itemsize: int, walk: StridedLoops,
                                                          walk.target_strides)],
         [cuts[dim] for dim in order])
     if len(sizes) > 6:
-        raise ValueError(f"a copy over {len(sizes)} separate dimensions, at most 6 work")
+        raise ValueError(f"a copy has {len(sizes)} dimensions that cannot be merged; at most 6 are "
+                         "supported")
     loops = [_Loop(size, s, t, cut or (0, size)) for size, s, t, cut
              in zip(sizes, froms, tos, cuts_left, strict=True)]
     tiled = _move_tiles_last(loops)
@@ -104,8 +105,8 @@ class _Loop:
 def _move_tiles_last(loops: list[_Loop]) -> bool:
     """Return whether the copy uses tiles, and order the loops for them.
 
-    It does where source and target have different contiguous dimensions. The loop along the
-    source's contiguous dimension is then moved to the position before the last.
+    Tiles are used if source and target have different contiguous dimensions. The loop along the
+    source's contiguous dimension is then moved to the second-to-last position.
     """
     if len(loops) < 2 or loops[-1].target != 1 or loops[-1].source in (0, 1):
         return False
@@ -120,8 +121,8 @@ def _widen(itemsize: int, offsets: tuple[int, int],
            loops: list[_Loop]) -> tuple[int, tuple[int, int], list[_Loop]]:
     """Merge contiguous elements into elements of up to 16 bytes.
 
-    All sizes, strides and offsets have to allow this. Returns the itemsize, the offsets and the
-    loops for the merged elements.
+    Elements are merged as far as all sizes, strides and offsets allow. Returns the itemsize, the
+    offsets and the loops for the merged elements.
     """
     if not loops or loops[-1].source != 1 or loops[-1].target != 1:
         return itemsize, offsets, loops
@@ -135,13 +136,13 @@ def _widen(itemsize: int, offsets: tuple[int, int],
 
 
 def widest_element(itemsize: int, counts: Iterable[int]) -> int:
-    """Return the number of bytes of the widest usable C type in ELEMENTS.
+    """Return the size in bytes of the widest usable C type in ELEMENTS.
 
-    Kernels copy several elements of the tensors at once by this type. All sizes, strides and
-    offsets must be whole numbers of elements of this type.
+    With this type kernels copy several tensor elements at once. All sizes, strides and offsets must
+    be multiples of it.
 
     itemsize: bytes of an element of the tensors.
-    counts: sizes, strides and offsets in elements of the tensors.
+    counts: sizes, strides and offsets, in elements of the tensors.
     """
     common = math.gcd(*counts) * itemsize
     return max(nbytes for nbytes in ELEMENTS if nbytes >= itemsize and common % nbytes == 0)
@@ -175,9 +176,9 @@ def _launch(device: Device, types: Mapping[str, object], offsets: tuple[int, int
 def copy_variants(problem: CopyProblem) -> list[Variant]:
     """Return the variants of a copy.
 
-    Where the problem's specs are in the default format, there is a variant for each layout and
-    precision; a transposition of images also has variants that leave the order of the elements in
-    memory as it is. For other specs there is one variant.
+    If the problem's specs are in the default format, there is a variant for each layout and
+    precision; a transposition of images also has variants that keep the order of the elements in
+    memory. Other specs have one variant.
     """
     if problem.converts or not problem.is_free_of_layout:
         halves = "float16" in (problem.input.dtype, problem.output.dtype)
@@ -191,9 +192,8 @@ def copy_variants(problem: CopyProblem) -> list[Variant]:
 def _unmoved_variants(problem: CopyProblem) -> list[Variant]:
     """Return variants of a transposition that move nothing in memory.
 
-    They leave the order of the elements of a tensor of rank 4 as it is. An example is the
-    transposition from (N, C, H, W) to (N, H, W, C) where the input is NHWC in memory and the output
-    is row-major.
+    They only reinterpret a tensor of rank 4. An example is the transposition from (N, C, H, W) to
+    (N, H, W, C) if the input is stored as NHWC and the output is row-major.
     """
     if sorted(dim for dim in problem.dims if dim is not None) != list(range(len(AXES["NCHW"]))):
         return []
@@ -205,9 +205,9 @@ def _unmoved_variants(problem: CopyProblem) -> list[Variant]:
 
 
 def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> StridedLoops:
-    """Return the loops over all stored positions of the target.
+    """Return the loops over all stored elements of the target.
 
-    Paddings are included.
+    Padding is included.
     """
     strides = source.strides
     froms = [0 if dim is None else step * strides[dim]
@@ -228,7 +228,7 @@ def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> S
 class StridedCopy(Algorithm):
     """One launch that copies elements.
 
-    The kernel uses tiles in shared memory where source and target have different contiguous
+    The kernel uses tiles in shared memory if source and target have different contiguous
     dimensions.
     """
 
@@ -241,11 +241,11 @@ class StridedCopy(Algorithm):
         if problem.input.format.is_packed or problem.output.format.is_packed:
             return "does not convert packed values"
         if problem.input.stored_dtype.itemsize not in ELEMENTS:
-            return f"does not move elements of {problem.input.stored_dtype.itemsize} bytes"
+            return f"does not copy elements of {problem.input.stored_dtype.itemsize} bytes"
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
         if len(problem.dims) > 6:
-            return f"a copy to {len(problem.dims)} dimensions: at most 6 work"
+            return f"copies to at most 6 dimensions, not {len(problem.dims)}"
         return None
 
     def variants(self, problem: CopyProblem, device: Device) -> Iterable[Variant]:

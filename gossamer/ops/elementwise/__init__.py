@@ -1,8 +1,8 @@
 """Algorithms of element-wise arithmetic.
 
-All steps of an expression are one problem.
+One problem holds all steps of an expression.
 
-fused.py has the algorithm for all expressions on devices.
+The algorithm for arbitrary expressions on devices is in fused.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PUBLISHED_WORK_GROUP = 512
 
 
 class NumpyElementwise(HostAlgorithm):
-    """Steps of the expression in NumPy, in the problem's arithmetic."""
+    """The steps of the expression, evaluated by NumPy."""
 
     op = "elementwise"
 
@@ -58,9 +58,9 @@ class NumpyElementwise(HostAlgorithm):
 class PackedElementwise(KernelAlgorithm):
     """One kernel that reads a tensor once and writes packed words.
 
-    The expression has the results -1, 0 and 1, as a sign has. Its inputs are one tensor, and
-    constants with one number for each channel. Without this kernel, one kernel would write the
-    results as floats, and another kernel would pack the floats.
+    The results of the expression are -1, 0 and 1, such as those of a sign. Its inputs are one
+    tensor and constants with one number per channel. Without this kernel, one kernel would write
+    float results and a second kernel would pack them.
     """
 
     op = "elementwise"
@@ -71,17 +71,17 @@ class PackedElementwise(KernelAlgorithm):
             return reason
         if problem.dtypes != ("float32",) or any(
                 operand.dtype != "float32" for operand in problem.operands):
-            return "makes one float32 result of float32 operands"
+            return "computes one float32 result from float32 operands"
         if len(problem.shape) not in (2, 4):
-            return f"packs channels of 2 or 4 dimensions, not {len(problem.shape)}"
+            return f"packs tensors of rank 2 or 4, not {len(problem.shape)}"
         if len(problem.inputs) != 1 or problem.inputs[0].shape != problem.shape:
-            return "takes one tensor of the result's shape, and constants"
+            return "needs exactly one run-time input, of the result's shape"
         if problem.formats:
-            return "reads any format, not one alone"
+            return "cannot read inputs whose format is fixed"
         channels = problem.shape[1]
         for index in problem.constants:
             if not _is_of_channels(problem.operands[index].shape, channels, len(problem.shape)):
-                return "a constant has other numbers than one a channel"
+                return "needs constants with one number, or one per channel"
         if result_dtype(problem.expression) is None:
             return "its results are not known to be -1, 0 or 1"
         return None
@@ -123,7 +123,7 @@ class PackedElementwise(KernelAlgorithm):
 
 
 def _is_of_channels(shape: tuple[int, ...], channels: int, rank: int) -> bool:
-    """Return whether a constant has one number, or one a channel.
+    """Return whether a constant has a single number, or one per channel.
 
     rank: number of dimensions of the tensor with these channels.
     """
@@ -133,10 +133,10 @@ def _is_of_channels(shape: tuple[int, ...], channels: int, rank: int) -> bool:
 
 
 class PublishedLeaky(KernelAlgorithm):
-    """The leaky ReLU as it was published for convolution in OpenCL.
+    """The leaky ReLU published with a convolution in OpenCL.
 
     It is not fused with other steps. A work-item computes one element. Work-groups have 512
-    work-items, or fewer where the device does not allow 512.
+    work-items, or fewer if the device does not allow 512.
     """
 
     op = "elementwise"
@@ -147,10 +147,10 @@ class PublishedLeaky(KernelAlgorithm):
         expression = problem.expression
         if ([step.function for step in expression.steps] != ["leaky_relu"]
                 or expression.outputs != (1,)):
-            return "computes a leaky rectifier alone"
+            return "computes only a single leaky ReLU"
         if problem.constants or {spec.dtype for spec in (*problem.inputs, *problem.outputs)} != {
                 "float32"}:
-            return "takes one run-time float32"
+            return "needs one float32 input at run time, and no constants"
         return cannot_compile(problem, device)
 
     def variants(self, problem: ElementwiseProblem, device: Device) -> Iterable[Variant]:

@@ -1,7 +1,7 @@
-"""An expression in one kernel.
+"""Evaluates an expression in one kernel.
 
-This module generates the C text of the kernel's loads, arithmetic and stores; fused.cl is the
-template of the kernel.
+This module generates the C code of the kernel's loads, arithmetic and stores for the template
+fused.cl.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class FusedElementwise(KernelAlgorithm):
         if problem.arithmetic != "float32":
             for step in problem.expression.steps:
                 if step.function in _FLOAT_ONLY:
-                    return f"no {step.function} of {problem.arithmetic}"
+                    return f"does not support {step.function} of {problem.arithmetic}"
         if any(len(_loops(problem, problem.reading(variant))[0]) > _MOST_DIMENSIONS
                for variant in layout_variants(problem)):
-            return f"operands walk more than {_MOST_DIMENSIONS} separate dimensions"
+            return f"needs operands of at most {_MOST_DIMENSIONS} dimensions after merging"
         return None
 
     def variants(self, problem: ElementwiseProblem, device: Device) -> Iterable[Variant]:
@@ -73,7 +73,7 @@ class FusedElementwise(KernelAlgorithm):
             spec = TensorSpec(problem.shape, own)
             variants.insert(0, Variant((), (spec,), (spec,)))
         # fp16 only for float32 results of floats, bytes and booleans: a comparison of rounded
-        # operands may have the wrong boolean result, and large integers do not fit float16
+        # operands may be wrong, and large integers do not fit float16
         operands = {spec.dtype for spec in problem.operands}
         if set(problem.dtypes) == {"float32"} and not operands & {
                 "int32", "int64", "int16", "uint16"}:
@@ -103,7 +103,7 @@ class FusedElementwise(KernelAlgorithm):
 
 
 def _constant_spec(spec: TensorSpec, layout: str, rank: int) -> TensorSpec:
-    """Return the spec of a stored constant, in the outputs' layout."""
+    """Return the spec of a stored constant in the outputs' layout."""
     if rank != 4:
         return spec
     return TensorSpec((1,) * (4 - len(spec.shape)) + spec.shape, Format(layout, spec.dtype))
@@ -131,7 +131,7 @@ def _loops(problem: ElementwiseProblem,
            variant: Variant) -> tuple[tuple[int, ...], list[Strides]]:
     """Return the sizes of the merged dimensions, and each operand's strides.
 
-    The dimensions are in the outputs' memory order.
+    The dimensions are ordered as in the outputs' memory.
     """
     output = variant.outputs[0]
     order = memory_order(output)
@@ -146,8 +146,8 @@ def _loops(problem: ElementwiseProblem,
 def _vector(sizes: tuple[int, ...], walks: list[Strides], offsets: list[int]) -> int:
     """Return the number of consecutive elements that a work-item computes.
 
-    The number is 4 where the innermost size, all offsets, and the outer strides of operands with
-    contiguous elements are multiples of 4, so that vectors are aligned; else it is 1.
+    It is 4 if vectors are aligned: if the innermost size, all offsets, and the outer strides of
+    operands with contiguous elements are multiples of 4. Otherwise it is 1.
     """
     if not sizes or sizes[-1] % 4 or any(offset % 4 for offset in offsets):
         return 1
@@ -157,11 +157,11 @@ def _vector(sizes: tuple[int, ...], walks: list[Strides], offsets: list[int]) ->
 
 @dataclass
 class _Generator:
-    """The generator of one kernel's macros.
+    """Generates the macros of one kernel.
 
     sizes: sizes of the merged dimensions of the outputs, outermost first.
-    walks: strides of each operand along these dimensions.
-    offsets: for each operand, the number of elements in memory before its first element.
+    walks: for each operand, its strides along these dimensions.
+    offsets: for each operand, the offset of its first element, in elements.
     vector: number of consecutive elements that a work-item computes.
     numbers: values of the kernel's integer parameters.
     """
@@ -177,8 +177,8 @@ class _Generator:
         self._dtypes = [spec.dtype for spec in _operand_specs(self.problem, self.variant)]
         dense = dense_strides(self.sizes)
         self._scalar = [not any(walk) for walk in self.walks]
-        # operands that the kernel walks: it finds their elements by coordinates, strides and an
-        # offset, where it reads other operands at 0 or at the output's index
+        # the kernel addresses these operands by coordinates, strides and an offset; it reads all
+        # others at index 0 or at the output's index
         self._walked = [index for index, walk in enumerate(self.walks)
                         if (any(walk) and walk != dense) or self.offsets[index]]
         self.numbers: list[int] = []
@@ -278,14 +278,14 @@ class _Generator:
 
 
 def _one(kind: str, pointer: str, position: str) -> str:
-    """Return the C text that loads an element from memory."""
+    """Return the C code that loads an element from memory."""
     if kind == _TYPES[BFLOAT16]:
         return f"BITS_AS_FLOAT((uint){pointer}[{position}] << 16)"
     return f"LOAD_HALF({pointer}, {position})" if kind == "HALF" else f"{pointer}[{position}]"
 
 
 def _four(kind: str, pointer: str, position: str) -> str:
-    """Return the C text that loads four neighbouring elements.
+    """Return the C code that loads four neighbouring elements.
 
     position: index of the first element, a multiple of 4.
     """

@@ -23,18 +23,17 @@ class ElementwiseProblem(Problem):
 
     operands: spec of each input of the expression.
     constants: indices of the operands that are constants, stored in the weights as `operand<i>`;
-    the others are run-time inputs, in order.
+    the other operands are run-time inputs, in order.
     dtypes: dtype of each output of the expression. A conversion to bool tests for nonzero; a
     conversion of floats to integers truncates.
-    formats: for each run-time input, the format in which every variant reads the input, such as
-    bytes of photos in NHWC; None for an input that may have any format. Empty where every input may
-    have any format.
-    facts: value facts of each run-time input; empty where nothing is known.
-    result: value facts of the only output where this output has few different values; else REAL.
+    formats: for each run-time input, the only format in which variants read it, such as NHWC bytes
+    of photos; None if any format is allowed. Empty if this holds for all inputs.
+    facts: value facts of each run-time input; empty if nothing is known.
+    result: value facts of the output if it is the only one and has few different values; else REAL.
 
-    The arithmetic is float32 where an operand is a float, else int64 where an operand is int64,
-    else int32.
-    Raises ValueError for shapes that do not broadcast, or a dtype that is not in DTYPES.
+    The arithmetic is float32 if any operand is a float, else int64 if any operand is int64, else
+    int32.
+    Raises ValueError for shapes that do not broadcast and for a dtype that is not in DTYPES.
     """
 
     op: ClassVar[str] = "elementwise"
@@ -54,7 +53,7 @@ class ElementwiseProblem(Problem):
                              f"{len(self.expression.outputs)} outputs")
         for dtype in (*self.dtypes, *(spec.dtype for spec in self.operands)):
             if dtype not in DTYPES:
-                raise ValueError(f"element-wise ops know {', '.join(DTYPES)}, not {dtype}")
+                raise ValueError(f"element-wise ops support {', '.join(DTYPES)}, not {dtype}")
         np.broadcast_shapes(*[spec.shape for spec in self.operands])
         if len(self.formats) not in (0, len(self.operands) - len(self.constants)):
             raise ValueError(f"{len(self.formats)} formats for "
@@ -85,9 +84,9 @@ class ElementwiseProblem(Problem):
         return bool(self.formats) and len(self.operands) == 1 and self.expression.is_identity
 
     def in_formats(self, specs: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Return the specs of the run-time inputs in their formats.
+        """Return the specs of the run-time inputs with `formats` applied.
 
-        An input with the format None keeps its spec.
+        An input whose format is None keeps its spec.
         """
         if not self.formats:
             return tuple(specs)
@@ -95,7 +94,7 @@ class ElementwiseProblem(Problem):
                      for spec, own in zip(specs, self.formats, strict=True))
 
     def reading(self, variant: Variant) -> Variant:
-        """Return a variant that reads the inputs in their formats."""
+        """Return a variant that reads the inputs in the formats of `formats`."""
         return replace(variant, inputs=self.in_formats(variant.inputs))
 
     @property
@@ -140,10 +139,9 @@ def reference(problem: ElementwiseProblem, inputs: Sequence[np.ndarray],
 
 def compute(problem: ElementwiseProblem, inputs: Sequence[np.ndarray],
             weights: Mapping[str, np.ndarray], arithmetic: str) -> list[np.ndarray]:
-    """Return the outputs, computed in the dtype `arithmetic`.
+    """Evaluate the expression in the dtype `arithmetic`.
 
-    Where `arithmetic` is a float dtype, outputs that the problem states as float32 are returned in
-    `arithmetic`.
+    If `arithmetic` is a float dtype, float32 outputs of the problem are returned in `arithmetic`.
     """
     remaining = iter(inputs)
     operands = [weights[f"operand{index}"] if index in problem.constants else next(remaining)

@@ -1,4 +1,4 @@
-"""Several layers that one algorithm computes in one step."""
+"""Fusions: several layers that one algorithm computes in one step."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Algorithms that compute several layers in one step, and the constants that they pack."""
+"""The base class of algorithms for fusions, and their renamed constants."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class FusionAlgorithm(Algorithm, abc.ABC):
     """An algorithm that computes several layers in one step.
 
     patterns: the kinds of fusion that the algorithm may compute. Each pattern lists the ops of the
-    layers, ordered so that each layer reads a result of the layer before it. A fusion is
-    passed to supports() if it matches a pattern and the algorithm recognises it. The exits of the
-    fusion say which of its values other layers read.
+    layers in order; each layer reads a result of the previous one. supports() is called for fusions
+    that match a pattern and that the algorithm recognises. The exits of the fusion are the values
+    that other layers read.
     """
 
     op: ClassVar[str] = "fused"
     patterns: ClassVar[tuple[tuple[str, ...], ...]]
 
     def recognises(self, problem: FusionProblem) -> bool:
-        """Return whether the algorithm was made for such layers.
+        """Return whether the layers are of the kind that the algorithm computes.
 
-        supports() says whether the algorithm can compute these layers. Reports give reasons only
-        for layers that an algorithm recognises.
+        supports() returns why it cannot compute such layers in a particular case. Reports list
+        reasons only for layers that an algorithm recognises.
         """
         return True
 
@@ -38,7 +38,7 @@ class FusionAlgorithm(Algorithm, abc.ABC):
 class RenamedWeights(Weights):
     """Constants under other names.
 
-    The original `Weights` packs them and keeps the packed arrays.
+    The original `Weights` packs the constants and caches the packed arrays.
 
     names: the original name of each constant, by its new name.
     """

@@ -1,8 +1,8 @@
-"""A convolution of signs with the padding before it and the signs after it.
+"""Binary convolutions fused with a padding layer or with signs.
 
-A padding of -1, 0 or 1 costs nothing, because the convolution's kernel reads this constant instead
-of pixels outside of a packed image. In residual blocks the signs of a sum are the next layer's
-input, and a later layer reads the sum: there the convolution writes both the sum and its signs.
+A preceding padding with -1, 0 or 1 costs nothing, because the convolution's kernel substitutes this
+constant for pixels outside the packed image. In residual blocks the next layer reads the signs of a
+sum, and a later layer reads the sum itself; there the convolution writes both.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from gossamer.tensor import Format, TensorSpec
 
 @dataclass(frozen=True)
 class _Fusion:
-    """A fusion as a convolution of signs.
+    """A fusion expressed as one binary convolution.
 
-    layer: the convolution, with the padding and the signs included.
-    names: the fusion's name of each constant, by the convolution's name of the constant.
+    layer: the convolution, including the padding and the signs.
+    names: maps the convolution's name of each constant to the fusion's name.
     """
 
     layer: BinaryLayer
@@ -45,7 +45,7 @@ class _Fusion:
 
 
 class BinaryFusion(FusionAlgorithm, abc.ABC):
-    """A convolution of signs with the layers around it."""
+    """A binary convolution with the padding before it or the signs after it."""
 
     exact = True
     patterns = (("pad", "conv2d", "elementwise"), ("pad", "conv2d"), ("conv2d", "elementwise"))
@@ -55,10 +55,7 @@ class BinaryFusion(FusionAlgorithm, abc.ABC):
 
     @abc.abstractmethod
     def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
-        """Return why the algorithm cannot compute the convolution.
-
-        None where it can.
-        """
+        """Return why the algorithm cannot compute the convolution, or None."""
 
     def supports(self, problem: FusionProblem, device: Device) -> str | None:
         fusion = _fusion(problem)
@@ -69,14 +66,14 @@ Config = tuple[tuple[str, int | str], ...]
 
 
 class _DeviceFusion(BinaryFusion):
-    """A fusion by a kernel on packed words.
+    """A fusion computed by a kernel on packed words.
 
-    The kernel reads pixels outside of the image as a constant, and can write a second result.
+    The kernel reads a constant for pixels outside the image, and can write a second result.
     """
 
     @abc.abstractmethod
     def configs(self, layer: BinaryLayer, device: Device) -> Iterable[tuple[Config, int]]:
-        """Return the kernel's configs, each with the bits of a word."""
+        """Return the kernel's configs, each with the number of bits of a word."""
 
     @staticmethod
     @abc.abstractmethod
@@ -132,9 +129,9 @@ class WidePopcountFusion(_DeviceFusion):
 
 
 class BitTensorCoreFusion(_DeviceFusion):
-    """The kernels on tensor cores.
+    """The binary kernels on tensor cores.
 
-    They add what a constant outside of the image contributes.
+    They add the contribution of the padding constant separately.
     """
 
     name = "bit_tensor_core"
@@ -159,7 +156,7 @@ class BitTensorCoreFusion(_DeviceFusion):
 class HostPopcountFusion(BinaryFusion):
     """The convolution on the host.
 
-    It takes a constant around the image, and may have a second result.
+    It supports a constant around the image and a second result.
     """
 
     name = "host_popcount"
@@ -192,8 +189,10 @@ class HostPopcountFusion(BinaryFusion):
 
 
 class HostDirectPopcountFusion(BinaryFusion, host_direct.PopcountCode):
-    """Generated code for signs, which takes a constant around the image, and may have a second
-    result."""
+    """Generated code for binary convolution on the host.
+
+    It supports a constant around the image and a second result.
+    """
 
     by_image = True
 
@@ -216,34 +215,31 @@ class HostDirectPopcountFusion(BinaryFusion, host_direct.PopcountCode):
 
 
 def _reason_not_whole(layer: BinaryLayer) -> str | None:
-    """Return why kernels cannot write a second result in whole words.
-
-    None where they can.
-    """
+    """Return why kernels cannot write whole words of a second result, or None."""
     if not layer.has_two_results or words_are_whole(layer.convolution, max(WORD_BITS)):
         return None
     return "a word of the second result would have channels of several groups"
 
 
 def _layer(problem: FusionProblem) -> BinaryLayer:
-    """Return the layer of a fusion that bits can compute."""
+    """Return the binary layer of a supported fusion."""
     fusion = _fusion(problem)
     assert isinstance(fusion, _Fusion)
     return fusion.layer
 
 
 def _fusion(problem: FusionProblem) -> _Fusion | str:
-    """Return a fusion as one convolution of signs.
+    """Return a fusion as one binary convolution.
 
-    Or the reason why the fusion cannot be one.
+    Returns the reason instead if this is impossible.
     """
     if tuple(part.op for part in problem.parts) not in BinaryFusion.patterns:
-        return "the layers are no convolution with the padding before it or the signs behind it"
+        return "needs a convolution with a padding layer before it or signs after it"
     index = next(i for i, part in enumerate(problem.parts) if isinstance(part, Conv2dProblem))
     convolution = problem.parts[index]
     assert isinstance(convolution, Conv2dProblem)
     if any(source[0] >= 0 for source in problem.sources[index][1:]):
-        return "an operand of the convolution's epilogue is computed in the fusion"
+        return "an operand of the convolution's epilogue is computed within the fusion"
     if len(problem.entries) < len(convolution.inputs):
         return "the convolution reads a value twice"
     layer: BinaryLayer | str = BinaryLayer(convolution)
@@ -258,17 +254,17 @@ def _fusion(problem: FusionProblem) -> _Fusion | str:
 def _padded(problem: FusionProblem, convolution: Conv2dProblem) -> BinaryLayer | str:
     """Return the fusion's convolution with the padding layer included.
 
-    Or the reason why the convolution cannot include it.
+    Returns the reason instead if the convolution cannot include it.
     """
     pad = problem.parts[0]
     assert isinstance(pad, PadProblem)
     if any(exit_[0] == 0 for exit_ in problem.exits):
-        return "others read the padded image"
+        return "layers outside the fusion read the padded image"
     if pad.mode != "constant" or len(pad.pads) != 8 or any(pad.low[:2]) or any(pad.high[:2]) or (
             min(pad.pads) < 0 or pad.value not in (-1, 0, 1)):
-        return "the padding is not -1, 0 or 1 around rows and columns"
+        return "needs a padding of rows and columns with -1, 0 or 1"
     if pad.value and any(convolution.pads):
-        return f"zeros are padded to a padding of {pad.value:g}"
+        return f"the convolution pads with 0, and the layer before it with {pad.value:g}"
     top, left, bottom, right = (a + b for a, b in zip(
         convolution.pads, (*pad.low[2:], *pad.high[2:]), strict=True))
     known = pad.facts or (REAL,)
@@ -279,24 +275,24 @@ def _padded(problem: FusionProblem, convolution: Conv2dProblem) -> BinaryLayer |
 
 def _with_signs(problem: FusionProblem, index: int, layer: BinaryLayer,
                 names: dict[str, str]) -> _Fusion | str:
-    """Return a convolution with the signs of its result.
+    """Return a convolution that also computes the signs of its result.
 
-    Or the reason why the two layers cannot be one.
+    Returns the reason instead if the two layers cannot be fused.
 
-    index: number of the convolution among the parts.
+    index: index of the convolution among the fusion's parts.
     """
     signs = problem.parts[index + 1]
     assert isinstance(signs, ElementwiseProblem)
     convolution = layer.convolution
     if problem.exits != ((index, 0), (index + 1, 0)):
-        return "the sum and its signs are not both read by others"
+        return "layers outside the fusion do not read both the sum and its signs"
     if set(problem.sources[index + 1]) != {(index, 0)}:
-        return "the signs depend on other values than the sum"
+        return "the signs depend on tensors other than the sum"
     channels = convolution.out_channels
     if signs.dtypes != ("float32",) or signs.shape != convolution.outputs[0].shape or any(
             signs.operands[number].shape not in ((1, channels, 1, 1), (channels, 1, 1), ())
             for number in signs.constants):
-        return "the signs depend on other constants than one number a channel"
+        return "needs signs whose constants have one number per channel"
     first = len(convolution.epilogue.operands)
     names = {**names, **{f"operand{first + position}": f"{index + 1}.operand{number}"
                          for position, number in enumerate(signs.constants)}}
@@ -307,10 +303,12 @@ def _with_signs(problem: FusionProblem, index: int, layer: BinaryLayer,
 
 
 def _both(first: Expression, second: Expression, constants: Sequence[int]) -> Expression:
-    """Return the expression of two results: that of `first`, and `second` of that result.
+    """Return an expression with two results.
 
-    constants: the inputs of `second` that are not the result of `first`; they become the last
-    inputs of the returned expression.
+    The first result is that of `first`; the second applies `second` to the first result.
+
+    constants: the other inputs of `second`, which become the last inputs of the returned
+    expression.
     """
     added = len(constants)
     inputs = {number: 1 + position for position, number in enumerate(constants)}

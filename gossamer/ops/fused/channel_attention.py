@@ -1,6 +1,6 @@
-"""Squeeze-and-excite layers of any network as one kernel.
+"""Squeeze-and-excite layers in one kernel.
 
-The algorithm channel_attention, for NVIDIA GPUs, computes an image by a cluster of work-groups.
+The algorithm channel_attention, for NVIDIA GPUs, assigns each image to a cluster of work-groups.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from gossamer.tensor import rounded_up
 
 _SOURCE = Path(__file__).with_name("channel_attention.cu")
 _MULTIPLE = 8
-"""The channels have to be a multiple of this number, so that each word of 16 bytes holds channels
-of one pixel only."""
+"""The number of channels must be a multiple of this number, so that no 16-byte word spans two
+pixels."""
 _PRECISIONS = ("fp32", "fp16")
 _WARPS = (8, 16)
 _SURE_CLUSTER = 8
-"""The most work-groups of a cluster for which every device with clusters has room."""
+"""The largest cluster size that every device with clusters supports, in work-groups."""
 _CLUSTERS = 4
-"""Number of cluster sizes that are offered."""
+"""Maximum number of cluster sizes among the candidates."""
 _MOST_IMAGES = 65535
-"""Work-groups that a grid may have along y."""
+"""Maximum number of work-groups of a grid along y."""
 _CLUSTER_CYCLES = 1000.0
-"""Cycles that the barriers of a cluster add."""
+"""Cost of a cluster's barriers, in cycles."""
 
 
 @dataclass(frozen=True)
 class _Division:
-    """How the work on an image is divided.
+    """The division of an image among the work-groups of a cluster.
 
     layer: the squeeze-and-excite layer.
-    pixels: pixels of an image.
-    width: channels that 16 bytes hold.
-    cluster: work-groups of an image.
-    warps: warps of a work-group.
-    most_shared: bytes of shared memory that a work-group may have.
+    pixels: number of pixels of an image.
+    width: number of channels in a 16-byte word.
+    cluster: number of work-groups per image.
+    warps: number of warps of a work-group.
+    most_shared: maximum bytes of shared memory of a work-group.
     """
 
     layer: SqueezeExciteLayer
@@ -67,29 +67,29 @@ class _Division:
 
     @property
     def words(self) -> int:
-        """Words of 16 bytes of a pixel."""
+        """Number of 16-byte words of a pixel."""
         return self.layer.channels // self.width
 
     @property
     def slice_words(self) -> int:
-        """Words of a pixel that a work-group has."""
+        """Number of 16-byte words of a pixel per work-group."""
         return -(-self.words // self.cluster)
 
     @property
     def slice(self) -> int:
-        """Channels that a work-group has."""
+        """Number of channels per work-group."""
         return self.slice_words * self.width
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights of a work-group."""
+        """Bytes of weights per work-group."""
         return 2 * self.layer.squeezed * self.slice_words * 16
 
     @property
     def floats(self) -> int:
         """Number of floats in shared memory, a multiple of four.
 
-        They are sums, gates and the results of the first product.
+        They hold sums, gates and the results of the first product.
         """
         count = (32 * self.warps * self.width + self.slice
                  + (self.cluster + 1) * self.layer.squeezed)
@@ -97,12 +97,12 @@ class _Division:
 
     @property
     def is_held(self) -> bool:
-        """Whether the words of an image that a work-group reads fit its shared memory."""
+        """Whether a work-group's slice of an image fits shared memory."""
         return self._bytes(True) <= self.most_shared
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a work-group."""
+        """Bytes of shared memory per work-group."""
         return self._bytes(self.is_held)
 
     def _bytes(self, held: bool) -> int:
@@ -111,10 +111,10 @@ class _Division:
 
     @property
     def fits(self) -> bool:
-        """Whether a work-group can hold its part of an image.
+        """Whether a work-group can compute its slice of an image.
 
-        It needs a work-item for each of its words of a pixel, and shared memory for its weights and
-        sums.
+        It needs one work-item for each word of its slice of a pixel, and shared memory for its
+        weights and sums.
         """
         return self.slice_words <= 32 * self.warps and self.shared_bytes <= self.most_shared
 
@@ -128,7 +128,7 @@ class _Division:
 class ChannelAttention(FusionAlgorithm):
     """A squeeze-and-excite layer as one kernel.
 
-    Each work-group of a cluster has some channels of an image.
+    Each work-group of a cluster computes a slice of the channels of an image.
     """
 
     name = "channel_attention"
@@ -139,23 +139,23 @@ class ChannelAttention(FusionAlgorithm):
 
     def supports(self, problem: FusionProblem, device: Device) -> str | None:
         if not device.limits.mma:
-            return f"{device.name} is no NVIDIA GPU of sm_80 or newer"
+            return f"{device.name} is not an NVIDIA GPU of sm_80 or newer"
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
         layer = _layer_of(problem)
         if layer is None:
-            return "the layers are no squeeze-and-excite layer"
+            return "the layers are not a squeeze-and-excite layer"
         if problem.exits != ((3, 0),):
             return "a value inside the layer is read elsewhere"
         if layer.channels % _MULTIPLE:
-            return f"{layer.channels} channels, takes multiples of {_MULTIPLE}"
+            return f"needs a multiple of {_MULTIPLE} channels, not {layer.channels}"
         batch, _, height, width = problem.inputs[0].shape
         if batch > _MOST_IMAGES:
-            return f"more than {_MOST_IMAGES} images"
+            return f"supports at most {_MOST_IMAGES} images"
         if not layer.channels * height * width:
             return "has empty images"
         if not any(_divisions(problem, precision, device) for precision in ("fp16", "fp32")):
-            return (f"{layer.channels} channels and {layer.squeezed} numbers of the first product "
+            return (f"{layer.channels} channels and {layer.squeezed} squeezed channels "
                     "do not fit the shared memory of a cluster")
         return None
 
@@ -208,10 +208,7 @@ class ChannelAttention(FusionAlgorithm):
 
 
 def _layer_of(problem: FusionProblem) -> SqueezeExciteLayer | None:
-    """Return a fusion as a squeeze-and-excite layer.
-
-    None where its layers are no such layer.
-    """
+    """Return a fusion as a squeeze-and-excite layer, or None if it is not one."""
     if len(problem.parts) != PARTS:
         return None
     layer = layer_within(problem, 0, ENTRY)
@@ -230,12 +227,12 @@ def _division(problem: FusionProblem, precision: str, cluster: int, warps: int,
 
 
 def _divisions(problem: FusionProblem, precision: str, device: Device) -> list[_Division]:
-    """Return the divisions that are offered.
+    """Return the candidate divisions.
 
-    The first one is the fastest that every device with clusters can run, even where another
-    division is faster. The others follow in the order of their expected times. Of the clusters
-    whose work-groups have the same number of words, only the smallest is offered. variants() begins
-    with the config of the first division in fp16, also for fp32 where fp32 is offered this config.
+    The first one is the fastest whose cluster size every device with clusters supports. The others
+    follow in the order of their expected times. Of the clusters whose work-groups have the same
+    number of words, only the smallest is a candidate. variants() begins with the first division for
+    fp16, in fp32, too, if it is a candidate there.
     """
     batch, limits = problem.inputs[0].shape[0], device.limits
     alone = _division(problem, precision, 1, min(_WARPS), device)
@@ -272,8 +269,7 @@ def _macros(division: _Division, halves: bool) -> dict[str, object]:
 def _pack(division: _Division, arrays: Mapping[str, np.ndarray], dtype: type) -> np.ndarray:
     """Return the weights of both products as the kernel reads them.
 
-    Their shape is (work-groups, products, numbers, channels), with zeros for channels that do not
-    exist.
+    Their shape is (work-groups, products, squeezed channels, channels), padded with zero channels.
     """
     layer, cluster = division.layer, division.cluster
     both = np.zeros((2, layer.squeezed, cluster * division.slice), np.float32)

@@ -1,7 +1,8 @@
-"""A network's first convolution, of few input channels, and the maximum over windows behind it.
+"""A network's first convolution fused with the max pooling of its result.
 
-The algorithm convolution_pool_mma computes both as one kernel for NVIDIA GPUs, so that the
-convolution's result, the largest tensor of many networks, is never written to memory.
+The convolution has few input channels. The algorithm convolution_pool_mma computes both layers in
+one kernel for NVIDIA GPUs, so that the convolution's result, the largest tensor of many networks,
+is never written to memory.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
 
 
 class ConvolutionPoolMma(FusionAlgorithm):
-    """Computes both layers in float16 with float32 sums.
+    """Both layers in float16 with float32 accumulation.
 
     The kernel reads the network's input, such as float32 in NCHW or bytes in NHWC, and writes
     float16 in NHWC.
@@ -54,11 +55,11 @@ class ConvolutionPoolMma(FusionAlgorithm):
             return f"{device.name} has no tensor cores for float16 (sm_80 or newer)"
         layers = convolution_pool_of(problem)
         if layers is None:
-            return "the layers are no first convolution and a maximum over windows"
+            return "needs a first convolution followed by max pooling"
         if (reason := cannot_compile(problem, device) or reason_unfused(layers)) is not None:
             return reason
         if not tilings(layers.convolution, layers.pool, device.limits):
-            return "the rows under a row of results do not fit the shared memory or the registers"
+            return "the tiles do not fit shared memory or registers"
         return None
 
     def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
@@ -116,9 +117,9 @@ def _tiling(problem: FusionProblem, variant: Variant) -> PoolTiling:
 def _is_folded(convolution: Conv2dProblem, bias: np.ndarray | None) -> bool:
     """Return whether the tensor cores can compute the epilogue.
 
-    It is then a bias for each channel, with or without ReLU behind it. The tensor cores add the
-    bias as a sum of two float16 numbers. These two numbers are weights. Their inputs are ones,
-    which stand behind the window's numbers in the first two lines.
+    They can if it is a bias per channel, optionally followed by ReLU. The bias is split into two
+    float16 numbers, which are stored as further weights. The matching inputs are ones, stored after
+    the window's values in the first two lines.
     """
     return (convolution.epilogue in (_BIAS, _BIAS_RELU) and bias is not None
             and convolution.kernel[1] < TAPS and convolution.channels * convolution.kernel[0] > 1
@@ -127,7 +128,7 @@ def _is_folded(convolution: Conv2dProblem, bias: np.ndarray | None) -> bool:
 
 def _macros(tiling: PoolTiling, layers: ConvolutionPool, variant: Variant,
             folded: bool) -> dict[str, object]:
-    """Return the macros that convolution_pool.cu and ops/image.h describe."""
+    """Return the macros that convolution_pool.cu and ops/image.h document."""
     convolution, pool = tiling.convolution, tiling.pool
     is_positive = folded and convolution.epilogue == _BIAS_RELU
     return {
@@ -147,12 +148,11 @@ def _macros(tiling: PoolTiling, layers: ConvolutionPool, variant: Variant,
 def _pack(weight: np.ndarray, tiling: PoolTiling, bias: np.ndarray | None) -> np.ndarray:
     """Return the weights as the kernel reads them.
 
-    Their shape is (parts of the output channels, lines of a window, output channels of a part, 8
-    numbers of a line). A part belongs to a work-group. Lines are in the order of rows and then of
-    channels. Zeros fill the last numbers of a line, and make up a last line where the number of
-    lines is odd.
+    Their shape is (work-groups, lines of a window, output channels of a work-group, 8). A line
+    holds the values of one row and one input channel of a window, padded with zeros to 8. Lines are
+    ordered by row, then by channel. A line of zeros is added if their number is odd.
 
-    bias: the bias of each output channel, which the tensor cores add; None where they add none.
+    bias: bias of each output channel that the tensor cores add; None if they add none.
     """
     out_channels, channels, rows, columns = weight.shape
     packed = np.zeros((tiling.lines, out_channels, TAPS), np.float16)
@@ -169,15 +169,15 @@ def _pack(weight: np.ndarray, tiling: PoolTiling, bias: np.ndarray | None) -> np
 MOST_CHANNELS = 4
 _MULTIPLE = 8
 _MOST_GRID = 65535
-"""Work-groups that a grid may have along y and along z."""
+"""Maximum number of work-groups of a grid along y and along z."""
 
 
 @dataclass(frozen=True)
 class ConvolutionPool:
-    """A convolution of few input channels, and the max pooling of its result.
+    """A convolution of few input channels and the max pooling of its result.
 
     problem: the fusion.
-    given: the layer that computes the convolution's image from the network's input; None where the
+    given: layer that computes the convolution's input image from the network's input; None if the
     network's input is the image itself.
     convolution: the convolution.
     pool: the max pooling.
@@ -192,7 +192,7 @@ class ConvolutionPool:
 def convolution_pool_of(problem: FusionProblem) -> ConvolutionPool | None:
     """Return the layers of a fusion.
 
-    None where the layers are not a first convolution and the max pooling of its result.
+    None if they are not a first convolution and the max pooling of its result.
     """
     *before, convolution, pool = problem.parts
     if not (isinstance(convolution, Conv2dProblem) and isinstance(pool, PoolProblem)):
@@ -213,70 +213,64 @@ def convolution_pool_of(problem: FusionProblem) -> ConvolutionPool | None:
 
 
 def reason_unfused(layers: ConvolutionPool) -> str | None:
-    """Return why no kernel computes the layers in one step.
-
-    As shown to the user; None where a kernel may compute them.
-    """
+    """Return why the layers cannot be fused, or None."""
     convolution, pool = layers.convolution, layers.pool
     if layers.problem.exits != ((len(layers.problem.parts) - 1, 0),):
         return "a value between the layers is read elsewhere"
     if convolution.epilogue.tensor_count:
-        return "adds a tensor to the convolution's result"
+        return "the convolution's epilogue reads a tensor"
     if convolution.dilation != (1, 1) or pool.dilation != (1, 1):
-        return "takes windows without dilation"
+        return "needs windows without dilation"
     if convolution.kernel[1] > TAPS:
-        return f"windows of {convolution.kernel[1]} columns, takes at most {TAPS}"
+        return f"needs windows of at most {TAPS} columns, not {convolution.kernel[1]}"
     if convolution.out_channels % _MULTIPLE:
-        return f"{convolution.out_channels} output channels, takes multiples of {_MULTIPLE}"
+        return f"needs a multiple of {_MULTIPLE} output channels, not {convolution.out_channels}"
     if pool.kernel[0] > 2 * pool.stride[0]:
-        return ("takes maxima of windows of at most twice their step, not of "
-                f"{pool.kernel[0]} rows with a step of {pool.stride[0]}")
+        return ("needs pooling windows of at most twice their stride, not "
+                f"{pool.kernel[0]} rows with a stride of {pool.stride[0]}")
     if any(pad >= length for pad, length in zip(pool.pads, pool.kernel * 2, strict=True)):
-        return "some maximum may have no value"
+        return "a pooling window may lie in the padding only"
     if max(pool.out_height, convolution.batch) > _MOST_GRID:
-        return f"more than {_MOST_GRID} rows of results, or images"
+        return f"supports at most {_MOST_GRID} rows of results or images"
     return None
 
 
 COLUMNS = 64
-"""Columns of the convolution's outputs that a work-group computes."""
+"""Number of columns of convolution outputs per work-group."""
 WORK_GROUP_SIZE = 128
 TAPS = 8
-"""Columns of a window that 16 bytes hold."""
+"""Maximum number of columns of a window, one 16-byte word."""
 _PARTS = (64, 48, 32, 16, 8)
 _WGMMA_PARTS = (64, 48, 32, 16)
-"""The possible numbers of output channels of a work-group, with mma and with wgmma."""
+"""The possible numbers of output channels per work-group."""
 _MOST_DIVISIONS = 8
-"""The most work-groups along the rows of results; each smaller number is considered, too."""
+"""Candidate tile heights divide the rows of results among one to this number of work-groups."""
 _SMALL_HEIGHTS = (4, 2, 1)
-"""Further heights of tiles, in rows of results, that are considered."""
+"""Further tile heights, in rows of results."""
 _OFFERED = 5
-"""Number of tiles that are offered: the tiles with the least expected times."""
+"""Number of candidate tiles: those with the lowest expected times."""
 _MOST_SUMS = 128
-"""The largest product of rows of outputs and output channels whose sums fit the registers of a
-work-group."""
+"""Largest product of output rows and output channels for which the sums of a work-group fit its
+registers."""
 _AT_ONCE = 3
-"""The most work-groups whose registers fit a multiprocessor."""
-# These rates, too, were fitted on an H200, to the times of 84 tiles in six problems.
+"""Maximum number of work-groups per multiprocessor, limited by registers."""
+# These rates were fitted on an H200 to the times of 84 tiles in six problems.
 _OF_LINE, _OF_SUM, _OF_RESULT = 21.0, 6.3, 31.0
-"""Instructions of a warp: for a line of the image, for a sum, and for the 8 channels of a result
-that a lane stores."""
+"""Instructions of a warp per line of the image, per sum, and per 8 channels of a result that a lane
+stores."""
 _ISSUED = 0.54
-"""Instructions that a scheduler issues in a cycle."""
+"""Instructions per cycle and scheduler."""
 _BARRIERS = 680.0
-"""Cycles of a band of rows that no other work of the same work-group hides."""
+"""Cycles per band of rows that a work-group cannot overlap with other work."""
 
 
 @dataclass(frozen=True)
 class PoolTile:
-    """The work of a work-group.
+    """The tile of a work-group: the config of a variant.
 
-    Its fields are the config of a variant.
-
-    height: rows of results of a work-group.
-    channels: output channels of a work-group.
-    wgmma: 1 where the warps multiply together by wgmma (sm_90a), 0 where each warp multiplies alone
-    by mma.
+    height: rows of results.
+    channels: output channels.
+    wgmma: 1 if the warps multiply together by wgmma (sm_90a), 0 if each warp multiplies by mma.
     """
 
     height: int
@@ -286,7 +280,7 @@ class PoolTile:
 
 @dataclass(frozen=True)
 class PoolTiling:
-    """A convolution and the maximum after it, divided into tiles."""
+    """A convolution and its max pooling, divided into tiles."""
 
     convolution: Conv2dProblem
     pool: PoolProblem
@@ -294,36 +288,36 @@ class PoolTiling:
 
     @property
     def shared_rows(self) -> int:
-        """Rows of the convolution's outputs that a window shares with the next window."""
+        """Rows of convolution outputs that successive pooling windows share."""
         return max(0, self.pool.kernel[0] - self.pool.stride[0])
 
     @property
     def rows(self) -> int:
-        """Rows of the convolution's outputs that are new in a window."""
+        """Rows of convolution outputs that each further pooling window adds."""
         return self.pool.kernel[0] - self.shared_rows
 
     @property
     def advance(self) -> int:
-        """Rows of the image from one row of results to the next."""
+        """Stride in image rows between successive rows of results."""
         return self.pool.stride[0] * self.convolution.stride[0]
 
     @property
     def rows_held(self) -> int:
-        """Rows of the image in shared memory."""
+        """Number of image rows in shared memory."""
         p = self.convolution
         return (self.rows - 1) * p.stride[0] + p.kernel[0] + self.advance
 
     @property
     def lines(self) -> int:
-        """Number of lines under a window, rounded up to an even number.
+        """Number of lines of a window, rounded up to an even number.
 
-        Each line holds 8 numbers of the window.
+        Each line holds 8 values of the window.
         """
         return -(-self.convolution.channels * self.convolution.kernel[0] // 2) * 2
 
     @property
     def tiles_x(self) -> int:
-        """Tiles along a row of results.
+        """Number of tiles along a row of results.
 
         Each has at most 64 columns of convolution outputs.
         """
@@ -332,7 +326,7 @@ class PoolTiling:
 
     @property
     def tile_width(self) -> int:
-        """Columns of results of a tile."""
+        """Number of columns of results per tile."""
         return -(-self.pool.out_width // self.tiles_x)
 
     @property
@@ -343,10 +337,10 @@ class PoolTiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a work-group: its weights.
+        """Bytes of shared memory of a work-group.
 
-        The lines of the image, a copy of the first line and a line of zeros; and the maxima of 64
-        columns, with padding so that columns begin in different banks.
+        They hold its weights; the lines of the image, a copy of the first line and a line of zeros;
+        and the maxima of 64 columns, padded so that columns begin in different banks.
         """
         part, held = self.tile.channels, self.convolution.channels * self.rows_held + 2
         column = 2 * part + (0 if part // 8 % 2 else 16)
@@ -375,10 +369,10 @@ class PoolTiling:
 
 
 def tilings(convolution: Conv2dProblem, pool: PoolProblem, limits: Limits) -> list[PoolTiling]:
-    """Return the fastest tilings by their expected times.
+    """Return the tilings with the lowest expected times.
 
-    They are those that the device can compute, fastest first. Tilings with mma are returned only
-    where wgmma cannot compute the problem, because mma took longer in every measurement.
+    The device can run all of them; the fastest comes first. Tilings with mma are returned only if
+    none with wgmma fits, because mma was slower in every measurement.
     """
     for wgmma in (1, 0):
         found = [tiling for tile in _tiles(convolution, pool, wgmma)
@@ -389,10 +383,10 @@ def tilings(convolution: Conv2dProblem, pool: PoolProblem, limits: Limits) -> li
 
 
 def _tiles(convolution: Conv2dProblem, pool: PoolProblem, wgmma: int) -> Iterator[PoolTile]:
-    """Yield tiles with one of two numbers of output channels.
+    """Yield the candidate tiles.
 
-    These are the two largest of the possible numbers that divide the convolution's output channels
-    and whose sums fit the registers.
+    Their numbers of output channels are the two largest that divide the convolution's output
+    channels and keep the sums within the registers.
     """
     rows_of_results = max(1, pool.out_height)
     divided = {-(-rows_of_results // count) for count in range(1, _MOST_DIVISIONS + 1)}

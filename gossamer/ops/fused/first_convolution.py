@@ -1,6 +1,7 @@
-"""A network's first convolution with the layer before it as one kernel.
+"""A network's first convolution fused with the layer before it.
 
-The layer before computes the image from the network's input; the algorithm is few_channels_mma.
+The layer before it computes the image from the network's input. The convolution's algorithm is
+few_channels_mma.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _CONVOLUTION = FewChannelsMma()
 
 
 class FirstConvolutionMma(FusionAlgorithm):
-    """Computes the convolution by the kernel of few_channels_mma of conv2d.
+    """The kernel few_channels_mma of conv2d with a fused conversion.
 
-    The kernel loads bytes or floats in NCHW or NHWC, and computes the image's numbers from them.
+    The kernel loads bytes or floats in NCHW or NHWC, and converts them to the pixels of the image.
     """
 
     name = _CONVOLUTION.name
@@ -39,9 +40,9 @@ class FirstConvolutionMma(FusionAlgorithm):
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
         if len(problem.parts) != 2 or not self.recognises(problem):
-            return "the layers are no first convolution with what makes its image"
+            return "needs a first convolution after the layer that computes its image"
         if problem.exits != ((1, 0),) or (0, 0) in problem.sources[1][1:]:
-            return "the image's numbers are read elsewhere"
+            return "the image is read elsewhere"
         return _CONVOLUTION.supports(_parts(problem)[1], device)
 
     def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:

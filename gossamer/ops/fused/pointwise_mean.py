@@ -1,7 +1,7 @@
-"""A 1x1 convolution and the mean over each image: the end of many networks, as one kernel.
+"""A 1x1 convolution and the mean over each image in one kernel.
 
-The algorithm pointwise_mean, for NVIDIA GPUs, writes only the means to memory, never the
-convolution's results.
+Many networks end with these layers. The algorithm pointwise_mean, for NVIDIA GPUs, writes only the
+means to memory, never the convolution's results.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from gossamer.tensor import rounded_up
 
 _SOURCE = Path(__file__).with_name("pointwise_mean.cu")
 _PARTS = (16, 8, 32, 64)
-"""The possible numbers of output channels of a work-group. Each number is a multiple of 8 and
-divides the largest number."""
+"""The possible numbers of output channels of a work-group: multiples of 8 that divide the largest
+of them."""
 _MOST_SPLIT = 32
-"""The most output channels of a work-group in float32: operands that are split into TF32 numbers
-take more registers."""
+"""The most output channels of a work-group in float32, where operands that are split into TF32
+numbers need more registers."""
 _WARPS = (4, 8)
 _MULTIPLE = 8
-"""The input channels have to be a multiple of this number, so that each word of 16 bytes holds
-channels of one pixel only."""
+"""The number of input channels must be a multiple of this number, so that no 16-byte word spans two
+pixels."""
 _MOST_IMAGES = 65535
-"""Work-groups that a grid may have along y."""
+"""Maximum number of work-groups of a grid along y."""
 _MOST_WARPS = 16
-"""The most warps whose operands fit the registers of a multiprocessor."""
+"""Maximum number of warps per multiprocessor, limited by registers."""
 
 
 class PointwiseMean(FusionAlgorithm):
@@ -65,19 +65,19 @@ class PointwiseMean(FusionAlgorithm):
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
         if len(problem.parts) != 2 or not self.recognises(problem):
-            return "the layers are no 1x1 convolution with a mean over its image"
+            return "needs a 1x1 convolution followed by the mean over its image"
         if problem.exits != ((1, 0),):
             return "the convolution's result is read elsewhere"
         convolution = _convolution(problem)
         if not convolution.is_pointwise:
-            return (f"convolves with stride {convolution.stride} and pads {convolution.pads}, "
-                    "takes neither")
+            return (f"convolves with stride {convolution.stride} and pads {convolution.pads}; "
+                    "supports neither")
         if convolution.epilogue.tensor_count or problem.sources[0] != (ENTRY,):
-            return "adds a tensor to the convolution's result"
+            return "the convolution's epilogue reads a tensor"
         if convolution.channels % _MULTIPLE:
-            return f"{convolution.channels} channels, takes multiples of {_MULTIPLE}"
+            return f"needs a multiple of {_MULTIPLE} channels, not {convolution.channels}"
         if convolution.batch > _MOST_IMAGES:
-            return f"more than {_MOST_IMAGES} images"
+            return f"supports at most {_MOST_IMAGES} images"
         if min(_shared_bytes(convolution, min(_PARTS), min(_WARPS), precision)
                for precision in PRECISIONS) > device.limits.shared_bytes_opt_in:
             return f"{convolution.channels} channels do not fit the shared memory of a work-group"
@@ -107,7 +107,7 @@ class PointwiseMean(FusionAlgorithm):
         part, warps = variant["channels"], variant["warps"]
         pixels, lines = p.height * p.width, _lines(p, precision)
         rows = rounded_up(pixels, 16 * warps)
-        # float32 takes three products of numbers that are split into TF32 numbers
+        # float32 needs three products, because each number is split into two TF32 numbers
         multiplied = product_cycles(rows * part, 64 * lines * (3 if precision == "fp32" else 1),
                                     wgmma=False)
         return LaunchWork(
@@ -145,19 +145,19 @@ def _convolution(problem: FusionProblem) -> Conv2dProblem:
 
 
 def _width(precision: str) -> int:
-    """Return the number of channels that 16 bytes hold."""
+    """Return the number of channels in 16 bytes."""
     return 8 if precision == "fp16" else 4
 
 
 def _lines(problem: Conv2dProblem, precision: str) -> int:
-    """Return the lines of 64 bytes of a pixel's channels."""
+    """Return the number of 64-byte lines of a pixel's channels."""
     return -(-problem.channels // (4 * _width(precision)))
 
 
 def _shared_bytes(problem: Conv2dProblem, part: int, warps: int, precision: str) -> int:
     """Return the bytes of shared memory of a work-group.
 
-    They hold its weights, and sums of its warps.
+    They hold its weights and the sums of its warps.
     """
     lines = _lines(problem, precision)
     return part * 64 * (lines + (lines + 1) % 2) + 4 * warps * part
@@ -166,7 +166,7 @@ def _shared_bytes(problem: Conv2dProblem, part: int, warps: int, precision: str)
 def _pack(weight: np.ndarray, problem: Conv2dProblem, precision: str) -> np.ndarray:
     """Return weights as (output channels, input channels).
 
-    With zeros up to whole work-groups and lines.
+    They are padded with zeros to whole work-groups and lines.
     """
     rows = -(-problem.out_channels // max(_PARTS)) * max(_PARTS)
     packed = np.zeros((rows, _lines(problem, precision) * 4 * _width(precision)), np.float32)

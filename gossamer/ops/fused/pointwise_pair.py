@@ -1,7 +1,7 @@
-"""Two 1x1 convolutions as one kernel, where the first convolution makes many channels.
+"""Two 1x1 convolutions with many channels between them, in one kernel.
 
-The algorithm pointwise_pair_mma, for NVIDIA GPUs, keeps these channels in shared memory, where the
-second convolution reads them.
+The algorithm pointwise_pair_mma, for NVIDIA GPUs, keeps the channels between the convolutions in
+shared memory.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _SOURCE = Path(__file__).with_name("pointwise_pair.cu")
 
 
 class PointwisePairMma(FusionAlgorithm):
-    """Computes both layers in float16 with float32 sums.
+    """Both layers in float16 with float32 accumulation.
 
-    The first layer's results are rounded to float16 before the second layer reads them. The first
-    layer's results are written to memory only where other layers read them.
+    The first layer's results are rounded to float16 before the second layer reads them. They are
+    written to memory only if other layers read them.
     """
 
     name = "pointwise_pair_mma"
@@ -47,12 +47,12 @@ class PointwisePairMma(FusionAlgorithm):
             return f"{device.name} has no tensor cores that read shared memory (sm_90a)"
         pair = pointwise_pair_of(problem)
         if pair is None:
-            return "the layers are no two convolutions of single pixels with many between them"
+            return "needs two 1x1 convolutions with many channels between them"
         if (reason := cannot_compile(problem, device) or reason_unfused(pair)) is not None:
             return reason
         if not tilings(pair, device.limits):
             return (f"{pair.first.channels} and {pair.second.out_channels} channels of 128 pixels "
-                    "do not fit the shared memory")
+                    "do not fit shared memory")
         return None
 
     def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
@@ -97,7 +97,7 @@ def _tiling(problem: FusionProblem, variant: Variant) -> PairTiling:
 
 
 def _macros(tiling: PairTiling) -> dict[str, object]:
-    """Return the macros that pointwise_pair.cu describes."""
+    """Return the macros that pointwise_pair.cu documents."""
     pair, tile = tiling.pair, tiling.tile
     operands = pair.first.epilogue.operands
     return {
@@ -115,13 +115,13 @@ def _macros(tiling: PairTiling) -> dict[str, object]:
 def _stages(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the weights of each slice of 64 outputs.
 
-    The first layer's weights come first, as (input channels / 8, 64 lines, 8 input channels).
-    Behind them are the second layer's weights as (output channels / 64, 8, 64 lines, 8 channels of
-    the slice). Of each 32 lines of output channels, line 8 f + 2 q + j belongs to channel 8 q + 2 f
-    + j, so that a lane has sums of 8 neighbouring channels.
+    The first layer's weights come first, as (input channels / 8, 64 lines, 8 input channels). The
+    second layer's weights follow, as (output channels / 64, 8, 64 lines, 8 channels of the slice).
+    Each line belongs to one output channel. Of every 32 lines, line 8 f + 2 q + j belongs to
+    channel 8 q + 2 f + j, so that each lane accumulates 8 neighbouring channels.
     """
     first, second = (arrays[f"{part}.weight"][:, :, 0, 0] for part in (0, 1))
-    # axes: slice or part, block, lane % 4, fragment, value of a pair; then the input channels
+    # axes: slice, block, lane % 4, fragment, value of a pair; then the input channels
     ordered = first.reshape(-1, 2, 4, 4, 2, first.shape[1] // 8, 8).transpose(0, 5, 1, 3, 2, 4, 6)
     slices = len(ordered)
     parts = second.reshape(-1, 2, 4, 4, 2, slices, 8, 8).transpose(5, 0, 6, 1, 3, 2, 4, 7)
@@ -131,21 +131,22 @@ def _stages(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 MULTIPLE = 64
-"""All numbers of channels have to be a multiple of this number."""
+"""All numbers of channels must be multiples of this number."""
 _MOST_OUT_CHANNELS = 256
-"""The most output channels whose sums for 64 pixels fit the registers of a warpgroup."""
+"""The most output channels for which the accumulators of 64 pixels fit the registers of a
+warpgroup."""
 LAST: tuple[Source, ...] = ((1, 0),)
-"""The exits of a pair whose first result no other layer reads."""
+"""The exits of a pair if no other layer reads the first result."""
 BOTH: tuple[Source, ...] = ((0, 0), (1, 0))
-"""The exits of a pair whose first result other layers read, too."""
+"""The exits of a pair if other layers read the first result, too."""
 
 
 @dataclass(frozen=True)
 class PointwisePair:
-    """A 1x1 convolution that makes many channels, and a 1x1 convolution that reads them.
+    """A 1x1 convolution with many output channels, and another that reads them.
 
     problem: the fusion.
-    first: the convolution that makes many channels.
+    first: the convolution with many output channels.
     second: the convolution that reads them.
     """
 
@@ -155,20 +156,17 @@ class PointwisePair:
 
     @property
     def pixels(self) -> int:
-        """Pixels of all images."""
+        """Number of pixels of all images."""
         return self.first.batch * self.first.height * self.first.width
 
     @property
     def input(self) -> int:
-        """The fusion's input that the first layer convolves."""
+        """Index of the fusion's input that the first layer convolves."""
         return self.problem.entries.index(self.problem.sources[0][0])
 
     @property
     def added_input(self) -> int:
-        """The fusion's input that the first layer adds.
-
-        0 where the first layer adds no tensor.
-        """
+        """Index of the fusion's input that the first layer adds; 0 if there is none."""
         added = self.problem.sources[0][1:]
         return self.problem.entries.index(added[0]) if added else 0
 
@@ -176,8 +174,8 @@ class PointwisePair:
 def pointwise_pair_of(problem: FusionProblem) -> PointwisePair | None:
     """Return a fusion as a pair.
 
-    None where its layers are no such pair. The first convolution has to make at least twice as many
-    channels as it reads, and at least twice as many as the second convolution makes.
+    None if its layers are not such a pair. The first convolution must have at least twice as many
+    output channels as input channels, and at least twice as many as the second convolution.
     """
     if len(problem.parts) != 2 or not all(map(is_product, problem.parts)):
         return None
@@ -190,56 +188,51 @@ def pointwise_pair_of(problem: FusionProblem) -> PointwisePair | None:
 
 
 def reason_unfused(pair: PointwisePair) -> str | None:
-    """Return why no kernel computes a pair in one step.
-
-    As shown to the user; None where a kernel may compute it.
-    """
+    """Return why no kernel can compute a pair in one step, or None."""
     first, second = pair.first, pair.second
     if pair.problem.exits not in (LAST, BOTH):
         return "the second layer's result is not read"
     for name, layer in (("first", first), ("second", second)):
         if not layer.is_pointwise:
-            return (f"the {name} convolution has stride {layer.stride} and pads {layer.pads}, "
-                    "takes neither")
+            return (f"the {name} convolution has stride {layer.stride} and pads {layer.pads}; "
+                    "supports neither")
     if first.epilogue.tensor_count > 1 or second.epilogue.tensor_count:
-        return "adds more than one tensor to the first result, or some to the second"
+        return "supports at most one added tensor in the first layer and none in the second"
     channels = (first.channels, first.out_channels, second.out_channels)
     if any(count % MULTIPLE for count in channels):
-        return f"{channels} channels, takes multiples of {MULTIPLE}"
+        return f"needs multiples of {MULTIPLE} channels, not {channels}"
     if second.out_channels > _MOST_OUT_CHANNELS:
-        return f"{second.out_channels} output channels, takes at most {_MOST_OUT_CHANNELS}"
+        return f"needs at most {_MOST_OUT_CHANNELS} output channels, not {second.out_channels}"
     return None
 
 
 PIXELS = 128
-"""Pixels of a tile."""
+"""Number of pixels of a tile."""
 SLICE = 64
-"""Output channels of the first layer that are computed at a time: a slice."""
+"""Number of output channels of a slice. The first layer is computed slice by slice."""
 WORK_GROUP_SIZE = 384
 _BARRIERS_BYTES = 1024
 _MOST_KEPT = 32
-"""The most slices whose weights are kept in shared memory; the weights of each slice have barriers
-of their own."""
+"""The most slices for which all weights are kept in shared memory, limited by the number of
+barriers."""
 _WEIGHT_SLOTS = (0, 3, 2, 4)
 _SLOTS = ((2, 6), (2, 4), (2, 3), (1, 4), (2, 2), (1, 3), (1, 2))
-"""Numbers of slots for inputs and for slices; the first pair that fits is taken. Where the first
-layer adds a tensor, its parts are copied from device memory to the slots for slices. With more
-slots, more of these copies are under way at the same time."""
+"""Numbers of slots for inputs and for slices; the first pair that fits is used. If the first layer
+adds a tensor, the tensor is copied from device memory to the slots for slices. More slots allow
+more copies in flight."""
 _OFFERED = 3
 
 _OF_SLICE = 1000
-"""Cycles of the epilogue and the barriers of a slice, which no other work hides; an assumption."""
+"""Assumed cycles of a slice's epilogue and barriers, which do not overlap with other work."""
 
 
 @dataclass(frozen=True)
 class PairTile:
-    """Numbers of slots in shared memory.
-
-    These numbers are the config of a variant.
+    """Numbers of slots in shared memory: the config of a variant.
 
     inputs: slots for the first layer's input.
     slots: slots for slices.
-    weight_slots: slots for the weights of slices; 0 where the weights of all slices are kept.
+    weight_slots: slots for the weights of slices; 0 if the weights of all slices are kept.
     """
 
     inputs: int
@@ -249,7 +242,7 @@ class PairTile:
 
 @dataclass(frozen=True)
 class PairTiling:
-    """A pair of convolutions, and the slots with which it is computed."""
+    """A pair of convolutions and its slots."""
 
     pair: PointwisePair
     tile: PairTile
@@ -266,7 +259,7 @@ class PairTiling:
 
     @property
     def tiles(self) -> int:
-        """Number of tiles that hold the pixels of all images."""
+        """Number of tiles of pixels over all images."""
         return -(-self.pair.pixels // PIXELS)
 
     @property
@@ -279,7 +272,7 @@ class PairTiling:
     def groups(self, limits: Limits) -> int:
         """Return the number of work-groups.
 
-        All work-groups run at once, and their numbers of tiles differ by at most one.
+        All work-groups run at once. Their numbers of tiles differ by at most one.
         """
         waves = -(-self.tiles // limits.compute_units)
         return -(-self.tiles // waves)
@@ -289,18 +282,18 @@ class PairTiling:
         first, second = self.pair.first, self.pair.second
         channels = first.channels + second.out_channels
         wide = first.out_channels * (first.epilogue.tensor_count + len(self.pair.problem.exits) - 1)
-        # the work-groups copy weights for each tile, or once
+        # each work-group copies the weights once per tile, or only once
         share = 1 if self.tile.weight_slots else self.groups(limits) / max(1, self.tiles)
         copied = (share * self.slices * self.stage_bytes + 2 * PIXELS * first.channels) / COPIED
         multiplied = product_cycles(PIXELS * SLICE, 2 * channels, wgmma=True)
-        # with fewer slots, a smaller part of the time of copies is hidden
+        # with fewer slots, copies overlap less with computation
         waited = self.slices * (multiplied + _OF_SLICE * (1 + 1 / self.tile.slots))
         return LaunchWork(self.tiles, 1, busy=max(copied, self.slices * multiplied), waited=waited,
                           moved=2 * self.pair.pixels * (channels + wide)).expected_us(limits)
 
 
 def tilings(pair: PointwisePair, limits: Limits) -> list[PairTiling]:
-    """Return tilings that a device can compute.
+    """Return the tilings that a device can run.
 
     Tilings that keep all weights come first.
     """

@@ -1,9 +1,9 @@
-"""Products with matrices of signs, one after another, as one kernel of clusters (sm_90).
+"""Successive binary matrix products in one kernel of clusters (sm_90).
 
-Each product reads the signs of the product before it. A product of a single row takes less time
-than the start of a kernel, so that one kernel for all products saves most of the time of separate
-kernels. Words are compared by XOR and popcount, as published: M. Courbariaux, I. Hubara, D. Soudry,
-R. El-Yaniv and Y. Bengio, "Binarized neural networks", arXiv 1602.02830, 2016.
+Each product reads the signs of the previous product's results. A product of a single row takes less
+time than a kernel launch, so that one kernel is much faster than separate ones. Products of signs
+are computed by XOR and popcount. Source: M. Courbariaux, I. Hubara, D. Soudry, R. El-Yaniv and Y.
+Bengio, "Binarized neural networks", arXiv 1602.02830, 2016.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
 
 _SOURCE = Path(__file__).with_name("popcount_chain.cu")
 _CLUSTER = 8
-"""Work-groups of a cluster."""
+"""Number of work-groups of a cluster."""
 _ITEMS = (128, 256)
-"""Work-items of a work-group."""
+"""The possible numbers of work-items of a work-group."""
 _MOST_PRODUCTS = 4
 _MOST_ROWS = (2**31 - 1) // _CLUSTER
-"""The most rows of a product: each row takes one cluster, and a grid may have at most this many
+"""The most rows of a product: each row needs one cluster, and a grid has at most this many
 clusters."""
 _NEVER = 2**28
 """A threshold that no sum reaches."""
@@ -50,7 +50,7 @@ _NEVER = 2**28
 class _Product:
     """A product of a chain.
 
-    part: number of the product among the fusion's parts.
+    part: index of the product among the fusion's parts.
     problem: the problem of the product.
     """
 
@@ -64,26 +64,26 @@ class _Product:
 
     @property
     def words(self) -> int:
-        """Number of words of 32 bits of a row of the input."""
+        """Number of 32-bit words per row of the input."""
         return -(-self.problem.depth // 32)
 
     @property
     def quads(self) -> int:
-        """Number of quads (four words of 32 bits) of a row of the input."""
+        """Number of quads (four 32-bit words) per row of the input."""
         return -(-self.words // 4)
 
     @property
     def columns(self) -> int:
-        """Columns of a work-group.
+        """Number of columns per work-group.
 
-        The columns of all work-groups cover whole words of 64 bits.
+        The columns of all work-groups fill whole 64-bit words.
         """
         return -(-(-(-self.problem.columns // 64) * 64) // (32 * _CLUSTER)) * 32
 
     def bits(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the signs of the weights as work-items read them.
+        """Return the signs of the weights in the order of the work-items' reads.
 
-        As uint32 of shape (work-groups, words).
+        The array is uint32 of shape (work-groups, words).
         """
         words = sign_words(weights_of_part(arrays, self.part), pointwise(self.problem), 32)
         filled = np.zeros((_CLUSTER * self.columns, 4 * self.quads), np.uint32)
@@ -92,11 +92,10 @@ class _Product:
             _CLUSTER, -1)
 
     def constants(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return four numbers for each column.
+        """Return four numbers per column: int32 of shape (work-groups, numbers).
 
-        They are two thresholds, their direction and the factor of the column's sums (as the bits of
-        a float), as int32 of shape (work-groups, numbers). Columns that only fill up the last
-        work-groups have the result 0.
+        They are two thresholds, their direction, and the factor of the column's sums (the bits of a
+        float). Padding columns have the result 0.
         """
         own = weights_of_part(arrays, self.part)
         filled = np.zeros((_CLUSTER * self.columns, 4), np.int32)
@@ -108,10 +107,7 @@ class _Product:
         return filled.reshape(_CLUSTER, -1)
 
     def epilogue(self, arrays: Mapping[str, np.ndarray]) -> Epilogue | None:
-        """Return the epilogue that the kernel computes.
-
-        None where thresholds replace it.
-        """
+        """Return the epilogue that the kernel computes; None if thresholds replace it."""
         found = thresholds_of(weights_of_part(arrays, self.part), self.problem.epilogue,
                               self.problem.depth)
         return self.problem.epilogue if found is None else None
@@ -119,13 +115,11 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Chain:
-    """Products in order.
+    """A chain of products; each reads the result of the previous one.
 
-    Each product reads the result of the product before it.
-
-    signs: the expression that makes signs of floats before the first product; None where the first
-    product reads packed words.
-    products: the products.
+    signs: the expression that computes the signs of float inputs of the first product; None if the
+    first product reads packed words.
+    products: the products in order.
     """
 
     signs: Expression | None
@@ -133,9 +127,9 @@ class _Chain:
 
     @property
     def offsets(self) -> tuple[int, int, int, int]:
-        """Offsets of weights, constants, inputs and partial counts in shared memory.
+        """Offsets in shared memory, in units of 16 bytes.
 
-        In units of 16 bytes.
+        They are those of weights, constants, inputs and partial counts.
         """
         constants = sum(product.columns * product.quads for product in self.products)
         inputs = constants + sum(product.columns for product in self.products)
@@ -148,7 +142,7 @@ class _Chain:
 
 
 class PopcountChain(FusionAlgorithm):
-    """Products with matrices of signs one after another, in one kernel."""
+    """Successive binary matrix products in one kernel."""
 
     name = "popcount_chain"
     exact = True
@@ -167,11 +161,11 @@ class PopcountChain(FusionAlgorithm):
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
         if chain.products[0].problem.rows > _MOST_ROWS:
-            return f"more than {_MOST_ROWS} rows"
+            return f"supports at most {_MOST_ROWS} rows"
         needed, most = chain.shared_bytes(max(_ITEMS)), device.limits.shared_bytes_opt_in
         if needed > most:
-            return (f"an eighth of the weights takes {needed} bytes of the {most} of shared memory "
-                    "of a work-group")
+            return (f"an eighth of the weights needs {needed} bytes of shared memory; a "
+                    f"work-group has {most}")
         return None
 
     def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
@@ -224,23 +218,20 @@ class PopcountChain(FusionAlgorithm):
 
 
 def _chain(problem: FusionProblem) -> _Chain | str:
-    """Return a fusion as a chain of products.
-
-    Or the reason why it is no chain.
-    """
+    """Return a fusion as a chain of products, or the reason why it is not one."""
     if tuple(part.op for part in problem.parts) not in PopcountChain.patterns:
-        return "the layers are no products with matrices"
+        return "needs successive matrix products"
     last = len(problem.parts) - 1
     if problem.exits != ((last, 0),):
-        return "others read what is computed between the products"
+        return "layers outside the fusion read values between the products"
     if problem.sources != ((entry(0),), *[((number, 0),) for number in range(last)]):
-        return "the layers read other values than the result of the one before"
+        return "each layer must read only the result of the previous layer"
     signs = None
     first, *others = problem.parts
     if isinstance(first, ElementwiseProblem):
         if (len(first.operands) != 1 or first.constants or first.dtypes != ("float32",)
                 or first.arithmetic != "float32" or result_dtype(first.expression) is None):
-            return "the layer before the products does not make signs of floats"
+            return "the layer before the products does not compute signs of floats"
         signs = first.expression
     else:
         others = [first, *others]
@@ -256,13 +247,13 @@ def _chain(problem: FusionProblem) -> _Chain | str:
 def _joined(products: tuple[_Product, ...],
             pack: Callable[[_Product, Mapping[str, np.ndarray]], np.ndarray],
             arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the packed arrays of all products, one behind another for each work-group."""
+    """Concatenate the packed arrays of all products for each work-group."""
     return np.concatenate([pack(product, arrays) for product in products], axis=1)
 
 
 def _macros(chain: _Chain, epilogues: list[Epilogue | None], variant: Variant,
             items: int) -> dict[str, object]:
-    """Return the macros that popcount_chain.cu describes."""
+    """Return the macros that popcount_chain.cu documents."""
     (source,), (target,) = variant.inputs, variant.outputs
     products = chain.products
     bits, constants, inputs, partial_counts = chain.offsets

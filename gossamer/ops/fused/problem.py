@@ -1,8 +1,10 @@
-"""The problems of layers that one algorithm computes in one step: of a fusion, and of a part of a
-network that a library computes; the reference, and the layers that several fusions recognise.
+"""The problems of fusions and of parts of a network.
 
-A squeeze-and-excite layer may be a whole fusion, or lie within a larger block. Source: J. Hu,
-L. Shen, G. Sun, "Squeeze-and-excitation networks", CVPR 2018.
+A fusion is computed by one algorithm in one step; a part is computed by a library for networks. The
+layers that several fusions recognise are here, too.
+
+A squeeze-and-excite layer may be a whole fusion or belong to a larger block. Source: J. Hu, L.
+Shen, G. Sun, "Squeeze-and-excitation networks", CVPR 2018.
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.tensor import TensorSpec, default_spec
 
 Source = tuple[int, int]
-"""Where a value comes from: the number of a part and the number of one of the part's outputs, or -1
-and the number of an entry."""
+"""The source of a value: the index of a part and the index of one of its outputs, or -1 and the
+index of an entry. An entry is a value that a fusion reads from outside."""
 
 
 def entry(number: int) -> Source:
-    """Return the source of an entry, a value that a fusion reads from outside.
+    """Return the source of an entry.
 
-    number: position of the entry among the fusion's inputs.
+    number: index of the entry among the fusion's inputs.
     """
     return (-1, number)
 
@@ -48,11 +50,13 @@ class FusionProblem(Problem):
     """Several problems that one algorithm computes in one step.
 
     parts: the problems in the order of execution.
-    sources: the source of each input of each part: an output of an earlier part, or an entry.
+    sources: the source of each input of each part: an output of an earlier part or an entry.
     exits: the sources of the fusion's outputs, each an output of a part.
 
-    The constants of part i are named "i.name". Raises ValueError where the source of an input is
-    neither an output of an earlier part nor an entry, or has another spec than the input.
+    The constants of part i are named "i.name".
+
+    Raises ValueError if the source of an input is neither an output of an earlier part nor an
+    entry, or if its spec differs from the input's.
     """
 
     op: ClassVar[str] = "fused"
@@ -64,23 +68,21 @@ class FusionProblem(Problem):
         for index, (part, sources) in enumerate(zip(self.parts, self.sources, strict=True)):
             for spec, source in zip(part.inputs, sources, strict=True):
                 if source[0] >= index:
-                    raise ValueError(f"part {index} reads {source}, which no earlier part writes")
+                    raise ValueError(f"part {index} of a fusion reads {source}, which no earlier "
+                                     "part writes")
                 if spec != self.spec(source):
-                    raise ValueError(f"part {index} reads {spec}, its source {source} is "
-                                     f"{self.spec(source)}")
+                    raise ValueError(f"part {index} of a fusion reads {spec}, but its source "
+                                     f"{source} is {self.spec(source)}")
 
     def spec(self, source: Source) -> TensorSpec:
-        """Return the spec of the value that a source gives."""
+        """Return the spec of the value at a source."""
         if source[0] >= 0:
             return self.parts[source[0]].outputs[source[1]]
         part, index = self.reader(source)
         return part.inputs[index]
 
     def reader(self, source: Source) -> tuple[Problem, int]:
-        """Return the first part that reads an entry.
-
-        And the number that the entry has among the inputs of this part.
-        """
+        """Return the first part that reads an entry, and the input's index there."""
         return next((part, sources.index(source)) for part, sources
                     in zip(self.parts, self.sources, strict=True) if source in sources)
 
@@ -118,9 +120,9 @@ class FusionProblem(Problem):
     def first_images(self, count: int) -> Problem:
         try:
             few = replace(self, parts=tuple(part.first_images(count) for part in self.parts))
-        except ValueError:  # some part works on all images at once
+        except ValueError:  # some part needs all images at once
             return self
-        # parts that do not depend on each other may work on different numbers of images
+        # independent parts may have different numbers of images
         sizes, few_sizes = ({spec.shape[:1] for spec in problem.outputs} for problem in (self, few))
         shortened = {whole.shape[:1] for whole, first in zip(self.inputs, few.inputs, strict=True)
                      if whole.shape != first.shape}
@@ -130,8 +132,8 @@ class FusionProblem(Problem):
     def facts(self) -> tuple[ValueFacts, ...]:  # type: ignore[override]
         """The value facts of the entries.
 
-        They are those of the first part that reads each entry; empty where every entry may have
-        many different values.
+        They are those of the first part that reads each entry; empty if nothing is known of any
+        entry.
         """
         known = tuple(part.facts[index] if index < len(part.facts) else REAL
                       for part, index in map(self.reader, self.entries))
@@ -142,7 +144,7 @@ class FusionProblem(Problem):
 
 
 def weights_of_part(weights: Mapping[str, np.ndarray], index: int) -> dict[str, np.ndarray]:
-    """Return a part's constants by its own names."""
+    """Return a part's constants by the part's own names."""
     prefix = f"{index}."
     return {name.removeprefix(prefix): array for name, array in weights.items()
             if name.startswith(prefix)}
@@ -151,11 +153,11 @@ def weights_of_part(weights: Mapping[str, np.ndarray], index: int) -> dict[str, 
 def reference(problem: FusionProblem, inputs: Sequence[np.ndarray],
               weights: Mapping[str, np.ndarray],
               of_part: Reference | None = None) -> list[np.ndarray]:
-    """Return the outputs by the references of the parts, one after another, in float64.
+    """Compute the parts by their references, one after another, in float64.
 
-    of_part: computes a part in place of the part's own reference.
+    of_part: function that computes a part instead of its own reference.
     """
-    # imported here, because the registry imports this package
+    # imported here because the registry imports this package
     from gossamer.ops.registry import OPS
 
     last_use = {source: index for index, sources in enumerate(problem.sources)
@@ -169,7 +171,7 @@ def reference(problem: FusionProblem, inputs: Sequence[np.ndarray],
                        part, arrays, weights_of_part(weights, index)))
         values.update({(index, output): array for output, array in enumerate(results)})
         for source in dict.fromkeys(sources):
-            # a value that no later problem reads need not stay in memory
+            # drop a value after its last use
             if last_use[source] == index and source not in problem.exits:
                 del values[source]
     return [values[source] for source in problem.exits]
@@ -177,19 +179,18 @@ def reference(problem: FusionProblem, inputs: Sequence[np.ndarray],
 
 @dataclass(frozen=True)
 class PartProblem(FusionProblem):
-    """Problems that a library for whole networks computes in one step.
+    """A part of a network, which a library for networks computes.
 
-    whole: whether the part has all problems of its network, so that no other layer needs the
-    processors.
+    whole: whether the part is the whole network, so that no other layer needs the processors.
     """
 
     op: ClassVar[str] = "part"
     whole: bool = False
 
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Return inputs of the part.
+        """Draw inputs of the part.
 
-        An input that is read by a problem with its own `example_inputs` is drawn by that method.
+        If the problem that reads an input overrides `example_inputs`, that method draws the input.
         """
         arrays = super().example_inputs(rng)
         drawn = {part: part.example_inputs(rng) for part, _ in map(self.reader, self.entries)
@@ -206,10 +207,9 @@ class PartProblem(FusionProblem):
 
 @dataclass(frozen=True)
 class ReshapeProblem(Problem):
-    """A reshape, as one of the problems of a part.
+    """A reshape within a part.
 
-    It has the numbers of a tensor in the same order, with another shape. A reshape outside of a
-    part does no work: its output is the input's memory.
+    Outside of parts a reshape is not a problem: its output shares the input's memory.
     """
 
     op: ClassVar[str] = "reshape"
@@ -243,7 +243,7 @@ class ReshapeProblem(Problem):
 
 
 def is_product(part: Problem) -> bool:
-    """Return whether a problem is a 1x1 convolution in one group."""
+    """Return whether a problem is a 1x1 convolution with one group."""
     return isinstance(part, Conv2dProblem) and part.kernel == (1, 1) and part.groups == 1
 
 
@@ -261,13 +261,13 @@ def is_image_mean(part: Problem) -> bool:
 class SqueezeExciteLayer:
     """A squeeze-and-excite layer.
 
-    Each channel of an image is scaled by a number, its gate. Two small products compute the gates
-    from the means of all channels.
+    It scales each channel of an image by a number, the channel's gate. Two small products compute
+    the gates from the means of all channels.
 
-    squeeze: the product that computes a few numbers from the means.
-    excite: the product that computes the gates from these numbers.
+    squeeze: the product that computes the squeezed channels from the means.
+    excite: the product that computes the gates from the squeezed channels.
     scale: the expression that scales an element of the image. Its first operand is the gate of the
-    element's channel; its further operands are the elements with the same index in other tensors.
+    element's channel; its further operands are the elements of other tensors at the same index.
     tensors: the sources of the other tensors.
     """
 
@@ -278,22 +278,20 @@ class SqueezeExciteLayer:
 
     @property
     def channels(self) -> int:
-        """Channels of the image."""
+        """Number of channels of the image."""
         return self.squeeze.channels
 
     @property
     def squeezed(self) -> int:
-        """Numbers that the first product makes."""
+        """Number of squeezed channels: results of the first product."""
         return self.squeeze.out_channels
 
 
 def layer_within(problem: FusionProblem, first: int, x: Source) -> SqueezeExciteLayer | None:
-    """Return PARTS parts of a fusion as a squeeze-and-excite layer.
+    """Return PARTS parts of a fusion as a squeeze-and-excite layer, or None.
 
-    None where they are no such layer.
-
-    first: the number of the first part.
-    x: the source of the image.
+    first: index of the first part.
+    x: source of the image.
     """
     mean, squeeze, excite, scale = problem.parts[first:first + PARTS]
     if not is_image_mean(mean) or not isinstance(scale, ElementwiseProblem):
@@ -313,7 +311,7 @@ def _scale_of(scale: ElementwiseProblem, sources: tuple[Source, ...], x: Source,
               ) -> tuple[Epilogue, tuple[Source, ...]] | None:
     """Return the scaling of an element and the other tensors.
 
-    None where the element or its gate is not read exactly once, or a tensor is read twice.
+    None if the element or its gate is not read exactly once, or if a tensor is read twice.
     """
     if scale.constants or scale.dtypes != ("float32",) or len(set(sources)) != len(sources):
         return None
@@ -330,11 +328,11 @@ def _scale_of(scale: ElementwiseProblem, sources: tuple[Source, ...], x: Source,
 
 
 def without_bias(epilogue: Epilogue) -> tuple[int | None, Epilogue]:
-    """Return an epilogue's first bias and its other steps.
+    """Split an epilogue into its bias and the other steps.
 
-    The bias is the number of the channel operand that the first step adds. Returns None and the
-    whole epilogue where the first step is no such addition, or the value before the addition is
-    read again or is an output.
+    Returns the index of the channel operand that the first step adds, and the epilogue without this
+    step. Returns None and the whole epilogue if the first step is not such an addition, or if the
+    value before the addition is an output or is read again.
     """
     expression, operands = epilogue.expression, epilogue.operands
     steps = expression.steps

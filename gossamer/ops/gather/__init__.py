@@ -1,4 +1,4 @@
-"""Algorithms of gathering slices by index."""
+"""Algorithms that gather slices by index."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SOURCE = Path(__file__).with_name("direct.cl")
 class NumpyGather(HostAlgorithm):
     """Gathering by numpy.take.
 
-    Raises InputError for an index that is out of range.
+    Raises InputError for an index out of range.
     """
 
     op = "gather"
@@ -55,10 +55,10 @@ class NumpyGather(HostAlgorithm):
 
 
 class DirectGather(KernelAlgorithm):
-    """Up to 16 bytes of one slice for each work-item.
+    """A kernel in which each work-item copies up to 16 bytes of one slice.
 
-    A tensor of rank 4 may have any layout where the indices are a constant of rank 1, such as an
-    order of channels.
+    A tensor of rank 4 may have any layout if the indices are a constant of rank 1, such as a
+    permutation of channels.
     """
 
     op = "gather"
@@ -67,9 +67,9 @@ class DirectGather(KernelAlgorithm):
 
     def supports(self, problem: GatherProblem, device: Device) -> str | None:
         if problem.data.stored_dtype.itemsize not in ELEMENTS:
-            return f"does not move elements of {problem.data.stored_dtype.itemsize} bytes"
+            return f"does not copy elements of {problem.data.stored_dtype.itemsize} bytes"
         if problem.data.size >= 2**31:
-            return f"a tensor of {problem.data.size} elements: indices are 32-bit"
+            return f"a tensor of {problem.data.size} elements is too large for 32-bit indices"
         return cannot_compile(problem, device)
 
     def variants(self, problem: GatherProblem, device: Device) -> Iterable[Variant]:
@@ -87,7 +87,7 @@ class DirectGather(KernelAlgorithm):
         inner = math.prod(data.shape[dim] for dim in order[order.index(problem.axis) + 1:])
         itemsize = data.stored_dtype.itemsize
         (target,) = variant.outputs
-        # a row is the channels of one pixel if the target is a part of a larger tensor's channels,
+        # a row is the channels of one pixel if the target is a slice of a larger tensor's channels,
         # else the whole target
         rows = Rows.of(target, 3 if any(target.format.other_channels) else 0)
         width = widest_element(itemsize, (inner, rows.size, rows.first, rows.pitch))

@@ -18,12 +18,14 @@ class GatherProblem(Problem):
 
     output[a..., i..., b...] = data[a..., indices[i...], b...]
 
-    data: spec of the tensor from which slices are taken.
+    data: spec of the tensor.
     indices: spec of the indices, int32 or int64. Negative indices count from the end. For an index
-    out of range the host raises an error; kernels cannot raise errors, and take the nearest slice.
+    out of range the host raises an error, while kernels clamp the index, because they cannot raise
+    errors.
     axis: index of the axis, from 0.
-    constants: indices of the operands that are constants: 0 for `data`, 1 for `indices`. The
-    weights hold these operands as `operand0` and `operand1`.
+    constants: indices of the operands that are constants, 0 for `data` and 1 for `indices`; the
+    weights hold them as `operand0` and `operand1`.
+
     Raises ValueError for an invalid axis or dtype, and for slices of an empty axis.
     """
 
@@ -35,11 +37,11 @@ class GatherProblem(Problem):
 
     def __post_init__(self) -> None:
         if not 0 <= self.axis < len(self.data.shape):
-            raise ValueError(f"axis {self.axis} is not one of {self.data}")
+            raise ValueError(f"a gather along axis {self.axis}, which {self.data} does not have")
         if self.indices.dtype not in ("int32", "int64"):
-            raise ValueError(f"indices are int32 or int64, not {self.indices.dtype}")
+            raise ValueError(f"a gather needs int32 or int64 indices, not {self.indices.dtype}")
         if self.data.shape[self.axis] == 0 and self.outputs[0].size > 0:
-            raise ValueError(f"nothing can be taken along axis {self.axis} of {self.data}")
+            raise ValueError(f"a gather along axis {self.axis} of {self.data}, which is empty")
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -69,7 +71,7 @@ class GatherProblem(Problem):
         """Draw inputs whose indices are in range."""
         arrays = super().example_inputs(rng)
         if 1 not in self.constants:
-            # NumPy 1 would give a single index of int32 as int64
+            # NumPy 1 would convert a single int32 index to int64
             arrays[-1] = np.minimum(arrays[-1], max(self.data.shape[self.axis] - 1, 0)).astype(
                 self.indices.dtype)
         return arrays

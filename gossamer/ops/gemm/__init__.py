@@ -1,4 +1,4 @@
-"""Matrix product with constant weights."""
+"""Matrix products with constant weights."""
 
 from typing import Any
 

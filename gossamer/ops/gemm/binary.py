@@ -1,7 +1,7 @@
-"""Matrix products of signs, computed as convolutions.
+"""Binary matrix products, computed as 1x1 convolutions.
 
-popcount and host_direct_popcount take the rows as the pixels of one image; all other algorithms
-take each row as an image of one pixel.
+popcount and host_direct_popcount treat the rows as the pixels of one image; all other algorithms
+treat each row as an image of one pixel.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ columns of an image of height 1."""
 
 
 class _BinaryGemm(ConvolutionGemm):
-    """A convolution of signs, applied to images of one pixel."""
+    """A binary convolution, applied to images of one pixel."""
 
     exact = True
     _layout = "NCHW"
 
 
 class HostPopcountGemm(_BinaryGemm):
-    """The convolution of signs on the host, applied to images of one pixel."""
+    """The binary convolution on the host, applied to images of one pixel."""
 
     name = "host_popcount"
     _convolution = HostPopcount()
@@ -67,7 +67,7 @@ class HostPopcountGemm(_BinaryGemm):
 
 
 class HostDirectPopcountGemm(host_direct.PopcountCode):
-    """Generated code for signs, applied to one image whose pixels are the rows."""
+    """Generated code for signs; the rows are the pixels of one image."""
 
     op = "gemm"
 
@@ -90,21 +90,21 @@ class HostDirectPopcountGemm(host_direct.PopcountCode):
 
 
 class WidePopcountGemm(_BinaryGemm):
-    """The kernel of convolutions of signs for processors, applied to images of one pixel."""
+    """The binary kernel for processors, applied to images of one pixel."""
 
     name = "wide_popcount"
     _convolution = WidePopcount()
 
 
 class BitTensorCoreGemm(_BinaryGemm):
-    """The kernels of convolutions of signs on tensor cores, applied to images of one pixel."""
+    """The binary kernels on tensor cores, applied to images of one pixel."""
 
     name = "bit_tensor_core"
     _convolution = BitTensorCore()
 
 
 class PopcountGemm(Algorithm):
-    """The kernel of convolutions of signs, applied to one image whose pixels are the rows."""
+    """The binary kernel popcount; the rows are the pixels of one image."""
 
     op = "gemm"
     name = "popcount"
@@ -132,5 +132,8 @@ class PopcountGemm(Algorithm):
 
 
 def _one_image(problem: GemmProblem) -> Conv2dProblem:
-    """Return the product as a convolution of one image, whose columns are the product's rows."""
+    """Return the product as a convolution of one image of height 1.
+
+    The columns of the image are the rows of the product.
+    """
     return replace(pointwise(problem), batch=1, width=problem.rows)

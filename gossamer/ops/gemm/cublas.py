@@ -1,5 +1,4 @@
-"""Matrix products with constant weights by cuBLAS, which also applies the epilogues that it can
-fuse."""
+"""Matrix products with constant weights by cuBLAS."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from gossamer.ops.weights import Weights
 class CublasGemm(Algorithm):
     """A product by cuBLAS.
 
-    A separate kernel applies an epilogue that cuBLAS cannot apply.
+    cuBLAS fuses the epilogues that it supports; a separate kernel applies all others.
     """
 
     op = "gemm"
@@ -40,7 +39,7 @@ class CublasGemm(Algorithm):
         if (reason := unavailable(CUBLAS, device)) is not None:
             return reason
         if problem.outputs[0].size >= 2**31:
-            return "2^31 results or more"
+            return "supports fewer than 2^31 results"
         return None
 
     def version(self, device: Device) -> str:
@@ -94,10 +93,10 @@ class CublasGemm(Algorithm):
 
 def _product(problem: GemmProblem, precision: str,
              device: Device) -> tuple[Product, Fused | None]:
-    """Return the product, and the epilogue that cuBLAS applies.
+    """Return the product and the epilogue that cuBLAS fuses.
 
-    The product is transposed because cuBLAS is column-major. The epilogue is None where cuBLAS
-    cannot apply it or offers no algorithm for it.
+    The product is transposed because cuBLAS is column-major. The epilogue is None if cuBLAS does
+    not support it or has no algorithm for it.
     """
     def product(fusion: Fused) -> Product:
         return Product(precision, problem.columns, problem.rows, problem.depth, True,

@@ -1,8 +1,7 @@
-"""Products with dense weights.
+"""Matrix products with dense weights.
 
-They are computed by the kernels of 1x1 convolutions, by kernels for few rows and for large
-matrices, by the product of a published convolution in OpenCL (docs/algorithms.md), and by BLAS on
-the host.
+The algorithms are kernels of 1x1 convolutions, kernels for few rows and for large matrices, the
+product of a published convolution in OpenCL (docs/algorithms.md), and BLAS on the host.
 """
 
 from __future__ import annotations
@@ -45,9 +44,8 @@ from gossamer.tensor import ROW_MAJOR, TensorSpec
 
 _FEW_ROWS = Path(__file__).with_name("few_rows.cl")
 _USUAL_ROWS = 16
-"""The number of rows that is assumed when the configs of a product on the host (numbers of threads)
-are listed. The actual number of rows depends on the batch size, and configs must not depend on the
-batch size."""
+"""Number of rows that is assumed to list the configs of host products, which are numbers of
+threads. The actual number depends on the batch size, on which configs must not depend."""
 
 
 class ConvolutionGemm(Algorithm):
@@ -56,13 +54,13 @@ class ConvolutionGemm(Algorithm):
     op = "gemm"
     _convolution: ClassVar[Algorithm]
     _layout: ClassVar[str] = "NHWC"
-    """Layout in which the convolution gets matrices of floats."""
+    """Layout of float matrices as inputs of the convolution."""
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:
         return self._convolution.supports(pointwise(problem), device)
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        # NHWC and NCHW are the same layout of a matrix
+        # for a matrix NHWC and NCHW are the same layout
         return iter(dict.fromkeys(map(_of_matrices, self._convolution.variants(
             pointwise(problem), device))))
 
@@ -101,7 +99,7 @@ def _with_specs(variant: Variant, changed: Callable[[TensorSpec], TensorSpec]) -
 
 
 class WideProduct(ConvolutionGemm):
-    """The product of wide_gemm, which processors compute in vector registers."""
+    """The product of wide_gemm, in vector registers of processors."""
 
     name = "wide_gemm"
     _convolution = WideGemm()
@@ -124,8 +122,8 @@ class MmaGemm(ConvolutionGemm):
 class FewRows(Algorithm):
     """A product of at most four rows.
 
-    Each column of the result has a work-group of its own. The kernel is memory-bound: its time is
-    the time of reading the weights.
+    Each work-group computes one column of the result. The kernel is memory-bound: it takes as long
+    as reading the weights.
     """
 
     op = "gemm"
@@ -138,11 +136,11 @@ class FewRows(Algorithm):
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
         if problem.rows > self.most_rows:
-            return f"{problem.rows} rows, takes at most {self.most_rows}"
+            return f"needs at most {self.most_rows} rows, not {problem.rows}"
         if device.limits.work_group_size < min(self._groups):
             return f"needs work-groups of {min(self._groups)}"
         if problem.columns * problem.depth >= 2**31:
-            return "2^31 weights or more"
+            return "supports fewer than 2^31 weights"
         return None
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
@@ -152,7 +150,7 @@ class FewRows(Algorithm):
             variant = Variant((("work_group", work_group),), problem.inputs, problem.outputs)
             yield from (variant, variant.as_fp16)
             if not problem.epilogue.tensor_count:
-                # the product may be a network's output, which is float32
+                # a network's output is float32
                 yield replace(variant.as_fp16, outputs=problem.outputs)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
@@ -217,16 +215,14 @@ _LARGE_CONFIGS = tuple(tuple(zip(_LARGE_KEYS, sizes, strict=True)) for sizes in 
     (128, 128, 8, 16, 8, 8, 2, 2, 0, 0, 1, 0),
     (128, 128, 8, 8, 16, 4, 2, 2, 0, 1, 1, 0),
 ))
-"""The configs, whose keys large.cl describes. On an H200 the first config is the fastest through
-CUDA, and one of the last two is the fastest through OpenCL; on every device each config may be
-measured."""
+"""The configs; large.cl documents the keys. On an H200 the first config is the fastest with CUDA,
+and one of the last two with OpenCL."""
 _LEAST = 128
-"""The least number of rows, and of columns: with fewer rows or columns, much of a tile would be
-empty."""
+"""The minimum number of rows and of columns: with fewer, much of a tile would be empty."""
 
 
 class LargeGemm(Algorithm):
-    """Tiles of 128 x 128 or more, with 128 results for each work-item.
+    """Tiles of 128 x 128 or more, with 128 results per work-item.
 
     The tiles are swizzled in shared memory.
     """
@@ -238,13 +234,13 @@ class LargeGemm(Algorithm):
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
         if device.on_processors:
-            return "made for GPUs, of which 256 work-items share a tile"
+            return "needs a GPU, because 256 work-items share a tile"
         if min(problem.rows, problem.columns) < _LEAST:
-            return f"made for {_LEAST} rows and columns or more"
+            return f"needs at least {_LEAST} rows and columns"
         if problem.columns % 4 or problem.depth % 4 or not problem.depth:
-            return "needs a depth and a number of columns that are multiples of 4"
+            return "needs a depth and a number of columns divisible by 4"
         if problem.columns * problem.depth >= 2**31:
-            return "2^31 weights or more"
+            return "supports fewer than 2^31 weights"
         limits = device.limits
         if min(limits.work_group_size, limits.sure_work_group_size) < 256:
             return "needs work-groups of 256"
@@ -266,7 +262,8 @@ class LargeGemm(Algorithm):
             "architectures": ("sm_80", "sm_100")}
         kernel = device.compile(KernelSource.of(_LARGE, "large_gemm", {
             **{key.upper(): value for key, value in variant.config},
-            # where bounds are checked, a multiprocessor has too few registers for two work-groups
+            # with bounds checks the registers of a multiprocessor do not suffice for two
+            # work-groups
             "BLOCKS_PER_UNIT": variant["blocks_per_unit"] if exact else 1,
             "CHECKED": int(variant["checked"] or not exact),
             **epilogue_macros(problem.epilogue),
@@ -282,7 +279,7 @@ class LargeGemm(Algorithm):
 def _large_configs(device: Device) -> list[tuple[tuple[str, int], ...]]:
     """Return the configs that the device can run.
 
-    Configs with more than two tiles in shared memory at once need asynchronous copies.
+    Configs with more than two tiles in shared memory need asynchronous copies.
     """
     return [config for config in _LARGE_CONFIGS
             if device.limits.mma or dict(config)["tiles"] == 2]
@@ -295,7 +292,7 @@ def _large_bytes(config: tuple[tuple[str, int], ...]) -> int:
 
 
 class PublishedGemm(Algorithm):
-    """Tiles of 64 x 64 in shared memory, with 8 x 4 results for each work-item.
+    """Tiles of 64 x 64 in shared memory, with 8 x 4 results per work-item.
 
     A separate kernel applies the epilogue.
     """
@@ -308,7 +305,7 @@ class PublishedGemm(Algorithm):
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
         if problem.columns * problem.depth >= 2**31:
-            return "2^31 weights or more"
+            return "supports fewer than 2^31 weights"
         return cannot_multiply(problem.rows, 1, device.limits)
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:

@@ -1,4 +1,4 @@
-"""Matrix product with constant weights."""
+"""The op of matrix products with constant weights, and its algorithms."""
 
 from gossamer.ops.gemm.binary import (
     BitTensorCoreGemm,

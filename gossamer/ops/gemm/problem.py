@@ -1,4 +1,4 @@
-"""The problem of gemm: the product of a run-time matrix and constant weights, with an epilogue."""
+"""The product of a run-time matrix and constant weights, with an epilogue."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class GemmProblem(Problem):
-    """The product y[i, j] = epilogue(sum over k of x[i, k] * weight[j, k]), where j is the channel.
+    """The product of a run-time matrix and constant weights.
+
+    y[i, j] = epilogue(sum over k of x[i, k] * weight[j, k]), where j is the channel.
 
     The constants are `weight` of shape (columns, depth) and the epilogue's channel operands.
 
-    facts: value facts of each run-time input; empty where nothing is known.
-    result: value facts of the output where it has few different values; else REAL.
+    facts: value facts of each run-time input; empty if nothing is known.
+    result: value facts of the output if it has few different values; else REAL.
     """
 
     op: ClassVar[str] = "gemm"

@@ -1,8 +1,8 @@
-"""Products of few rows on processors, by code that LLVM compiles.
+"""Products of few rows on processors, by code generated through LLVM.
 
-The columns of a panel are summed in registers for all rows, as in K. Goto and R. van de Geijn,
-"Anatomy of High-Performance Matrix Multiplication" (ACM TOMS 34(3), 2008), so that each weight is
-read once.
+The accumulators of a panel's columns stay in registers for all rows, as in K. Goto and R. van de
+Geijn, "Anatomy of High-Performance Matrix Multiplication" (ACM TOMS 34(3), 2008). Each weight is
+read only once.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from gossamer.ops.weights import Weights, WeightsInfo
 
 _MOST_ROWS = 8
 _MOST_VECTORS = 8
-"""Vectors of a panel's row."""
+"""Maximum number of vectors in a row of a panel."""
 
 
 class HostDirectRows(GeneratedCode):
-    """The product of up to 8 rows, without waking a thread where one is enough."""
+    """The product of up to 8 rows; small products run on the caller's thread."""
 
     op = "gemm"
     name = "host_direct_dense"
@@ -43,7 +43,7 @@ class HostDirectRows(GeneratedCode):
         from gossamer.device.native.code import unsupported
 
         if not 0 < problem.rows <= _MOST_ROWS or not problem.depth:
-            return f"computes 1 to {_MOST_ROWS} rows, of one number or more"
+            return f"needs 1 to {_MOST_ROWS} rows of at least one element"
         return unsupported(problem.epilogue.expression)
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
@@ -90,7 +90,10 @@ def _row(name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 class _Work(NamedTuple):
-    """What `launch` runs. operands: constants, and None for a run-time input."""
+    """The data of a launch.
+
+    operands: the epilogue's operands: constants, and None for a run-time input.
+    """
 
     code: Function
     threads: int

@@ -1,7 +1,8 @@
-"""Products with pruned weights in CSR, by a kernel for few rows and by SciPy on the host.
+"""Products with pruned weights in CSR.
 
-A product of few rows is memory-bound: its time is the time of reading its weights. A nonzero and
-its column index have 6 bytes where indices fit 16 bits, and a dense weight has 4 bytes.
+The algorithms are a kernel for few rows, and SciPy on the host. A product of few rows is
+memory-bound: it takes as long as reading its weights. A nonzero with a 16-bit column index has 6
+bytes, while a dense weight has 4.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("sparse_rows.cl")
 _SHORT_DEPTH = 2**16
-"""The largest depth at which column indices fit 16 bits."""
+"""The largest depth for which column indices fit 16 bits."""
 
 
 class SparseRows(Algorithm):
-    """A product of few rows that skips zeros among the weights.
+    """A product of few rows that skips zero weights.
 
-    A NaN or infinity of the input that is multiplied only by zeros does not reach the result.
+    A NaN or infinity of the input does not reach results for which its weights are zero.
     """
 
     op = "gemm"
@@ -50,13 +51,13 @@ class SparseRows(Algorithm):
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
         if problem.rows > self.most_rows:
-            return f"{problem.rows} rows, takes at most {self.most_rows}"
+            return f"needs at most {self.most_rows} rows, not {problem.rows}"
         if (reason := too_dense(problem.weights_info)) is not None:
             return reason
         if device.limits.work_group_size < max(self._groups[0], self.most_rows):
             return f"needs work-groups of {self._groups[0]}"
         if problem.columns * problem.depth >= 2**31:
-            return "2^31 weights or more"
+            return "supports fewer than 2^31 weights"
         return None
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
@@ -93,7 +94,7 @@ class SparseRows(Algorithm):
 
 
 class SparseGemm(Algorithm):
-    """A product by SciPy, which skips zeros among the weights as sparse_rows does."""
+    """A product by SciPy; like sparse_rows it skips zero weights."""
 
     op = "gemm"
     name = "sparse_gemm"

@@ -22,18 +22,17 @@ from gossamer.tensor import TensorSpec
 _SOURCE = Path(__file__).with_name("one_pass.cl")
 _GROUP = 256
 _MOST_VECTORS = 16
-"""The most vectors of several elements that a work-item keeps in registers."""
+"""The most vectors that a work-item keeps in registers."""
 _MOST_ELEMENTS = 32
-"""The most single elements that a work-item keeps in registers."""
+"""The most elements that a work-item without vectors keeps in registers."""
 _GROUPS_OF_A_UNIT = 16
-"""The most work-groups of a launch for each compute unit. The number is a rule of thumb, with which
-all compute units stay busy until the launch ends. Where there are more blocks of rows than
-work-groups, a work-group normalises several blocks, and finds scale and bias in the cache after its
-first block."""
+"""The most work-groups of a launch per compute unit, a rule of thumb that keeps all compute units
+busy until the launch ends. If there are more blocks of rows, a work-group normalises several of
+them, and reads scale and bias from the cache after the first."""
 
 
 class NumpyLayerNorm(HostAlgorithm):
-    """Layer norm in float32, with the variance of the centred values."""
+    """Layer norm in float32, with the variance computed from centred values."""
 
     op = "layer_norm"
     compute = staticmethod(layer_norm)
@@ -55,7 +54,7 @@ class OnePassLayerNorm(KernelAlgorithm):
         if device.limits.work_group_size < _GROUP:
             return f"needs work-groups of {_GROUP}"
         if not any(self.variants(problem, device)):
-            return "the normalised dimensions are not neighbours in any layout"
+            return "needs normalised dimensions that are adjacent in some layout"
         return None
 
     def variants(self, problem: LayerNormProblem, device: Device) -> Iterable[Variant]:
@@ -70,7 +69,7 @@ class OnePassLayerNorm(KernelAlgorithm):
                        device: Device) -> list[Launch]:
         spec = variant.inputs[0]
         sizes = _sizes(problem, spec)
-        assert sizes is not None  # variants() leaves out layouts for which _sizes returns None
+        assert sizes is not None  # variants() skips layouts for which _sizes returns None
         outer, length, inner = sizes
         lanes, vector = int(variant["lanes"]), _vector(spec, length, inner)
         rows_of_group = _GROUP // lanes
@@ -95,8 +94,8 @@ class OnePassLayerNorm(KernelAlgorithm):
 def _sizes(problem: LayerNormProblem, spec: TensorSpec) -> tuple[int, int, int] | None:
     """Return the tensor's sizes as (outer, length, inner) in memory.
 
-    `length` is the number of elements of the normalised dimensions. Returns None where another
-    dimension lies between two normalised ones.
+    `length` is the number of elements of the normalised dimensions. Returns None if they are not
+    adjacent in memory.
     """
     order = [dim for dim in memory_order(spec) if spec.shape[dim] != 1]
     positions = [position for position, dim in enumerate(order) if dim in problem.axes]
@@ -113,8 +112,8 @@ def _sizes(problem: LayerNormProblem, spec: TensorSpec) -> tuple[int, int, int] 
 def _vector(spec: TensorSpec, length: int, inner: int) -> int:
     """Return the number of elements that a work-item loads at once.
 
-    The largest of 8 (only for float16), 4 and 1 that divides the length of a row; 1 where rows are
-    not contiguous.
+    It is the largest of 8 (only for float16), 4 and 1 that divides the length of a row, and 1 if
+    rows are not contiguous.
     """
     most = 8 if spec.dtype == "float16" else 4
     return next(size for size in (most, 4, 1) if size == 1 or (inner == 1 and length % size == 0))
@@ -125,15 +124,15 @@ def _most_held(vector: int) -> int:
 
 
 def _lanes(problem: LayerNormProblem, spec: TensorSpec) -> list[int]:
-    """Return numbers of work-items for a row, the most promising first.
+    """Return candidate numbers of work-items per row, the best expected first.
 
-    With two vectors for each work-item, enough loads are in flight, and few work-items are idle at
-    the end of a row. Up to 32 work-items of a row are in one warp, which adds up without shared
-    memory. Where `inner` is more than 1, a row has at most 16 work-items, so that a work-group has
-    16 or more neighbouring rows and loads whole sectors of memory.
+    Two vectors per work-item keep enough loads in flight, and leave few work-items idle at the end
+    of a row. Up to 32 work-items of a row form one warp, which sums without shared memory. If
+    `inner` is more than 1, a row has at most 16 work-items, so that a work-group computes at least
+    16 neighbouring rows and loads whole memory sectors.
     """
     sizes = _sizes(problem, spec)
-    assert sizes is not None  # variants() leaves out layouts for which _sizes returns None
+    assert sizes is not None  # variants() skips layouts for which _sizes returns None
     outer, length, inner = sizes
     vector = _vector(spec, length, inner)
     vectors = max(-(-length // vector), 1)
@@ -147,14 +146,14 @@ def _lanes(problem: LayerNormProblem, spec: TensorSpec) -> list[int]:
 
 
 def _power_of_two(number: int) -> int:
-    """Return the least power of two that is not less than a number."""
+    """Round a number up to a power of two."""
     return 1 << (number - 1).bit_length()
 
 
 def _constant(weights: Weights, name: str, problem: LayerNormProblem, spec: TensorSpec) -> Buffer:
     """Return a weight on the device.
 
-    Its dimensions have the order in which the input has them in memory.
+    Its dimensions are ordered as in the input's memory.
     """
     order = [problem.axes.index(dim) for dim in memory_order(spec) if dim in problem.axes]
     key = f"{name} {problem.normalised_shape} in the order {order}"

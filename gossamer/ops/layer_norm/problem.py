@@ -17,9 +17,8 @@ from gossamer.tensor import TensorSpec
 class LayerNormProblem(UnaryProblem):
     """The layer norm or the RMS norm over some dimensions.
 
-    y = (x - mean) / sqrt(variance + epsilon) * scale + bias, with the mean and the variance over
-    the normalised dimensions. An RMS norm subtracts no mean and has the mean square of x as its
-    variance.
+    y = (x - mean) / sqrt(variance + epsilon) * scale + bias, with mean and variance over the
+    normalised dimensions. An RMS norm subtracts no mean, and its variance is the mean square of x.
 
     The weights `scale` and `bias` have the sizes of the normalised dimensions.
 
@@ -27,8 +26,8 @@ class LayerNormProblem(UnaryProblem):
     epsilon: number that is added to the variance.
     centred: whether the mean is subtracted; False for an RMS norm.
 
-    Raises ValueError for an input that is not float32, and for axes that are empty, not in
-    ascending order or no dimensions of the input.
+    Raises ValueError if the input is not float32, or if `axes` is empty, not in ascending order or
+    out of range.
     """
 
     op: ClassVar[str] = "layer_norm"
@@ -38,11 +37,11 @@ class LayerNormProblem(UnaryProblem):
 
     def __post_init__(self) -> None:
         if self.input.dtype != "float32":
-            raise ValueError(f"a layer norm takes float32, not {self.input}")
+            raise ValueError(f"a layer norm needs float32, not {self.input}")
         rank = len(self.input.shape)
         if not self.axes or sorted(set(self.axes)) != list(self.axes) or (
                 not all(0 <= axis < rank for axis in self.axes)):
-            raise ValueError(f"axes {self.axes} are not some of {self.input}, in ascending order")
+            raise ValueError(f"axes {self.axes} are not ascending dimensions of {self.input}")
 
     @property
     def normalised_shape(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Batched matrix products of two tensors."""
+"""The op of batched matrix products, and its algorithms."""
 
 from gossamer.ops.matmul.mma import MmaMatmul
 from gossamer.ops.matmul.problem import MatmulProblem, reference

@@ -19,16 +19,16 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("mma.cu")
 _CHUNK = 16
-"""Bytes of the widest copy."""
+"""Bytes of the widest asynchronous copy."""
 _STEP = 32
 """Bytes of K that one instruction multiplies."""
 _NARROW_COPIES, _LOADS = 8, 8
-"""Copies of less than 16 bytes that a multiprocessor starts in a cycle, and numbers that it loads
-one by one in a cycle; rules of thumb."""
+"""Copies of less than 16 bytes, and loads of single elements, that a multiprocessor issues per
+cycle; rules of thumb."""
 _STORE = 0.14
-"""Cycles of moving one sum through shared memory and storing it as one of several neighbours."""
+"""Cycles to move one sum through shared memory and store it in a vector."""
 _TILE = 245
-"""Cycles of a tile besides its stages."""
+"""Cycles of a tile in addition to its stages."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class MatmulTile:
     """The sizes of a work-group's tile.
 
     tile_m, tile_n: rows and columns of results of a work-group.
-    warps_m, warps_n: warps that share the rows and the columns.
-    warps_k: warps that share K.
-    steps: steps of a stage, each of 32 bytes of K.
-    slots: stages that shared memory holds.
-    blocks_per_unit: work-groups that a multiprocessor is to hold at once.
+    warps_m, warps_n: numbers of warps among which the rows and the columns are divided.
+    warps_k: number of warps among which K is divided.
+    steps: number of steps of a stage, each of 32 bytes of K.
+    slots: number of stages that shared memory holds.
+    blocks_per_unit: number of work-groups per multiprocessor that the compiler must allow.
     """
 
     tile_m: int
@@ -54,7 +54,7 @@ class MatmulTile:
 
     @property
     def work_group(self) -> int:
-        """Work-items of a work-group."""
+        """Number of work-items of a work-group."""
         return 32 * self.warps_m * self.warps_n * self.warps_k
 
 
@@ -74,11 +74,11 @@ TILES = (
     MatmulTile(128, 64, 4, 2, blocks_per_unit=2),
     MatmulTile(128, 128, 4, 2, blocks_per_unit=1),
 )
-"""The tiles that are offered; in the first ones several warps share K."""
+"""The candidate tiles; the first ones divide K among several warps."""
 
 
 class MmaMatmul(DeviceMatmul):
-    """Products on tensor cores in TF32 or float16, with float32 sums.
+    """Products on tensor cores in TF32 or float16 with float32 accumulation.
 
     In TF32 the operands are rounded.
     """
@@ -96,7 +96,7 @@ class MmaMatmul(DeviceMatmul):
     def variants_in(self, problem: MatmulProblem, device: Device,
                     precisions: Sequence[str]) -> Iterator[Variant]:
         def in_fp16(tile: MatmulTile) -> float:
-            # tiles are ordered by their time in the fastest precision
+            # tiles are ordered by their expected time in the fastest precision
             return _expected_us(problem, tile, 2, 2, device.limits)
 
         fitting = (tile for tile in TILES
@@ -125,30 +125,30 @@ class MmaMatmul(DeviceMatmul):
 
 
 def _itemsize(variant: Variant) -> int:
-    """Return the bytes of a number of an operand."""
+    """Return the bytes of an element of the operands."""
     return 2 if variant.precision == "fp16" else 4
 
 
 def _along_k(problem: MatmulProblem) -> tuple[bool, bool]:
-    """Return for a and for b whether numbers along K lie side by side.
+    """Return for a and for b whether K is the contiguous dimension.
 
-    A matrix of one row or column can be read in either way.
+    A matrix of one row or column can be read either way, and counts as contiguous along K.
     """
     return (0 not in problem.transposed or problem.matrix_a[-2] == 1,
             1 in problem.transposed or problem.matrix_b[-1] == 1)
 
 
 def _line_lengths(problem: MatmulProblem) -> tuple[int, int]:
-    """Return how many numbers of a and of b lie side by side."""
+    """Return the sizes of the contiguous dimensions of a and of b."""
     rows, inner = problem.matrix_a[-2:]
     a_by_k, b_by_k = _along_k(problem)
     return inner if a_by_k else rows, inner if b_by_k else problem.matrix_b[-1]
 
 
 def _at_once(length: int, itemsize: int) -> int:
-    """Return how many numbers of a line can be copied at once.
+    """Return the number of elements that can be copied at once.
 
-    Each line then begins at a multiple of their bytes.
+    Lines of `length` elements must begin at a multiple of their bytes.
     """
     return math.gcd(length, _CHUNK // itemsize)
 
@@ -178,13 +178,13 @@ def _stages(problem: MatmulProblem, tile: MatmulTile, itemsize: int) -> int:
 def _shared_bytes(problem: MatmulProblem, tile: MatmulTile, itemsize: int) -> int:
     """Return the bytes of shared memory of a work-group.
 
-    They hold the lines of several stages, and later, in place of the lines, the sums of all warps.
+    They hold the lines of several stages, which the sums of all warps overwrite in the end.
     """
     depth = tile.steps * _STEP // itemsize
     slot = 0
     for by_k, across in zip(_along_k(problem), (tile.tile_m, tile.tile_n), strict=True):
         lines, length = (across, depth) if by_k else (depth, across)
-        # padding between lines brings the numbers that a warp reads at once to different banks
+        # padding between lines avoids bank conflicts
         slot += lines * (length * itemsize + (16 if by_k or itemsize == 2 else 32))
     sums = 4 * tile.warps_k * tile.tile_m * (tile.tile_n + 8)
     return max(min(tile.slots, _stages(problem, tile, itemsize)) * slot, sums)

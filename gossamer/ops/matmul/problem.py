@@ -17,14 +17,15 @@ from gossamer.tensor import TensorSpec, default_spec
 class MatmulProblem(Problem):
     """The product a @ b by the rules of NumPy.
 
-    A vector is a row on the left and a column on the right, and the dimensions before the last two
+    A vector is a row if it is a, and a column if it is b. The dimensions before the last two
     broadcast.
 
     constants: indices of the operands that are constants, 0 for a and 1 for b; the weights hold
-    these operands as `operand0` and `operand1`.
-    transposed: indices of the operands whose last two dimensions are swapped before they are
-    multiplied; the specs a and b are those before the swap.
-    Raises ValueError for shapes that have no product, and for a vector that is to be transposed.
+    them as `operand0` and `operand1`.
+    transposed: indices of the operands to transpose before the product: their last two dimensions
+    are swapped. The specs a and b are those before the transposition.
+
+    Raises ValueError for shapes that have no product, and for a transposed vector.
     """
 
     op: ClassVar[str] = "matmul"
@@ -35,11 +36,11 @@ class MatmulProblem(Problem):
 
     def __post_init__(self) -> None:
         if not self.a.shape or not self.b.shape:
-            raise ValueError(f"a matrix product of a scalar: {self.a} and {self.b}")
+            raise ValueError(f"a matrix product of {self.a} and {self.b}: neither may be a scalar")
         for index in self.transposed:
             if len((self.a, self.b)[index].shape) < 2:
-                raise ValueError(f"operand {index} of {self.a} and {self.b} is a vector, which "
-                                 "cannot be transposed")
+                raise ValueError(f"operand {index} of the product of {self.a} and {self.b} is a "
+                                 "vector, which cannot be transposed")
         if self.matrix_a[-1] != self.matrix_b[-2]:
             raise ValueError(f"{self.a} and {self.b} have no matrix product: "
                              f"{self.matrix_a[-1]} columns against {self.matrix_b[-2]} rows")
@@ -47,13 +48,13 @@ class MatmulProblem(Problem):
 
     @property
     def matrix_a(self) -> tuple[int, ...]:
-        """The shape of a as it is multiplied, where a vector is one row."""
+        """Shape of a after transposition; a vector becomes one row."""
         return _swapped(self.a.shape if len(self.a.shape) > 1 else (1, *self.a.shape),
                         0 in self.transposed)
 
     @property
     def matrix_b(self) -> tuple[int, ...]:
-        """The shape of b as it is multiplied, where a vector is one column."""
+        """Shape of b after transposition; a vector becomes one column."""
         return _swapped(self.b.shape if len(self.b.shape) > 1 else (*self.b.shape, 1),
                         1 in self.transposed)
 
@@ -88,7 +89,7 @@ class MatmulProblem(Problem):
 
 
 def _swapped(shape: tuple[int, ...], swaps: bool) -> tuple[int, ...]:
-    """Return the shape, with its last two dimensions swapped where `swaps` is true."""
+    """Return the shape, with its last two dimensions swapped if `swaps` is true."""
     return (*shape[:-2], shape[-1], shape[-2]) if swaps else shape
 
 
@@ -100,7 +101,7 @@ def reference(problem: MatmulProblem, inputs: Sequence[np.ndarray],
 
 def operands(problem: MatmulProblem, inputs: Sequence[np.ndarray],
              weights: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return both operands as they are multiplied, from the weights or the inputs."""
+    """Return both operands after transposition."""
     remaining = iter(inputs)
     a, b = (np.asarray(weights[f"operand{i}"]) if i in problem.constants else next(remaining)
             for i in range(2))

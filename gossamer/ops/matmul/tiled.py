@@ -1,4 +1,4 @@
-"""Matrix products by NumPy, by tiles in shared memory and by tiles in vector registers."""
+"""Matrix products by NumPy, and by tiles in shared memory or registers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _TRANSPOSE = Path(__file__).with_name("transpose.cl")
 _ROWS = 6
 """Rows of a tile of WideMatmul."""
 _SIDE = 16
-"""Rows and columns of the blocks in which WideMatmul transposes b."""
+"""Side of the blocks in which WideMatmul transposes b."""
 
 LaunchArgument = Argument | Callable[..., Argument]
 """An argument of a launch, or a function that returns the argument at each launch."""
 Batch = list[tuple[int, int, int]]
-"""For each batch dimension its size and the strides of a and b."""
+"""For each batch dimension, its size and the strides of a and b."""
 
 
 class NumpyMatmul(HostAlgorithm):
@@ -48,28 +48,28 @@ class NumpyMatmul(HostAlgorithm):
 
 
 class DeviceMatmul(Algorithm):
-    """An algorithm whose work-groups each compute one tile of one product of the batch."""
+    """An algorithm in which each work-group computes one tile."""
 
     op = "matmul"
 
     def supports(self, problem: MatmulProblem, device: Device) -> str | None:
         if (problem.a.dtype, problem.b.dtype) != ("float32", "float32"):
-            return f"multiplies float32, not {problem.a.dtype} and {problem.b.dtype}"
+            return f"needs float32 operands, not {problem.a.dtype} and {problem.b.dtype}"
         if max(problem.a.size, problem.b.size) >= 2**31:
-            return f"{problem.a} @ {problem.b}: indices are 32-bit"
+            return f"{problem.a} @ {problem.b} is too large for 32-bit indices"
         if len(_batch(problem)) > 3:
-            return "more than three separate batch dimensions"
+            return "supports at most three batch dimensions after merging"
         return cannot_compile(problem, device)
 
     def _prepared(self, weights: Weights, problem: MatmulProblem, variant: Variant, device: Device,
                   source: KernelSource, tile: tuple[int, int], work_group: int,
                   strides: tuple[int, ...], shared_bytes: int = 0,
                   b: LaunchArgument | None = None) -> State:
-        """Return the state of one launch of a kernel.
+        """Return a state with one launch of a kernel.
 
         tile: rows and columns of a tile.
-        strides: the arguments that say how a and b lie in memory.
-        b: the argument for b; by default the operand itself.
+        strides: kernel arguments for the memory layouts of a and b.
+        b: kernel argument for b; by default the operand itself.
         """
         state = State(problem, variant, device)
         if problem.outputs[0].size == 0:
@@ -94,7 +94,7 @@ class DeviceMatmul(Algorithm):
 
 
 class TiledMatmul(DeviceMatmul):
-    """Products with the operands of a tile in shared memory."""
+    """Products in tiles with operands in shared memory."""
 
     name = "tiled"
 
@@ -116,16 +116,16 @@ class TiledMatmul(DeviceMatmul):
 
 
 class WideMatmul(DeviceMatmul):
-    """Products with the sums of a tile in the vector registers of a processor.
+    """Products in tiles with sums in the vector registers of a processor.
 
-    On processors the barriers of `tiled` take most of its time.
+    On processors, `tiled` spends most of its time in barriers.
     """
 
     name = "wide"
 
     def supports(self, problem: MatmulProblem, device: Device) -> str | None:
         if device.compiles and not device.on_processors:
-            return "made for processors, whose vector registers hold a tile"
+            return "needs a processor, whose vector registers hold a tile"
         return super().supports(problem, device)
 
     def variants(self, problem: MatmulProblem, device: Device) -> Iterable[Variant]:
@@ -141,7 +141,7 @@ class WideMatmul(DeviceMatmul):
         source = KernelSource.of(_WIDE, "wide_matmul", {"ROWS": _ROWS, "VECTORS": vectors})
         b: LaunchArgument | None = None
         if 1 in problem.transposed:
-            # to transpose b and read its rows is faster than to gather its columns
+            # transposing b and reading its rows is faster than gathering its columns
             b = workspace_buffer if 1 not in problem.constants else weights.packed(
                 "operand1 transposed", lambda arrays: np.ascontiguousarray(
                     np.swapaxes(arrays["operand1"], -1, -2), np.float32))
@@ -153,7 +153,7 @@ class WideMatmul(DeviceMatmul):
 
 
 def _transposing(problem: MatmulProblem, device: Device) -> Launch:
-    """Return the launch that writes b, the last input, transposed to the workspace."""
+    """Return the launch that transposes b into the workspace."""
     rows, columns = problem.b.shape[-2:]
     blocks = -(-rows // _SIDE) * -(-columns // _SIDE)
     kernel = device.compile(KernelSource.of(_TRANSPOSE, "transpose_matrices", {"SIDE": _SIDE}))
@@ -162,7 +162,7 @@ def _transposing(problem: MatmulProblem, device: Device) -> Launch:
 
 
 def _strides(problem: MatmulProblem) -> tuple[int, int, int, int]:
-    """Return the strides of a from a row and from a column to the next, and those of b."""
+    """Return the row and column strides of a, then those of b."""
     a = (1, problem.matrix_a[-2]) if 0 in problem.transposed else (problem.matrix_a[-1], 1)
     b = (1, problem.matrix_b[-2]) if 1 in problem.transposed else (problem.matrix_b[-1], 1)
     return *a, *b
@@ -170,7 +170,7 @@ def _strides(problem: MatmulProblem) -> tuple[int, int, int, int]:
 
 def _batch(problem: MatmulProblem) -> Batch:
     walks = []
-    # only the strides of the batch are used: they are the same for transposed matrices
+    # only the batch strides are used, which transposition does not change
     for shape in (problem.matrix_a, problem.matrix_b):
         strides = broadcast_strides(TensorSpec(shape), (*problem.batch, *shape[-2:]))
         walks.append(strides[:-2])

@@ -1,4 +1,4 @@
-"""Nodes of an ONNX file that gossamer does not compute: ONNX Runtime computes them on the host."""
+"""The op of ONNX nodes that only ONNX Runtime computes."""
 
 from gossamer.ops.onnx_part.host import OnnxRuntimePart, reference
 from gossamer.ops.onnx_part.problem import OnnxPartProblem

@@ -1,9 +1,8 @@
-"""Nodes of an ONNX file by ONNX Runtime on the host.
+"""Nodes of an ONNX file, computed by ONNX Runtime on the host.
 
-Where tensors have no elements, ONNX Runtime refuses some models; at others it ends the process, or
-does not return. There ONNX's reference computes the outputs. The reference of the op is ONNX
-Runtime without rewrites of the model, because no other library that gossamer needs computes every
-operator.
+For tensors without elements, ONNX Runtime refuses some models, and on others it ends the process or
+hangs. ONNX's reference implementation computes such models. The reference of the op is ONNX Runtime
+without graph optimisations, because no other dependency of gossamer computes every operator.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from gossamer.ops.strided import HostAlgorithm
 from gossamer.ops.weights import Weights
 
 _FATAL = frozenset(("Conv", "ConvTranspose", "Einsum", "GRU", "LSTM", "RNN", "Unique"))
-"""Operators at which ONNX Runtime may end the process, or never return, where a tensor has no
-elements. ONNX's reference computes them all."""
+"""Operators with which ONNX Runtime may end the process or hang if a tensor has no elements. ONNX's
+reference implementation computes all of them."""
 
 
 class OnnxRuntimePart(HostAlgorithm):
@@ -45,7 +44,7 @@ class OnnxRuntimePart(HostAlgorithm):
 
     def supports(self, problem: OnnxPartProblem, device: Device) -> str | None:
         if device.compiles:
-            return "ONNX Runtime computes it on the host"
+            return "runs on the host only"
         if not onnx_model.has_runtime():
             return f"needs ONNX Runtime: {installing('onnxruntime')}"
         return None
@@ -66,9 +65,10 @@ class OnnxRuntimePart(HostAlgorithm):
 
 def runner_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, threads: int = 1,
               optimised: bool = True) -> Session | EmptyPart:
-    """Return what runs a part.
+    """Return the session of a part, or an EmptyPart.
 
-    A session, as session_of() returns it, or an EmptyPart where tensors have no elements.
+    The result is an EmptyPart if any tensor has no elements. The parameters are those of
+    session_of().
     """
     fatal = fatal_node(parsed(weights[MODEL].tobytes()),
                        [spec.shape for spec in problem.operands], constants_of(problem, weights))
@@ -87,11 +87,11 @@ def session_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, t
                optimised: bool = True, shaped: bool = True) -> Session:
     """Return the session that runs a part.
 
-    Raises UnsupportedError where ONNX Runtime cannot run the part.
+    Raises UnsupportedError if ONNX Runtime cannot run the part.
 
     threads: number of threads of an operator.
-    optimised: whether ONNX Runtime may rewrite the model.
-    shaped: whether the session takes inputs of the problem's shapes only, else of any shapes.
+    optimised: whether ONNX Runtime may optimise the model.
+    shaped: whether the session accepts only inputs of the problem's shapes.
     """
     return Session(weights[MODEL].tobytes(), constants_of(problem, weights),
                    shapes=[spec.shape for spec in problem.operands] if shaped else (),
@@ -99,21 +99,21 @@ def session_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, t
 
 
 def checked(problem: OnnxPartProblem, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return the outputs of a part as a list.
+    """Return the outputs of a part after checking their shapes.
 
-    Raises InputError where an output does not have the shape that the problem states.
+    Raises InputError if the shape of an output is not that of the problem.
     """
     for spec, output in zip(problem.outputs, outputs, strict=True):
         if output.shape != spec.shape:
-            raise InputError(f"ONNX Runtime makes a result of shape {list(output.shape)}, expected "
-                             f"{list(spec.shape)}")
+            raise InputError(f"ONNX Runtime returned an output of shape {list(output.shape)}, "
+                             f"expected {list(spec.shape)}")
     return list(outputs)
 
 
 class EmptyPart:
-    """A part that reads or makes tensors without elements.
+    """A part that reads or computes tensors without elements.
 
-    session: None where ONNX Runtime does not take the part.
+    session: the part's session; None if ONNX Runtime refuses the part.
     fatal: the result of fatal_node().
     """
 
@@ -127,7 +127,7 @@ class EmptyPart:
     def run(self, inputs: Sequence[np.ndarray]) -> list[Any]:
         """Return the outputs.
 
-        Raises InputError where they cannot be computed.
+        Raises InputError if they cannot be computed.
         """
         if is_result_empty(self._problem):
             return [np.empty(spec.shape, spec.dtype) for spec in self._problem.outputs]
@@ -137,20 +137,21 @@ class EmptyPart:
 
 
 def is_result_empty(problem: OnnxPartProblem) -> bool:
-    """Return whether no output has elements: nothing to compute."""
+    """Return whether no output has elements."""
     return not any(spec.size for spec in problem.outputs)
 
 
 def constants_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray]
                  ) -> dict[int, np.ndarray]:
-    """Return the operands that are constants, by their indices."""
+    """Return the constant operands by their indices."""
     return {index: weights[f"operand{index}"] for index in problem.constants}
 
 
 def merged(constants: Mapping[int, np.ndarray], inputs: Sequence[Any]) -> list[Any]:
     """Return the values of all inputs of a model, in order.
 
-    constants: those that are the same in each run, by their indices. inputs: the others, in order.
+    constants: values of the constant inputs by their indices.
+    inputs: values of the other inputs, in order.
     """
     given = iter(inputs)
     return [constants[index] if index in constants else next(given)
@@ -159,15 +160,16 @@ def merged(constants: Mapping[int, np.ndarray], inputs: Sequence[Any]) -> list[A
 
 def run_empty(proto: onnx.ModelProto, values: Sequence[Any], inputs: Sequence[Any],
               session: Session | None, fatal: str) -> list[Any]:
-    """Return the outputs of a model by ONNX Runtime.
+    """Return the outputs of a model for inputs without elements.
 
-    By ONNX's reference in NumPy where ONNX Runtime refuses the inputs, or might end the process.
-    Raises InputError where the reference cannot compute them.
+    ONNX's reference implementation computes them if ONNX Runtime refuses the inputs or might end
+    the process. Raises InputError if the reference implementation fails.
 
-    values: those of all inputs of the model. inputs: those that the session takes.
+    values: values of all inputs of the model.
+    inputs: inputs of the session.
     session, fatal: as for EmptyPart.
     """
-    # onnx.reference takes long to import, and few networks need it
+    # onnx.reference is slow to import, and few networks need it
     from onnx.reference import ReferenceEvaluator
 
     failure = ""
@@ -181,19 +183,20 @@ def run_empty(proto: onnx.ModelProto, values: Sequence[Any], inputs: Sequence[An
         with np.errstate(all="ignore"):
             return [*ReferenceEvaluator(proto).run(None, dict(zip(names, values, strict=True)))]
     except Exception as error:
-        # the reference raises exceptions of any class
-        raise InputError("a tensor has no elements, for which ONNX's reference does not compute "
-                         f"{fatal or 'these nodes'}: {first_line(error)}{failure}; give inputs "
-                         "with elements") from None
+        # the reference implementation raises exceptions of any class
+        raise InputError("a tensor has no elements, and ONNX's reference implementation cannot "
+                         f"compute {fatal or 'these nodes'}: {first_line(error)}{failure}; "
+                         "pass inputs with elements") from None
 
 
 def fatal_node(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None],
                constants: Mapping[int, np.ndarray]) -> str:
-    """Return the operator at which ONNX Runtime may end the process.
+    """Return an operator with which ONNX Runtime may end the process.
 
-    It is that of a node which reads or makes a tensor without elements; "" where there is none.
+    It is an operator of _FATAL that reads or computes a tensor without elements; "" if there is
+    none.
 
-    shapes: the shapes of the model's inputs; None for inputs that are no tensors.
+    shapes: shapes of the model's inputs; None for inputs that are not tensors.
     constants: as for Session.
     """
     if not any(node.op_type in _FATAL for node in nodes_of(proto)):
@@ -203,7 +206,7 @@ def fatal_node(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None],
     model.graph.initializer.extend(
         numpy_helper.from_array(array, model.graph.input[index].name)
         for index, array in constants.items() if array.size <= MOST_PARAMETERS)
-    # onnx raises exceptions of its own classes; ONNX Runtime will describe the fault
+    # ONNX Runtime will report what onnx cannot infer
     with suppress(Exception):
         model = infer_shapes(model, data_prop=True)
     empty = {info.name for info in (*model.graph.input, *model.graph.value_info,
@@ -211,7 +214,7 @@ def fatal_node(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None],
              if any(dim.HasField("dim_value") and not dim.dim_value
                     for dim in info.type.tensor_type.shape.dim)}
     outer = [*model.graph.node]
-    # of the shapes within branches and functions nothing is known
+    # shapes within branches and functions are unknown, and count as possibly empty
     return next((quoted(node.op_type)[1:-1] for node in nodes_of(model)
                  if node.op_type in _FATAL and empty and (
                      node not in outer or empty.intersection((*node.input, *node.output)))), "")

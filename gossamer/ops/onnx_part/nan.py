@@ -1,9 +1,10 @@
-"""NaN in models of ONNX Runtime, whose maxima, minima and indices of these leave out NaN.
+"""Makes models of ONNX Runtime propagate NaN.
 
-A model with such operators has two forms. The first form has one more output, which is NaN where
-an operator has read NaN. It costs little, and keeps the layouts that ONNX Runtime chooses. The
-second form lets NaN through, and runs only where the first one has found NaN. Both forms let NaN
-through within subgraphs, whose values cannot become outputs.
+ONNX Runtime ignores NaN in maxima, minima, and the indices of these. A model with such operators is
+therefore rewritten to two forms. The first form has an additional output, which is NaN if one of
+these operators has read NaN. It costs little, and keeps the layouts that ONNX Runtime chooses. The
+second form propagates NaN, and runs only if the first one has found NaN. Within subgraphs, whose
+values cannot become outputs, both forms propagate NaN.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ _REDUCTIONS = frozenset(("ReduceMax", "ReduceMin"))
 _POSITIONS = frozenset(("ArgMax", "ArgMin"))
 _WATCHED = _POOLS | _REDUCTIONS | _POSITIONS
 _REWRITTEN = frozenset((("Sign", TensorProto.FLOAT16), ("LogSoftmax", TensorProto.DOUBLE)))
-"""Operators that lose NaN in one type only. Both forms of a model let NaN through them."""
+"""Operators that lose NaN in one type only. Both forms of a model propagate NaN through them."""
 _LOSING = _WATCHED | {operator for operator, _ in _REWRITTEN}
 _FLOATS = frozenset((TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16))
 _FIRST_OPSET = 9
-"""The opset since which ONNX has IsNaN and Where."""
+"""The first opset of ONNX with both IsNaN and Where."""
 _MOST_PIXELS = 2.0**30
-"""A bound of the pixels of an image."""
+"""An upper bound of the pixels of an image."""
 _PREFIX = "gossamer/nan"
 
 
@@ -38,9 +39,9 @@ def losing_nan(model: onnx.ModelProto) -> bool:
 
 
 def watch(model: onnx.ModelProto) -> bool:
-    """Give a model its first form.
+    """Rewrite a model to its first form.
 
-    Returns whether the model has one more output then; otherwise it lets NaN through already.
+    Returns whether the model has an additional output; without one it already propagates NaN.
     """
     rewriter = _Rewriter(model)
     watched = rewriter.rewrite(model.graph, keeps_watched=True)
@@ -50,7 +51,7 @@ def watch(model: onnx.ModelProto) -> bool:
 
 
 def let_through(model: onnx.ModelProto) -> None:
-    """Give a model its second form."""
+    """Rewrite a model to its second form."""
     _Rewriter(model).rewrite(model.graph, keeps_watched=False)
 
 
@@ -64,7 +65,7 @@ def _loses(nodes: Iterable[onnx.NodeProto]) -> bool:
 
 
 class _Rewriter:
-    """Rewriting of a model's graphs.
+    """Rewrites the graphs of a model.
 
     The functions of the model are inlined first.
     """
@@ -75,7 +76,7 @@ class _Rewriter:
         self._graph = model.graph
         self._opset = _opset(model)
         self._writer = ModelWriter(_PREFIX)
-        # ONNX's inference is asked for types alone: of some pools it finds wrong shapes
+        # only types are used: ONNX's inference finds wrong shapes for some pools
         self._inferred = shape_inference.infer_shapes(model).graph
         self._shapes = {
             **{info.name: [dim.dim_value for dim in info.type.tensor_type.shape.dim]
@@ -85,12 +86,13 @@ class _Rewriter:
     def rewrite(self, graph: onnx.GraphProto, inferred: onnx.GraphProto | None = None,
                 outer: Mapping[str, int] | None = None, *,
                 keeps_watched: bool) -> dict[str, onnx.NodeProto]:
-        """Let NaN through the nodes of a graph and of its subgraphs.
+        """Make the nodes of a graph and of its subgraphs propagate NaN.
 
-        inferred: this graph with the types that ONNX's inference has found.
+        inferred: this graph with the types that ONNX's inference found.
         outer: types of the values around the graph.
-        keeps_watched: whether nodes of the graph itself that have to be watched stay as they are.
-        Returns for each value that has to be watched a node that reads it.
+        keeps_watched: whether to keep the nodes of the graph itself that must be watched.
+
+        Returns the values that must be watched, each with a node that reads it.
         """
         inferred = inferred or self._inferred
         types = _types(inferred, outer or {})
@@ -107,7 +109,7 @@ class _Rewriter:
                 nodes.append(node)
             elif is_watched and keeps_watched:
                 nodes.append(node)
-                # NaN that such a node has lost was found where the node read it
+                # a NaN that another such node has lost is already found at that node's input
                 if node.input[0] not in lost:
                     watched.setdefault(node.input[0], node)
                 lost.update(node.output[:1])
@@ -120,10 +122,10 @@ class _Rewriter:
         return watched
 
     def watch(self, watched: Mapping[str, onnx.NodeProto]) -> None:
-        """Add an output that is NaN where a value is.
+        """Add an output that is NaN if a watched value has NaN.
 
-        It may also be NaN where a value has infinities, or may have some. For images a mean over
-        the pixels keeps the layout that ONNX Runtime has chosen.
+        It may also be NaN if a value has, or may have, infinities. For images a mean over the
+        pixels keeps the layout that ONNX Runtime has chosen.
         """
         write, types = self._writer.node, _types(self._inferred, {})
         producers = {output: node for node in self._graph.node for output in node.output}
@@ -150,7 +152,7 @@ class _Rewriter:
             bounds.append(write("Mul", [self._size(value), weights]))
             bounds += [self._size(name) for node in convolutions for name in node.input[2:]]
         if bounds:
-            # where what no sum of products exceeds is infinite, its product with zero is NaN
+            # if an upper bound of the sums is infinite, its product with zero is NaN
             sums.append(self._product(write("Sum", bounds), 0.0))
         total = sums[0] if len(sums) == 1 else write("Sum", sums)
         self._graph.node.extend(self._writer.nodes)
@@ -158,10 +160,10 @@ class _Rewriter:
 
     def _sources(self, value: str, producers: Mapping[str, onnx.NodeProto]
                  ) -> Iterator[tuple[str, onnx.NodeProto | None]]:
-        """Find what NaN in images comes from.
+        """Find the values from which NaN in images can originate.
 
-        Yields each value, and the convolution that reads it where its input is smaller than its
-        output and is watched in its place.
+        Yields (value, None), or (input of a convolution, convolution) if the smaller input of the
+        convolution is watched instead of its output.
         """
         node = producers.get(value)
         if node is not None and node.op_type in ("Relu", "Concat"):
@@ -173,7 +175,7 @@ class _Rewriter:
             yield value, None
 
     def _enlarges(self, convolution: onnx.NodeProto) -> bool:
-        """Return whether the output of a convolution is known to be larger than its input."""
+        """Return whether a convolution's output is known to exceed its input in size."""
         shape = self._shapes.get(convolution.input[1], ())
         given = {attribute.name: helper.get_attribute_value(attribute)
                  for attribute in convolution.attribute}
@@ -181,15 +183,15 @@ class _Rewriter:
             given.get("strides", ()))
 
     def _size(self, value: str) -> str:
-        """Write the sum of the magnitudes of a value."""
+        """Add nodes for the sum of the magnitudes of a value."""
         return self._writer.node("ReduceL1", [value], keepdims=0)
 
     def _product(self, value: str, number: float) -> str:
-        """Write the product of a value and a number."""
+        """Add nodes for the product of a value and a number."""
         return self._writer.node("Mul", [value, self._constant(np.array(number, np.float32))])
 
     def _let_through(self, node: onnx.NodeProto, kind: int) -> None:
-        """Write nodes that replace a node and let NaN through."""
+        """Add nodes that replace a node and propagate NaN."""
         write, positions = self._writer.node, ""
         is_nan = write("IsNaN", node.input[:1])
         mask = write("Cast", [is_nan], to=TensorProto.FLOAT)
@@ -218,7 +220,7 @@ class _Rewriter:
                     "Where", [found, chosen, inner], [output], self._writer.new_name()))
 
     def _any(self, node: onnx.NodeProto, mask: str) -> str:
-        """Write the maximum of a mask along the axis of an ArgMax or ArgMin."""
+        """Add the maximum of a mask along the axis of an ArgMax or ArgMin."""
         given = {attribute.name: helper.get_attribute_value(attribute)
                  for attribute in node.attribute}
         axes, keepdims = [given.get("axis", 0)], given.get("keepdims", 1)
@@ -228,13 +230,13 @@ class _Rewriter:
                                  keepdims=keepdims)
 
     def _constant(self, array: np.ndarray) -> str:
-        """Write a constant as a node, which stays within its subgraph."""
+        """Add a constant as a node, which stays within its subgraph."""
         return self._writer.node("Constant", [], value=numpy_helper.from_array(array))
 
     def _copied(self, node: onnx.NodeProto, operator: str, value: str) -> str:
-        """Write a copy of a node with another operator and first input.
+        """Add a copy of a node with another operator and first input.
 
-        Return its first output.
+        Returns its first output.
         """
         other = onnx.NodeProto()
         other.CopyFrom(node)
@@ -248,7 +250,7 @@ class _Rewriter:
 def _types(graph: onnx.GraphProto, outer: Mapping[str, int]) -> dict[str, int]:
     """Return the types of the values of a graph, by name.
 
-    outer: types of values around it.
+    outer: types of the values around the graph.
     """
     return {**outer, **{info.name: info.type.tensor_type.elem_type
                         for info in (*graph.input, *graph.output, *graph.value_info)},

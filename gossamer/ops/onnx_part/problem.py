@@ -1,4 +1,4 @@
-"""The problem of nodes of an ONNX file that ONNX Runtime computes together."""
+"""The problem of ONNX nodes that ONNX Runtime computes together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gossamer.tensor import TensorSpec
 MODEL = "model"
 """The name of the constant that holds the ONNX model of these nodes, as bytes."""
 _INDICES = ("int32", "int64")
-"""The dtypes that ONNX's operators take for indices."""
+"""The dtypes of indices in ONNX."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,9 @@ class OnnxPartProblem(Problem):
     The weights hold the model itself, too, under the name MODEL.
     model_bytes: number of bytes of the model.
     digest: SHA-256 hash of the model.
-    nodes: for each node, its name in messages and the reason why gossamer does not compute it.
-    known: the integers of inputs that follow from shapes, by the input's index, such as the shape
-    that a Reshape takes. At another batch size they are others. Nodes may take no integers but
-    these.
+    nodes: for each node, its name in messages, and the reason why gossamer does not compute it.
+    known: integer inputs that follow from shapes, such as the target shape of a Reshape, as (index
+    of the input, values). They depend on the batch size. Nodes may fail for other values.
     has_float16: whether values within the part are float16.
     """
 
@@ -67,10 +66,10 @@ class OnnxPartProblem(Problem):
         return "fp16" if self.has_float16 else "fp32"
 
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Draw inputs that nodes may take.
+        """Draw inputs that are valid for the nodes.
 
-        Inputs are drawn as by Problem.example_inputs, but for those that are known, and for
-        integers that may be indices: these are 0 where a dimension of an operand has one element.
+        Inputs are drawn as by Problem.example_inputs, with two exceptions. Known inputs have their
+        values. Integers that may be indices are 0 if any dimension of an operand has size 1.
         """
         arrays = super().example_inputs(rng)
         if 1 in {size for spec in self.operands for size in spec.shape}:

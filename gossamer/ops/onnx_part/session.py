@@ -25,22 +25,22 @@ from gossamer.onnx_model import nodes_of, parsed, with_shapes
 from gossamer.ops.onnx_part import nan
 
 _LOOPS = frozenset(("Loop", "Scan", "SequenceMap"))
-"""Operators that may run for ever, or for very long."""
+"""Operators that may run for a very long time, or forever."""
 _INEXACT = ["ConvMulFusion"]
-"""Rewrites of ONNX Runtime that would make exact sums of integers inexact: they multiply a
+"""Optimisations of ONNX Runtime that make exact sums of integers inexact, because they multiply a
 convolution's weights by the scales that follow the convolution."""
 _REWRITE = re.compile(r"\b\w+(?:Fusion|_fusion(?=\.cc))\b")
-"""Matches the names of rewrites in error messages of ONNX Runtime: within the names of nodes that a
-rewrite made, and of source files."""
+"""Matches the names of optimisations in error messages of ONNX Runtime. They are part of the names
+of nodes that an optimisation creates, and of source files."""
 _LARGE = 1024
-"""A constant of at least this number of bytes is surely data: no operator takes a constant of this
-size as a shape, an axis or another setting."""
+"""Constants of at least this number of bytes are data: a shape, an axis or another setting of an
+operator is always smaller."""
 
 
 def version_on(device: Device) -> str:
     """Return the version of ONNX Runtime on the host.
 
-    "" where it is not installed, and on other devices.
+    "" if it is not installed, and on other devices.
     """
     if device.compiles or not onnx_model.has_runtime():
         return ""
@@ -48,11 +48,9 @@ def version_on(device: Device) -> str:
 
 
 class ComputingError(InputError):
-    """A failed run of a model by ONNX Runtime.
+    """A run of a model by ONNX Runtime that failed because of its inputs.
 
-    The values of its inputs are the cause.
-
-    node: the name of the model's node that failed; "" where it is not known.
+    node: name of the model's node that failed; "" if it is not known.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -64,17 +62,18 @@ class ComputingError(InputError):
 class Session:
     """A model that is ready to run with ONNX Runtime on the host.
 
-    Max and Min of NaN give NaN; those of ONNX Runtime ignore NaN.
+    Operators for maxima and minima propagate NaN, while those of ONNX Runtime ignore it.
 
     model: the model's bytes.
-    constants: values of the model's inputs that are the same in each run, by the inputs' indices.
-    shapes: shapes of all inputs of the model; empty where they may differ between runs.
-    threads: number of threads of an operator; with 0 ONNX Runtime chooses the number.
-    optimised: whether ONNX Runtime may rewrite the model.
+    constants: values of the model's constant inputs, by the inputs' indices.
+    shapes: shapes of all inputs of the model; empty if they may differ between runs.
+    threads: number of threads of an operator; 0 for ONNX Runtime's default.
+    optimised: whether ONNX Runtime may optimise the model.
     spinning: whether threads spin while they wait for work during a run.
-    profiled: whether the times of nodes are measured.
-    inputs, outputs: how many values a run takes, and how many it returns.
-    Where ONNX Runtime cannot run the model, raises UnsupportedError that says why.
+    profiled: whether to measure the times of nodes.
+    inputs, outputs: numbers of inputs and outputs of a run.
+
+    Raises UnsupportedError with the reason if ONNX Runtime cannot run the model.
     """
 
     def __init__(self, model: bytes, constants: Mapping[int, np.ndarray], *,
@@ -96,9 +95,9 @@ class Session:
         options.log_severity_level = 4
         options.add_external_initializers(list(self._constants), list(self._constants.values()))
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-        # between runs, threads that spin would take the time of other sessions
+        # between runs, spinning threads would slow down other sessions
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        # fusing layers to 8-bit layers changes results by more than rounding
+        # fusing layers into 8-bit layers changes results by more than rounding errors
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         if self._profiles is not None:
             options.enable_profiling = True
@@ -109,10 +108,10 @@ class Session:
         try:
             self._session = _begun(proto.SerializeToString(), options, optimised)
         except (EncodeError, ValueError):
-            raise UnsupportedError("takes more than 2 GiB, which no ONNX model in memory may"
+            raise UnsupportedError("needs more than 2 GiB, the limit of ONNX models in memory"
                                    ) from None
         except Exception as error:
-            # the exceptions of ONNX Runtime have no common class but Exception
+            # the exceptions of ONNX Runtime have no common base class but Exception
             raise UnsupportedError(f"ONNX Runtime does not compute it either: {_why(error)}"
                                    ) from None
 
@@ -128,12 +127,11 @@ class Session:
         self._options = _run_options()
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Run the model and returns its outputs in order.
+        """Run the model and return its outputs in order.
 
-        Ctrl-C ends the run, also within loops of the model. Raises ComputingError where the run
-        fails.
+        Ctrl-C ends the run, also within loops of the model. Raises ComputingError if the run fails.
 
-        inputs: values of the model's inputs that are no constants, in order.
+        inputs: values of the model's inputs that are not constants, in order.
         """
         feeds = dict(zip(self._names, inputs, strict=True))
         try:
@@ -147,8 +145,8 @@ class Session:
     def node_times(self) -> list[tuple[str, float]]:
         """Return the name and microseconds of each execution of a node.
 
-        In the order of all runs so far. The session must be `profiled`. After this call the session
-        measures no more times. Raises InputError where ONNX Runtime could not write the times.
+        They are in the order of all runs so far. The session must be `profiled`. This call ends the
+        measurement of times. Raises InputError if ONNX Runtime could not write the times.
         """
         assert self._profiles is not None
         try:
@@ -156,8 +154,8 @@ class Session:
                 events = json.loads(Path(self._session.end_profiling()).read_text())
         except (OSError, ValueError) as error:
             raise InputError(f"ONNX Runtime could not write the times of layers to "
-                             f"{tempfile.gettempdir()} ({first_line(error)}); make room there, or "
-                             "set TMPDIR to a folder with room") from None
+                             f"{tempfile.gettempdir()} ({first_line(error)}); free space there, or "
+                             "set TMPDIR to a folder with free space") from None
         ending = "_kernel_time"
         return [(event["name"].removesuffix(ending), float(event["dur"])) for event in events
                 if event.get("cat") == "Node" and event["name"].endswith(ending)]
@@ -168,10 +166,7 @@ class Session:
         return self._run_in_thread(session, feeds, _run_options())
 
     def _run_in_thread(self, session: Any, feeds: Mapping[str, Any], options: Any) -> list[Any]:
-        """Run a session in another thread.
-
-        The main thread then receives Ctrl-C and can end the run.
-        """
+        """Run a session in another thread, so that Ctrl-C can end the run."""
         future: Future[list[Any]] = Future()
 
         def run() -> None:
@@ -193,10 +188,10 @@ class Session:
 
 def _fill(proto: onnx.ModelProto, constants: Mapping[int, np.ndarray],
           shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Give a model its constants and shapes.
+    """Set the constants and shapes of a model.
 
-    Returns the large constants by name, which the model does not hold: its session reads them where
-    they lie.
+    Returns the large constants by name. The model does not contain them: its session reads them in
+    place.
     """
     onnxruntime = onnx_model.runtime()
     inputs = list(proto.graph.input)
@@ -204,8 +199,8 @@ def _fill(proto: onnx.ModelProto, constants: Mapping[int, np.ndarray],
     with_shapes(proto, shapes)
     if any(attribute.name == "ceil_mode" and attribute.i
            for node in nodes_of(proto) for attribute in node.attribute):
-        # ONNX's shape inference finds wrong shapes for these pools, of which ONNX Runtime makes
-        # constants. With open input sizes the inference finds no shapes
+        # ONNX's shape inference finds wrong shapes for these pools, which ONNX Runtime would fold
+        # into constants; with unknown input sizes it finds no shapes
         for info in inputs:
             for dim in info.type.tensor_type.shape.dim:
                 dim.Clear()
@@ -227,10 +222,10 @@ def _fill(proto: onnx.ModelProto, constants: Mapping[int, np.ndarray],
 
 
 def _begun(model: bytes, options: Any, optimised: bool) -> Any:
-    """Return a session of ONNX Runtime.
+    """Create a session of ONNX Runtime.
 
-    A rewrite at which it fails, such as a fusion that writes a node of two dtypes, is left out.
-    Raises the library's error where it refuses the model as it is.
+    Optimisations that fail, such as a fusion that creates a node of two dtypes, are disabled.
+    Raises the library's error if it refuses the model even without optimisations.
     """
     onnxruntime = onnx_model.runtime()
     left_out = [*_INEXACT]
@@ -259,9 +254,9 @@ def _run_options() -> Any:
 
 
 def _why(error: Exception) -> str:
-    """Return the reason that an error of ONNX Runtime states.
+    """Return the reason in an error of ONNX Runtime.
 
-    Without the error's number and the line in ONNX Runtime's source.
+    The error's number and the line in ONNX Runtime's source are removed.
     """
     text = one_line(" ".join(str(error).split())).rpartition("Status Message: ")[2]
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", text)

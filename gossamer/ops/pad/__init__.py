@@ -36,8 +36,8 @@ _ELEMENTS = {1: ("uchar", np.uint8), 2: ("unsigned short", np.uint16), 4: ("int"
              8: ("INT64", np.int64)}
 
 Loop = tuple[int, int, int, int]
-"""Four numbers of a dimension: the output size, the input size, the source stride, and the number
-of elements that are added before the dimension."""
+"""A dimension as (output size, input size, source stride, number of elements added before the
+input)."""
 
 
 class NumpyPad(HostAlgorithm):
@@ -48,18 +48,18 @@ class NumpyPad(HostAlgorithm):
 
 
 class DirectPad(KernelAlgorithm):
-    """One element of the output for each work-item."""
+    """A kernel in which each work-item computes one output element."""
 
     op = "pad"
     name = "direct"
 
     def supports(self, problem: PadProblem, device: Device) -> str | None:
         if problem.input.stored_dtype.itemsize not in _ELEMENTS:
-            return f"does not move elements of {problem.input.stored_dtype.itemsize} bytes"
+            return f"does not copy elements of {problem.input.stored_dtype.itemsize} bytes"
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
         if any(len(_loops(problem, variant)) > 6 for variant in layout_variants(problem)):
-            return "more than six separate dimensions"
+            return "supports at most six dimensions after merging"
         return None
 
     def kernel_launches(self, weights: Weights, problem: PadProblem, variant: Variant,
@@ -80,9 +80,9 @@ class DirectPad(KernelAlgorithm):
 
 
 def _loops(problem: PadProblem, variant: Variant) -> list[Loop]:
-    """Return the dimensions in the order of memory.
+    """Return the dimensions in memory order.
 
-    Neighbouring dimensions without pads are merged.
+    Adjacent dimensions without pads are merged.
     """
     source, target = variant.inputs[0], variant.outputs[0]
     order = memory_order(target)
@@ -95,23 +95,23 @@ def _loops(problem: PadProblem, variant: Variant) -> list[Loop]:
 
 
 class PackedPad(PackedAlgorithm):
-    """Words of a constant around the rows and columns; negative pads crop.
+    """Padding of packed words with a constant along rows and columns.
 
-    The constant and all values that the problem's value facts allow have to fit bits (-1, 1) or
-    trits (-1, 0, 1).
+    Negative pads crop. The constant, and all values that the problem's value facts allow, must fit
+    bits (-1, 1) or trits (-1, 0, 1).
     """
 
     op = "pad"
 
     def supports(self, problem: PadProblem, device: Device) -> str | None:
         if len(problem.input.shape) != 4 or any(problem.low[:2]) or any(problem.high[:2]):
-            return "pads rows and columns of (N, C, H, W) only"
+            return "pads only the rows and columns of (N, C, H, W)"
         if problem.mode != "constant":
-            return "adds a constant only"
+            return "pads only with a constant"
         if problem.input.dtype != "float32":
-            return f"packs float32, not {problem.input.dtype}"
+            return f"packs float32 inputs, not {problem.input.dtype}"
         if not self.formats(problem):
-            return "needs values and a constant that are known to be -1, 0 or 1"
+            return "needs values that are known to be -1, 0 or 1, and such a constant"
         return cannot_index_variants(self.variants(problem, device), device)
 
     def formats(self, problem: PadProblem) -> list[Format]:
@@ -141,7 +141,7 @@ class PackedPad(PackedAlgorithm):
 
 
 def _uncropped(size: int, low: int, high: int) -> tuple[slice, slice]:
-    """Return the part of an input dimension that remains, and its slice of the output.
+    """Return the uncropped slice of an input dimension, and its output slice.
 
     size: size of the input dimension.
     low, high: numbers of elements that are added before and after the input; negative numbers crop.

@@ -19,13 +19,14 @@ MODES = ("constant", "reflect", "edge")
 class PadProblem(UnaryProblem):
     """Padding or cropping of a tensor.
 
-    pads: numbers of elements that are added before each dimension, then the numbers that are added
-    after each dimension; negative numbers crop.
+    pads: numbers of elements to add before each dimension, then those to add after each dimension;
+    negative numbers crop.
     mode: "constant" adds `value`, "reflect" mirrors the input without repeating its border, and
     "edge" repeats the border. "reflect" and "edge" read the input before it is cropped, as ONNX
     Runtime does.
     value: the constant of mode "constant".
-    facts: value facts of the input; empty where nothing is known.
+    facts: value facts of the input; empty if nothing is known.
+
     Raises ValueError for pads that do not fit the input, and for an unknown mode.
     """
 
@@ -38,12 +39,12 @@ class PadProblem(UnaryProblem):
     def __post_init__(self) -> None:
         rank = len(self.input.shape)
         if self.mode not in MODES:
-            raise ValueError(f"pad mode {self.mode!r} is none of {', '.join(MODES)}")
+            raise ValueError(f"pad mode {self.mode!r} is not one of {', '.join(MODES)}")
         if len(self.pads) != 2 * rank:
-            raise ValueError(f"{len(self.pads)} pads for the {rank} dimensions of {self.input}")
+            raise ValueError(f"{self.input} needs {2 * rank} pads, not {len(self.pads)}")
         for size, low, high in zip(self.input.shape, self.low, self.high, strict=True):
             if size + low + high < 0:
-                raise ValueError(f"pads {self.pads} crop more than {self.input} has")
+                raise ValueError(f"pads {self.pads} crop more elements than {self.input} has")
             if size + low + high == 0 or self.mode == "constant":
                 continue
             furthest = max(low, high)

@@ -1,4 +1,4 @@
-"""Parts of a network, or a whole network, that a library for whole networks computes."""
+"""The op of parts of a network that a library for networks computes."""
 
 from gossamer.ops.fused.problem import PartProblem, reference
 from gossamer.ops.op import Op

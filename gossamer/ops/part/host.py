@@ -1,8 +1,8 @@
-"""ONNX Runtime on the host, for parts of a network and for whole networks.
+"""ONNX Runtime on the host for parts of a network and whole networks.
 
-A part's model is written from the problems of the part, without the part's weights. Its inputs are
-the inputs of the part, then the constants of the part's problems in the order of `constants_of`.
-The model is therefore the same for all weights.
+The ONNX model of a part is generated from the part's problems, without their weights. Its inputs
+are the inputs of the part, followed by the constants of the problems in the order of
+`constants_of`. The model is therefore the same for all weights.
 """
 
 from __future__ import annotations
@@ -31,24 +31,22 @@ from gossamer.tensor import AXES, BFLOAT16, ROW_MAJOR, TensorSpec
 
 _OPSET, _IR_VERSION = 17, 8
 _SEPARATOR = "/"
-"""The name of each node begins with the number of the node's problem and this separator."""
+"""The name of each node begins with the index of the node's problem and this separator."""
 _MOST_BYTES = 2**31 - 2**24
-"""The most bytes of constants that a part may have: the 2 GiB of an ONNX model in memory, less
-16 MiB for its nodes."""
+"""The most bytes of constants of a part: the limit of 2 GiB of an ONNX model in memory, less 16 MiB
+for its nodes."""
 _FEW_FLOPS, _FEW_ELEMENTS = 2**17, 2**12
-"""The most work of a part that ONNX Runtime does not split: the operations of its products, below
-which one thread computes each, and the elements of every value, whose functions take about 25
-cycles each."""
+"""Up to these numbers of operations of a problem, and of elements of a tensor, ONNX Runtime uses
+only one thread. An element is assumed to cost about 25 cycles."""
 _RUNS, _FIRST = 9, 2
-"""The number of runs of a profile, and the number of its first runs that only warm up and are not
-counted."""
+"""The number of runs of a profile, and the number of warm-up runs among them."""
 
 
 class OnnxRuntime(Algorithm):
-    """The problems of a part as one model of ONNX Runtime.
+    """A part as one model of ONNX Runtime.
 
-    Where the part is the whole network, the waiting threads of ONNX Runtime spin. For any other
-    part they sleep, because other layers need the processors between two runs.
+    If the part is the whole network, waiting threads of ONNX Runtime spin. Otherwise they sleep,
+    because other layers need the processors between two runs.
     """
 
     op = "part"
@@ -98,7 +96,7 @@ class Ready:
 class SessionMemory(Buffer):
     """A session and the memory of its constants.
 
-    A part has such an object in place of packed weights, so that all contexts share the session.
+    It takes the place of packed weights, so that all contexts of a plan share the session.
     """
 
     def __init__(self, device: Device, session: Session, nbytes: int) -> None:
@@ -107,16 +105,16 @@ class SessionMemory(Buffer):
         self.nbytes = nbytes
 
     def view(self, offset: int, nbytes: int) -> Buffer:
-        raise ValueError("the memory of a session has no parts")
+        raise ValueError("the memory of a session cannot be divided")
 
 
 def made_session(problem: PartProblem, weights: Mapping[str, np.ndarray], variant: Variant, *,
                  profiled: bool = False) -> Session:
     """Return the session that runs a part.
 
-    Raises UnsupportedError where ONNX Runtime cannot run the part.
+    Raises UnsupportedError if ONNX Runtime cannot run the part.
 
-    profiled: whether the session measures the times of nodes.
+    profiled: whether to measure the times of nodes.
     """
     return Session(model_of(problem), constants_of(problem, weights),
                    threads=1 if _is_small(problem) else number_of(variant[THREADS]),
@@ -124,7 +122,7 @@ def made_session(problem: PartProblem, weights: Mapping[str, np.ndarray], varian
 
 
 def _is_small(problem: PartProblem) -> bool:
-    """Return whether no thread but the caller's would get work."""
+    """Return whether a part is too small for more than one thread."""
     return all(part.flops <= _FEW_FLOPS and all(
         spec.size <= _FEW_ELEMENTS for spec in (*part.inputs, *part.outputs))
         for part in problem.parts)
@@ -132,15 +130,12 @@ def _is_small(problem: PartProblem) -> bool:
 
 @lru_cache(maxsize=1024)
 def _refusal(problem: PartProblem) -> str | None:
-    """Return the reason why ONNX Runtime cannot compute a part.
-
-    None where it can.
-    """
+    """Return the reason why ONNX Runtime cannot compute a part, or None."""
     nbytes = sum(4 * int(np.prod(shape)) for shape in problem.weight_shapes.values())
     if nbytes > _MOST_BYTES:
-        return "takes more than 2 GiB, which no ONNX model in memory may"
+        return "needs more than 2 GiB, the limit of ONNX models in memory"
     if not all(spec.size for part in problem.parts for spec in (*part.inputs, *part.outputs)):
-        # ONNX Runtime may end the process or never return
+        # ONNX Runtime may end the process or hang
         return "a tensor is empty"
     try:
         Session(model_of(problem), {}, optimised=False)
@@ -153,11 +148,11 @@ def problem_times(problem: PartProblem, weights: Mapping[str, np.ndarray], varia
                   inputs: Sequence[np.ndarray]) -> list[float]:
     """Return the microseconds of each problem of a part.
 
-    They are medians of several runs. A problem takes 0 microseconds where ONNX Runtime has fused
-    its nodes into the nodes of another problem. The times of nodes that ONNX Runtime adds, such as
-    changes of layout, are not counted.
+    They are medians of several runs. The time of a problem is 0 if ONNX Runtime has fused its nodes
+    into the nodes of another problem. The times of nodes that ONNX Runtime adds, such as changes of
+    layout, are not counted.
 
-    inputs: the inputs of the part, as they lie in memory.
+    inputs: inputs of the part in their memory layout.
     """
     session = made_session(problem, weights, variant, profiled=True)
     for _ in range(_RUNS):
@@ -176,9 +171,9 @@ def problem_times(problem: PartProblem, weights: Mapping[str, np.ndarray], varia
 
 @lru_cache(maxsize=16)
 def model_of(problem: PartProblem) -> bytes:
-    """Return the model of a part.
+    """Return the ONNX model of a part, serialised.
 
-    Raises UnsupportedError where ONNX cannot express a problem.
+    Raises UnsupportedError if ONNX cannot express a problem.
     """
     values: dict[Source, str] = {}
     writer = ModelWriter()
@@ -187,7 +182,7 @@ def model_of(problem: PartProblem) -> bytes:
     for index, (part, sources) in enumerate(zip(problem.parts, problem.sources, strict=True)):
         rule = OPERATORS.get(part.op)
         if rule is None or 0 in (spec.size for spec in (*part.inputs, *part.outputs)):
-            raise UnsupportedError(f"{part.describe()}: has no ONNX form")
+            raise UnsupportedError(f"{part.describe()} has no ONNX equivalent")
         writer.prefix = f"{index}{_SEPARATOR}"
         weights = {name: writer.input(f"{index}.{name}", shape, _dtype(part, name))
                    for name, shape in part.weight_shapes.items()}
@@ -203,18 +198,14 @@ def model_of(problem: PartProblem) -> bytes:
 
 
 def constants_of(problem: PartProblem, weights: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
-    """Return the constants of a part.
-
-    The key of a constant is the index, among the model's inputs, of the input that the constant is
-    passed to.
-    """
+    """Return the constants of a part by the indices of the model's inputs."""
     arrays = [weights_of_part(weights, index)[name] for index, part in enumerate(problem.parts)
               for name in part.weight_shapes]
     return dict(enumerate(arrays, len(problem.entries)))
 
 
 def part_of_node(name: str) -> int | None:
-    """Return the number of the problem of a node, by its name.
+    """Return the index of a node's problem, from the node's name.
 
     None for a node that ONNX Runtime has added.
     """
@@ -223,16 +214,16 @@ def part_of_node(name: str) -> int | None:
 
 
 def _entry(writer: ModelWriter, name: str, spec: TensorSpec) -> str:
-    """Add an input with the format of a spec.
+    """Add an input with the format of a spec, in the logical order of axes.
 
-    A transpose to the logical order of axes follows where the layout needs one. Returns the name of
-    the transposed value. Raises UnsupportedError for a format that ONNX cannot describe.
+    The input is followed by a Transpose node if the layout needs one. Returns the name of the
+    result. Raises UnsupportedError for a format that ONNX cannot describe.
     """
     order = AXES.get(spec.layout, tuple(range(len(spec.shape))))
-    # memory holds bfloat16 as bits in uint16, which a model would read as integers
+    # bfloat16 is stored as uint16, which a model would read as integers
     if spec.format.is_packed or spec.dtype == BFLOAT16 or (
             sorted(spec.stored_shape) != sorted(spec.shape)):
-        raise UnsupportedError(f"{spec}: has no ONNX form")
+        raise UnsupportedError(f"{spec} has no ONNX equivalent")
     value = writer.input(name, spec.stored_shape, spec.stored_dtype)
     if spec.layout == ROW_MAJOR or order == tuple(range(len(spec.shape))):
         return value

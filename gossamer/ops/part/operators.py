@@ -1,9 +1,9 @@
-"""The problems of a part as ONNX nodes: one function for each op, in the table OPERATORS.
+"""Translates the problems of a part to ONNX nodes.
 
-Each function takes the writer, the problem, the ONNX names of the problem's inputs, and a mapping
-from the names of the problem's constants to the ONNX names of these constants. The function returns
-the ONNX names of the outputs, and raises UnsupportedError where ONNX Runtime has no operator with
-gossamer's results.
+The table OPERATORS has one function for each op. Each function accepts the writer, the problem, the
+ONNX names of the problem's inputs, and a mapping from the names of the problem's constants to their
+ONNX names. It returns the ONNX names of the outputs, and raises UnsupportedError if ONNX Runtime
+has no operators with gossamer's results.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from gossamer.ops.softmax.problem import SoftmaxProblem
 Names = Mapping[str, str]
 
 _PADDED = frozenset({"float32", "int32", "int64", "int8", "uint8", "bool"})
-"""The dtypes that ONNX Runtime pads."""
+"""The dtypes that ONNX Runtime supports in Pad."""
 _COORDINATES = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
-"""The rules of a resize in the opset of parts."""
+"""The coordinate modes of Resize in the opset of parts."""
 
 
 def _conv2d(writer: ModelWriter, problem: Conv2dProblem, inputs: Sequence[str],
@@ -67,11 +67,11 @@ def _gemm(writer: ModelWriter, problem: GemmProblem, inputs: Sequence[str],
 
 def _epilogue(writer: ModelWriter, problem: Conv2dProblem | GemmProblem, expression: Expression,
               result: str, inputs: Sequence[str], weights: Names, *, spatial: int) -> list[str]:
-    """Add an epilogue's nodes; return the names of its outputs.
+    """Add the nodes of an epilogue, and return the names of its outputs.
 
-    expression: the steps of the epilogue that are not part of the product's node.
+    expression: the steps of the epilogue that the product's node does not include.
     result: ONNX name of the product.
-    spatial: number of dimensions that follow the channels.
+    spatial: number of dimensions after the channels.
     """
     (output,) = problem.outputs[:1]
     tensors = iter(inputs[1:])
@@ -103,7 +103,7 @@ def _elementwise(writer: ModelWriter, problem: ElementwiseProblem, inputs: Seque
             dtypes[index] = str(next(given).stored_dtype)
     arithmetic = problem.arithmetic
     if problem.expression.is_identity and len(values) == 1:
-        # a conversion does not go through float32, in which integers of 64 bits are not exact
+        # conversions avoid float32, which does not represent all 64-bit integers
         arithmetic = dtypes[0]
     values = [value if dtype == arithmetic else writer.cast(value, arithmetic)
               for value, dtype in zip(values, dtypes, strict=True)]
@@ -123,13 +123,13 @@ def _pool(writer: ModelWriter, problem: PoolProblem, inputs: Sequence[str],
     pads = list(problem.pads)
     if problem.kind == "average":
         if problem.dilation != (1, 1):
-            raise UnsupportedError("a dilated average: has no ONNX form")
+            raise UnsupportedError("a dilated average has no ONNX equivalent")
         _check_pads(problem, pads)
         return [writer.node("AveragePool", inputs, **window, pads=pads,
                             ceil_mode=int(problem.ceil_mode),
                             count_include_pad=int(problem.count_include_pad))]
     # A maximum ignores padding. With ceil_mode the last window may exceed the problem's pads. The
-    # node gets pads that are as large as the last window needs, instead of ceil_mode.
+    # node has no ceil_mode, but pads that cover the last window.
     for axis, size in enumerate((problem.out_height, problem.out_width)):
         span = (problem.kernel[axis] - 1) * problem.dilation[axis] + 1
         reach = (size - 1) * problem.stride[axis] + span
@@ -142,18 +142,18 @@ def _pool(writer: ModelWriter, problem: PoolProblem, inputs: Sequence[str],
 def _check_pads(problem: PoolProblem, pads: Sequence[int]) -> None:
     """Raise UnsupportedError for pads that ONNX Runtime refuses.
 
-    Those are pads that are not smaller than the window.
+    They must be smaller than the window.
     """
     if any(pad >= size for pad, size in zip(pads, problem.kernel * 2, strict=True)):
-        raise UnsupportedError(f"pads {tuple(pads)} that are not smaller than the window: has no "
-                               "ONNX form")
+        raise UnsupportedError(f"a pool with pads {tuple(pads)} that are not smaller than the "
+                               "window has no ONNX equivalent")
 
 
 def _reduce(writer: ModelWriter, problem: ReduceProblem, inputs: Sequence[str],
             weights: Names) -> list[str]:
     is_float = problem.input.dtype == "float32"
     if problem.kind == "mean" and not is_float:
-        raise UnsupportedError("a mean of integers: has no ONNX form")
+        raise UnsupportedError("a mean of integers has no ONNX equivalent")
     shape = problem.input.shape
     if problem.kind == "mean" and problem.axes == (2, 3) and len(shape) == 4:
         result = writer.node("GlobalAveragePool", inputs)
@@ -176,8 +176,8 @@ def _layer_norm(writer: ModelWriter, problem: LayerNormProblem, inputs: Sequence
                 weights: Names) -> list[str]:
     """Add one node for a layer norm over the last axes.
 
-    For other axes and for an RMS norm ONNX has no operator, so that a node is added for each step
-    of the arithmetic.
+    Other axes and RMS norms need a node for each arithmetic step, because ONNX has no operator for
+    them.
     """
     (x,), rank, axes = inputs, len(problem.input.shape), problem.axes
     if problem.centred and axes == tuple(range(axes[0], rank)):
@@ -202,15 +202,15 @@ def _concat(writer: ModelWriter, problem: ConcatProblem, inputs: Sequence[str],
 
 def _copy(writer: ModelWriter, problem: CopyProblem, inputs: Sequence[str],
           weights: Names) -> list[str]:
-    """Add the nodes that the copy needs.
+    """Add the nodes of a copy.
 
-    At most a slice, a transpose, a reshape and a broadcast.
+    They are at most a slice, a transpose, a reshape and a broadcast.
     """
     if not problem.is_free_of_layout or problem.converts:
-        raise UnsupportedError("a change of format: has no ONNX form")
+        raise UnsupportedError("a change of format has no ONNX equivalent")
     walked = [dim for dim in problem.dims if dim is not None]
     if len(set(walked)) < len(walked):
-        raise UnsupportedError("a diagonal: has no ONNX form")
+        raise UnsupportedError("a diagonal has no ONNX equivalent")
     (value,), have = inputs, list(problem.input.shape)
     cut: list[tuple[int, int, int, int]] = []
     for dim, (size, start) in enumerate(zip(problem.input.shape, problem.starts, strict=True)):
@@ -220,7 +220,7 @@ def _copy(writer: ModelWriter, problem: CopyProblem, inputs: Sequence[str],
             count, step = problem.output.shape[position], problem.steps[position]
         if (start, count, step) != (0, size, 1):
             end = start + step * count
-            # a negative end would count from the end of the axis; -size - 1 is before index 0
+            # a negative end counts from the end of the axis; -size - 1 means before index 0
             cut.append((start, -size - 1 if end < 0 else end, dim, step))
         have[dim] = count
     if cut:
@@ -241,7 +241,7 @@ def _copy(writer: ModelWriter, problem: CopyProblem, inputs: Sequence[str],
 def _pad(writer: ModelWriter, problem: PadProblem, inputs: Sequence[str],
          weights: Names) -> list[str]:
     if problem.input.dtype not in _PADDED:
-        raise UnsupportedError(f"a padding of {problem.input.dtype}: has no ONNX form")
+        raise UnsupportedError(f"a padding of {problem.input.dtype} has no ONNX equivalent")
     operands = [*inputs, writer.integers(problem.pads)]
     if problem.mode == "constant":
         operands.append(writer.constant(problem.value, problem.input.dtype))
@@ -251,7 +251,7 @@ def _pad(writer: ModelWriter, problem: PadProblem, inputs: Sequence[str],
 def _resize(writer: ModelWriter, problem: ResizeProblem, inputs: Sequence[str],
             weights: Names) -> list[str]:
     if problem.input.dtype != "float32":
-        raise UnsupportedError(f"a resize of {problem.input.dtype}: has no ONNX form")
+        raise UnsupportedError(f"a resize of {problem.input.dtype} has no ONNX equivalent")
     x, shape, size = inputs[0], problem.input.shape, problem.size
     by_size = ["", "", writer.integers((*shape[:2], *size))]
     if problem.mode == "nearest":
@@ -269,10 +269,10 @@ def _resize(writer: ModelWriter, problem: ResizeProblem, inputs: Sequence[str],
     if problem.scales == tuple(out / length for out, length in zip(size, shape[2:], strict=True)):
         if coordinates == "half_pixel_symmetric":
             coordinates = "half_pixel"
-    # ONNX Runtime rounds the product to float32, and may make an output of another size
+    # ONNX Runtime rounds size * scale to float32, and may compute another output size
     elif coordinates not in _COORDINATES or size != tuple(
             np.floor(np.array(shape[2:], np.float32) * np.array(problem.scales, np.float32))):
-        raise UnsupportedError(f"a resize by {problem.scales}: has no ONNX form")
+        raise UnsupportedError(f"a resize by {problem.scales} has no ONNX equivalent")
     else:
         by_size = ["", writer.constant((1, 1, *problem.scales), "float32")]
     return [writer.node("Resize", [x, *by_size], mode="linear",
@@ -281,9 +281,10 @@ def _resize(writer: ModelWriter, problem: ResizeProblem, inputs: Sequence[str],
 
 def _onnxruntimes(size: int, length: int, coordinates: str,
                   nearest_mode: str) -> list[np.ndarray]:
-    """Return the elements that ONNX Runtime may take in a resize to a length.
+    """Return the input positions that ONNX Runtime may use in a resize.
 
-    Its scale is a float32. Its versions differ in what they take as a tie.
+    It computes the scale in float32, and its versions round ties differently. There is one array
+    for each possible rule.
     """
     if nearest_mode in ("floor", "ceil"):
         scale = float(np.float32(length) / np.float32(size))
@@ -300,7 +301,7 @@ def _gather(writer: ModelWriter, problem: GatherProblem, inputs: Sequence[str],
 def _matmul(writer: ModelWriter, problem: MatmulProblem, inputs: Sequence[str],
             weights: Names) -> list[str]:
     if problem.a.dtype != "float32":
-        raise UnsupportedError(f"a product of {problem.a.dtype}: has no ONNX form")
+        raise UnsupportedError(f"a product of {problem.a.dtype} has no ONNX equivalent")
     operands = _operands(problem, inputs, weights)
     for index in problem.transposed:
         rank = len((problem.a, problem.b)[index].shape)
@@ -334,7 +335,7 @@ _SAME = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "
          "tanh": "Tanh", "sin": "Sin", "cos": "Cos", "tan": "Tan", "atan": "Atan", "erf": "Erf",
          "floor": "Floor", "round": "Round", "sigmoid": "Sigmoid", "sign": "Sign", "relu": "Relu",
          "clip": "Clip"}
-"""The ONNX operator of each function that ONNX has, too. The function's constants are the last
+"""The ONNX operator of each function with an equivalent. The function's constants are the last
 inputs of the node."""
 _WITH_ATTRIBUTES = {"leaky_relu": ("LeakyRelu", ("alpha",)),
                     "hard_sigmoid": ("HardSigmoid", ("alpha", "beta"))}
@@ -343,7 +344,7 @@ _COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater
 _LOGIC = {"and": "And", "or": "Or", "not": "Not"}
 _OF_INTEGERS = frozenset(("add", "sub", "mul", "min", "max", "neg", "abs", "where", "constant",
                           *_COMPARISONS, *_LOGIC))
-"""Functions of integers for which ONNX Runtime and gossamer have the same results."""
+"""Functions for which ONNX Runtime and gossamer have the same results on integers."""
 
 Shape = tuple[int, ...]
 
@@ -351,12 +352,13 @@ Shape = tuple[int, ...]
 def write_expression(writer: ModelWriter, expression: Expression, values: Sequence[str],
                      shapes: Sequence[Shape], dtype: str, shape: Shape,
                      constants: frozenset[int] = frozenset()) -> list[str]:
-    """Add an expression's nodes; return the names of its outputs.
+    """Add the nodes of an expression, and return the names of its outputs.
 
     values, shapes: names and shapes of the expression's inputs.
-    dtype: dtype of the inputs, in which the expression is computed.
+    dtype: dtype of the inputs and of the arithmetic.
     shape: shape of all outputs.
     constants: indices of the inputs that are constants.
+
     Raises UnsupportedError for a function that ONNX Runtime does not compute in the dtype.
     """
     names, known = list(values), list(shapes)
@@ -367,7 +369,7 @@ def write_expression(writer: ModelWriter, expression: Expression, values: Sequen
     for index, step in enumerate(expression.steps):
         if step.function == "to_bfloat16" or (
                 dtype != "float32" and step.function not in _OF_INTEGERS):
-            raise UnsupportedError(f"{step.function} of {dtype}: has no ONNX form")
+            raise UnsupportedError(f"{step.function} of {dtype} has no ONNX equivalent")
         arguments = [names[argument] for argument in step.arguments]
         if index in inside:
             names.append("")
@@ -385,10 +387,9 @@ def _batch_norms(expression: Expression, shapes: Sequence[Shape],
                  constants: frozenset[int]) -> dict[int, tuple[int, ...]]:
     """Return the batch norms (x - mean) * scale + shift in an expression.
 
-    The key of a batch norm is the index of its last step among the steps; the value has the indices
-    of x, mean, scale and shift among all values of the expression.
-
-    Mean, scale and shift are constants with a number for each channel, along axis 1 of x.
+    The key of a batch norm is the index of its last step. Its value holds the indices of x, mean,
+    scale and shift among all values of the expression. Mean, scale and shift are constants with one
+    number per channel, along axis 1 of x.
 
     shapes: shapes of all values.
     """
@@ -411,7 +412,7 @@ def _batch_norms(expression: Expression, shapes: Sequence[Shape],
 
 
 def _is_of_channels(shape: Shape, images: Shape) -> bool:
-    """Whether an array that is broadcast to images holds one number for each channel."""
+    """Return whether an array that broadcasts to images has one number per channel."""
     rank = len(images)
     return 2 <= rank >= len(shape) and (1,) * (rank - len(shape)) + shape == (
         1, images[1], *(1,) * (rank - 2))
@@ -420,8 +421,8 @@ def _is_of_channels(shape: Shape, images: Shape) -> bool:
 def _batch_norm(writer: ModelWriter, names: Sequence[str], channels: int) -> str:
     """Add a BatchNormalization node.
 
-    ONNX Runtime computes it in the layout that it uses for convolutions. For Sub, Mul and Add nodes
-    ONNX Runtime would convert the operands from this layout.
+    ONNX Runtime computes it in the layout that it uses for convolutions, while it would convert the
+    operands of Sub, Mul and Add nodes from this layout.
     """
     x, mean, scale, shift = (names[0], *(writer.reshaped(name, [channels]) for name in names[1:]))
     variance = writer.constant(np.ones(channels), "float32")
@@ -434,7 +435,7 @@ def _step(writer: ModelWriter, step: ExpressionStep, arguments: list[str],
     if function == "constant":
         return writer.constant(step.constants[0], dtype)
     if function == "mul" and arguments[0] == arguments[1] and dtype == "float32":
-        # ONNX Runtime recognises a layer norm only where its squares are Pow nodes
+        # ONNX Runtime recognises a layer norm only if its squares are Pow nodes
         return writer.node("Pow", [arguments[0], writer.constant(2, dtype)])
     if function in _SAME:
         return writer.node(_SAME[function], [*arguments, *(

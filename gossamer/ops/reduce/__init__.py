@@ -12,6 +12,7 @@ from gossamer.ops.algorithm import Variant
 from gossamer.ops.exactness import in_float16
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.op import Op
+from gossamer.ops.reduce.host_direct import HostDirectReduce
 from gossamer.ops.reduce.problem import ReduceProblem, reduce, reference
 from gossamer.ops.strided import (
     HostAlgorithm,
@@ -136,4 +137,4 @@ def _dimensions(problem: ReduceProblem, variant: Variant) -> tuple[Dimensions, D
     return (list(zip(sizes, froms, tos, strict=True)), list(zip(lengths, steps, strict=True)))
 
 
-OP = Op("reduce", ReduceProblem, reference, (NumpyReduce(), TreeReduce()))
+OP = Op("reduce", ReduceProblem, reference, (NumpyReduce(), HostDirectReduce(), TreeReduce()))

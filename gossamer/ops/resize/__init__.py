@@ -26,17 +26,17 @@ _SOURCE = Path(__file__).with_name("tables.cl")
 
 
 class NumpyResize(HostAlgorithm):
-    """Resizing by NumPy's indexing."""
+    """Resizing by NumPy indexing."""
 
     op = "resize"
     compute = staticmethod(resize)
 
 
 class TableResize(KernelAlgorithm):
-    """One launch that looks up the input positions of its outputs.
+    """One launch that looks up input positions in tables.
 
-    Tables of input positions are computed once on the host, so that the kernel needs no code for
-    the coordinate modes.
+    The tables are computed once on the host, so that the kernel needs no code for the coordinate
+    modes.
     """
 
     op = "resize"

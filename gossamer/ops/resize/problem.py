@@ -18,16 +18,17 @@ from gossamer.tensor import TensorSpec, default_spec
 class ResizeProblem(UnaryProblem):
     """Resizing of (N, C, H, W) to (N, C, *size), as in ONNX.
 
-    A tensor of rank 3 is resized as a tensor of rank 4, with one more dimension of size 1.
+    A tensor of rank 3 is resized as one of rank 4 with an additional dimension of size 1.
 
     size: height and width of the output.
-    scales: scale factors of H and W. Where the network's file states sizes in place of scale
-    factors, the scale factors are the ratios of output size to input size, and positions are exact.
+    scales: scale factors of H and W. If the network's file states sizes instead, they are the
+    ratios of output size to input size, and positions are exact.
     mode: "nearest" or "linear".
     coordinates: one of gossamer.resampling.COORDINATES.
-    nearest_mode: one of gossamer.resampling.NEAREST_MODES, the rule by which mode "nearest" rounds
-    input positions.
-    Raises ValueError for unknown modes, and for a nonempty output of an empty input.
+    nearest_mode: rounding of input positions in mode "nearest", one of
+    gossamer.resampling.NEAREST_MODES.
+
+    Raises ValueError for unknown modes, and if the output is not empty but the input is.
     """
 
     op: ClassVar[str] = "resize"
@@ -44,11 +45,11 @@ class ResizeProblem(UnaryProblem):
                                    ("coordinates", self.coordinates, COORDINATES),
                                    ("nearest_mode", self.nearest_mode, NEAREST_MODES)):
             if value not in known:
-                raise ValueError(f"resize {what} {value!r} is none of {', '.join(known)}")
+                raise ValueError(f"resize {what} {value!r} is not one of {', '.join(known)}")
         if min(self.scales) <= 0:
             raise ValueError(f"resize scales {self.scales} are not positive")
         if 0 in self.input.shape[2:] and self.outputs[0].size > 0:
-            raise ValueError(f"cannot resize {self.input} to {self.size}")
+            raise ValueError(f"cannot resize {self.input}, which is empty, to {self.size}")
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
@@ -96,10 +97,10 @@ def nearest(problem: ResizeProblem, axis: int) -> np.ndarray:
 
 
 def linear(problem: ResizeProblem, axis: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the two input positions of each output, and a weight.
+    """Return two input positions and an interpolation weight per output.
 
-    Each output along an axis is interpolated between two input positions. The third array has the
-    weight of the second one. It is 1/2 where both are the same position, so that an infinite
+    Each output along an axis is interpolated between two input positions. The third array holds the
+    weight of the second position. It is 1/2 if both positions are the same, so that an infinite
     element is never multiplied by 0.
 
     axis: 0 for H, 1 for W.

@@ -10,6 +10,7 @@ from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.op import Op
+from gossamer.ops.softmax.host_direct import HostDirectSoftmax
 from gossamer.ops.softmax.problem import SoftmaxProblem, reference, softmax
 from gossamer.ops.strided import HostAlgorithm, KernelAlgorithm, memory_order
 from gossamer.ops.weights import Weights
@@ -62,4 +63,4 @@ class TreeSoftmax(KernelAlgorithm):
             input_buffer(0), output_buffer(0), sums, length, inner))]
 
 
-OP = Op("softmax", SoftmaxProblem, reference, (NumpySoftmax(), TreeSoftmax()))
+OP = Op("softmax", SoftmaxProblem, reference, (NumpySoftmax(), HostDirectSoftmax(), TreeSoftmax()))

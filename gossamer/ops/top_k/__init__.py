@@ -1,4 +1,4 @@
-"""Algorithms for the greatest or smallest elements along one dimension."""
+"""Algorithms for the largest or smallest elements along one dimension."""
 
 from __future__ import annotations
 
@@ -19,22 +19,20 @@ _SOURCE = Path(__file__).with_name("rounds.cl")
 _GROUP = 256
 _TYPES = {"float32": "float", "int32": "int", "int64": "INT64"}
 MOST_ELEMENTS = 64
-"""The most elements that the kernel takes along a dimension. Each element costs one pass over the
-input."""
+"""The largest k of the kernel. Each element costs one pass over the input."""
 
 
 class NumpyTopK(HostAlgorithm):
-    """A sort by numpy.argsort; numpy.argmin for a single element."""
+    """Sorting by numpy.argsort, or numpy.argmin for a single element."""
 
     op = "top_k"
     compute = staticmethod(reference)
 
 
 class RoundsTopK(KernelAlgorithm):
-    """One launch with a round for each element that is taken.
+    """One launch with a round for each of the k elements.
 
-    Each round finds the element that follows, in sorted order, the element found by the previous
-    round.
+    Each round finds the next element in sorted order after that of the previous round.
     """
 
     op = "top_k"
@@ -42,11 +40,11 @@ class RoundsTopK(KernelAlgorithm):
 
     def supports(self, problem: TopKProblem, device: Device) -> str | None:
         if problem.count > MOST_ELEMENTS:
-            return f"takes {problem.count} elements, of at most {MOST_ELEMENTS}"
+            return f"finds at most {MOST_ELEMENTS} elements, not {problem.count}"
         return cannot_compile(problem, device)
 
     def variants(self, problem: TopKProblem, device: Device) -> Iterable[Variant]:
-        # no fp16: rounded numbers may have another order, so that indices would be wrong
+        # no fp16: rounding may change the order, so that indices would be wrong
         return [Variant((), problem.inputs, problem.outputs)]
 
     def kernel_launches(self, weights: Weights, problem: TopKProblem, variant: Variant,

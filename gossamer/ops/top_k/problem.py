@@ -17,21 +17,21 @@ DTYPES = ("float32", "int32", "int64")
 
 @dataclass(frozen=True)
 class TopKProblem(UnaryProblem):
-    """The greatest or smallest elements along one dimension, and their indices.
+    """The largest or smallest elements along one dimension, and their indices.
 
     The indices along this dimension are int64.
 
     axis: index of the dimension, from 0.
-    count: number of elements that are taken.
-    largest: whether the greatest elements are taken, in descending order; else the smallest, in
+    count: number of elements, k.
+    largest: whether to return the largest elements, in descending order; otherwise the smallest, in
     ascending order.
-    nan_first: whether NaN comes before all numbers, else after them.
-    last: whether of equal elements, and of NaNs, the one with the highest index comes first, else
-    the one with the lowest index.
-    places_only: whether the indices are the only output; else they are the second output.
+    nan_first: whether NaN comes before all numbers; otherwise it comes after them.
+    last: whether among equal elements, and among NaNs, the highest index comes first; otherwise the
+    lowest index does.
+    places_only: whether the indices are the only output; otherwise they are the second output.
 
-    Raises ValueError for an unknown dtype, an axis that the input does not have, and a count that
-    is larger than the dimension.
+    Raises ValueError for an unsupported dtype, an axis out of range, and a count larger than the
+    dimension.
     """
 
     op: ClassVar[str] = "top_k"
@@ -44,11 +44,11 @@ class TopKProblem(UnaryProblem):
 
     def __post_init__(self) -> None:
         if not 0 <= self.axis < len(self.input.shape):
-            raise ValueError(f"axis {self.axis} is not one of {self.input}")
+            raise ValueError(f"a top_k along axis {self.axis}, which {self.input} does not have")
         if self.input.dtype not in DTYPES:
-            raise ValueError(f"top_k knows {', '.join(DTYPES)}, not {self.input.dtype}")
+            raise ValueError(f"top_k supports {', '.join(DTYPES)}, not {self.input.dtype}")
         if not 0 <= self.count <= self.input.shape[self.axis]:
-            raise ValueError(f"cannot take {self.count} elements along axis {self.axis} of "
+            raise ValueError(f"cannot return {self.count} elements along axis {self.axis} of "
                              f"{self.input}")
 
     @property

@@ -1,1 +1,1 @@
-"""NVIDIA's libraries, each of which is loaded when it is first used."""
+"""NVIDIA's libraries, loaded at their first use."""

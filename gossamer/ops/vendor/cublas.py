@@ -1,5 +1,4 @@
-"""Matrix products by cuBLASLt: how a product is described, which algorithms the library offers for
-it, and the call."""
+"""Matrix products by cuBLASLt: descriptions, algorithms and calls."""
 
 from __future__ import annotations
 
@@ -18,22 +17,21 @@ from gossamer.ops.vendor.libraries import CUBLAS, DATA_TYPES, ONE, ZERO, dtype_o
 from gossamer.ops.weights import Weights
 
 RANKS = 4
-"""Number of algorithms requested; cuBLAS lists the best first by its own estimate."""
+"""Number of algorithms to request; cuBLAS lists them by its own estimate, the best first."""
 ALIGNMENT = 16
-"""The address of every buffer, including buffers from other libraries, is a multiple of this number
-of bytes."""
+"""Alignment in bytes of every buffer, including those from other libraries."""
 _WORKSPACE_BYTES = 32 * 2**20
 _COMPUTE = {"fp32": "COMPUTE_32F", "tf32": "COMPUTE_32F_FAST_TF32", "fp16": "COMPUTE_32F"}
 _NOT_SUPPORTED = 15
-# for fp16, the partial sums of split-K may be added in float32 only
+# in fp16, the partial sums of split-K may only be added in float32
 _REDUCTIONS = {"fp32": "MASK", "tf32": "MASK", "fp16": "COMPUTE_TYPE"}
 
 
 @dataclass(frozen=True)
 class Fused:
-    """An epilogue that cuBLAS applies: additions, then a ReLU that turns NaN into 0.
+    """An epilogue that cuBLAS fuses: additions, then a ReLU that maps NaN to 0.
 
-    bias: name of the channel operand that is added; empty where none is added.
+    bias: name of the channel operand that is added; empty if there is none.
     residual: whether a tensor operand is added.
     relu: whether a ReLU follows the additions.
     """
@@ -44,7 +42,7 @@ class Fused:
 
 
 def fused(epilogue: Epilogue) -> Fused | None:
-    """Return the epilogue as cuBLAS applies it; None where it cannot apply all steps."""
+    """Return the epilogue in cuBLAS's form; None if cuBLAS cannot fuse all steps."""
     bias, residual, relu = "", False, False
     expression = epilogue.expression
     current = 0
@@ -70,7 +68,7 @@ def fused(epilogue: Epilogue) -> Fused | None:
 
 
 def bias_vector(weights: Weights, name: str, channels: int, dtype: str) -> Buffer:
-    """Return a channel operand on the device, one value of the dtype for each channel."""
+    """Return a channel operand on the device, one value per channel."""
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.broadcast_to(arrays[name].reshape(-1), (channels,)).astype(dtype)
     return weights.packed(f"{name} {dtype}", pack)
@@ -85,14 +83,13 @@ class Product:
 
     precision: one of PRECISIONS.
     rows, columns, depth: sizes of the matrices.
-    transposed: whether A is stored as (depth, rows), and op(A) is its transpose. Otherwise A is
-    stored as (rows, depth), and op(A) is A.
-    leading: for A, B and D, the number of elements from one column to the next.
+    transposed: whether op(A) is the transpose of A, which is then stored as (depth, rows).
+    Otherwise op(A) is A, stored as (rows, depth).
+    leading: leading dimensions of A, B and D: distances between columns, in elements.
     batch: number of products.
-    strides: for A, B and D, the number of elements from the matrix of one product to the matrix of
-    the next product.
-    alignment: every operand's address is a multiple of this number of bytes.
-    bias: whether a vector with one number for each row of D is added.
+    strides: batch strides of A, B and D, in elements.
+    alignment: alignment of every operand in bytes.
+    bias: whether a vector with one number per row of D is added.
     residual: whether C is added.
     relu: whether a ReLU is applied at the end.
     """
@@ -113,7 +110,7 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class CublasOffer:
-    """One algorithm for a product, in cuBLAS's own encoding, and its workspace in bytes."""
+    """An algorithm of cuBLAS for a product, and its workspace in bytes."""
 
     algorithm: np.ndarray
     workspace: int
@@ -123,16 +120,17 @@ class CublasOffer:
 def offers(product: Product, device: Device) -> tuple[CublasOffer, ...]:
     """Return the algorithms that cuBLAS offers for a product.
 
-    The best comes first by cuBLAS's own estimate. There are none where cuBLAS offers none.
+    They are ordered by cuBLAS's own estimate, the best first. The result is empty if cuBLAS offers
+    none.
     """
     return Multiplication(product, device)._offers()
 
 
 class Multiplication:
-    """A product as described to cuBLAS.
+    """The description of a product for cuBLAS.
 
-    bias: device memory of the vector that is added, in the dtype of D; None while algorithms are
-    only listed, and for a product without a bias.
+    bias: device memory of the bias vector, in the dtype of D; None for a product without a bias,
+    and to list algorithms.
     """
 
     def __init__(self, product: Product, device: Device, bias: Buffer | None = None) -> None:
@@ -162,7 +160,7 @@ class Multiplication:
             "BIAS" if product.bias else "DEFAULT")
         put(names.EPILOGUE, lt.Epilogue[kind])
         if product.bias:
-            # cuBLAS needs an address even while it only lists algorithms; no bias is in memory then
+            # to list algorithms cuBLAS needs any nonzero address, though no bias is in memory
             put(names.BIAS_POINTER, 256 if self._bias is None else self._bias.address)
         return int(operation)
 
@@ -222,17 +220,18 @@ class Multiplication:
 
 
 def _padded(workspace: int) -> int:
-    """Return the bytes of a workspace plus 16 bytes.
+    """Add 16 bytes to a workspace unless it is empty.
 
-    cuBLAS may need them for a fused epilogue; nvmath-python adds these 16 bytes to its workspaces,
-    too. A workspace of 0 bytes stays 0.
+    cuBLAS may need them for a fused epilogue; nvmath-python adds them to its workspaces, too.
     """
     return workspace + 16 if workspace else 0
 
 
 def _put(call: Callable[..., None], dtype_of: Callable[[int], Any], described: int,
          attribute: int, value: int) -> None:
-    """Set an attribute of the cuBLAS operation, layout or preference whose handle is `described`.
+    """Set an attribute of a cuBLAS descriptor.
+
+    described: handle of the operation, layout or preference.
     """
     array = np.array([value], dtype_of(attribute))
     call(described, attribute, array.ctypes.data, array.nbytes)

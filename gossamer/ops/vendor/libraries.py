@@ -20,15 +20,15 @@ from gossamer.errors import DeviceError, first_line, installing
 
 CUBLAS, CUSPARSE, CUDNN = "cuBLAS", "cuSPARSE", "cuDNN"
 DATA_TYPES = {"float32": 0, "float16": 2}
-"""CUDA's numbers of the dtypes (cudaDataType)."""
+"""Values of cudaDataType by dtype."""
 ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
-"""The scale factors alpha and beta of products, which the libraries read from host memory."""
+"""Values of the scale factors alpha and beta, which the libraries read from host memory."""
 
 _INSTALL = installing("vendor")
 _BINDINGS = {CUBLAS: "nvmath.bindings.cublasLt", CUSPARSE: "nvmath.bindings.cusparse"}
 _OLDEST_FRONTEND = (1, 32)
 _OLDEST_CUDNN = 90200
-"""The first version of cuDNN that reports the workspace of an engine before the engine is built."""
+"""The first version of cuDNN that reports the workspace of an engine before building it."""
 _NEEDED_BY_CUDNN = ("cudart", "nvrtc", "cublasLt")
 _LIBRARIES: dict[tuple[str, Device], NvmathLibrary | CudnnLibrary | str] = {}
 """Each library on each device, or the reason why it cannot be used there."""
@@ -36,12 +36,12 @@ _STARTING = threading.Lock()
 
 
 def dtype_of(precision: str) -> str:
-    """Return the dtype that tensors have in memory for a variant's precision."""
+    """Return the stored dtype of tensors for a variant's precision."""
     return "float16" if precision == "fp16" else "float32"
 
 
 def unavailable(name: str, device: Device) -> str | None:
-    """Return why a library cannot be used on a device, in one line; None where it can."""
+    """Return why a library cannot be used on a device in one line, or None."""
     library = _on(name, device)
     return library if isinstance(library, str) else None
 
@@ -49,7 +49,7 @@ def unavailable(name: str, device: Device) -> str | None:
 def library_on(name: str, device: Device) -> Any:
     """Return a library on a device: a CudnnLibrary for CUDNN, else an NvmathLibrary.
 
-    Raises DeviceError with the reason where the library cannot be used.
+    Raises DeviceError with the reason if the library cannot be used.
     """
     library = _on(name, device)
     if isinstance(library, str):
@@ -58,13 +58,13 @@ def library_on(name: str, device: Device) -> Any:
 
 
 def loaded_version(name: str, device: Device) -> str:
-    """Return the version of a library on a device; empty where it cannot be used."""
+    """Return the version of a library on a device; empty if it is unavailable."""
     library = _on(name, device)
     return "" if isinstance(library, str) else library.version
 
 
 def _on(name: str, device: Device) -> NvmathLibrary | CudnnLibrary | str:
-    """Return a library, or why it cannot be used; the first call starts it, in one thread only."""
+    """Return a library, or why it cannot be used. The first call loads it."""
     key = (name, device)
     if key not in _LIBRARIES:
         with _STARTING:
@@ -94,14 +94,15 @@ class NvmathLibrary:
         self._lock = threading.Lock()
         with device.current():
             self.handle = self.api.create()
-            # get_version takes a handle in cuSPARSE and no argument in cuBLASLt
+            # get_version has a parameter for the handle in cuSPARSE, but none in cuBLASLt
             self.version = str(self.api.get_version(*([self.handle] if name == CUSPARSE else [])))
 
     @contextlib.contextmanager
     def calling(self, what: str) -> Iterator[Any]:
-        """Yield the bindings' module while no other thread uses it, with the context current.
+        """Yield the bindings' module for exclusive use.
 
-        Raises DeviceError that names the failed operation and the library's error.
+        The device's context is current, and no other thread uses the bindings meanwhile. Raises
+        DeviceError with the failed operation and the library's error.
 
         what: the operation, for the message.
         """
@@ -127,7 +128,7 @@ def _started_nvmath(name: str, device: Device) -> NvmathLibrary | str:
 class CudnnLibrary:
     """cuDNN with its handles on one device.
 
-    Only one thread at a time uses a handle.
+    A handle is used by only one thread at a time.
 
     api: the frontend's module.
     version: version of cuDNN, not of the frontend.
@@ -141,7 +142,7 @@ class CudnnLibrary:
         self._device = device
         with device.current():
             self._free: deque[tuple[Any, Any]] = deque([self._created()])
-            """Handles that no thread uses now, each with a stream of its own."""
+            """Unused handles, each with its own stream."""
 
     def _created(self) -> tuple[Any, Any]:
         handle, stream = self.api.create_handle(), self._device.create_stream()
@@ -150,10 +151,9 @@ class CudnnLibrary:
 
     @contextlib.contextmanager
     def handle(self) -> Iterator[Any]:
-        """Yield a handle that no other thread uses, with the device's context current.
+        """Yield a handle for exclusive use, with the device's context current.
 
-        The handle has its own stream, on which cuDNN works while it builds or deserialises an
-        execution plan.
+        cuDNN works on the handle's own stream while it builds or deserialises an execution plan.
         """
         with self._taken() as (handle, _):
             yield handle
@@ -166,10 +166,10 @@ class CudnnLibrary:
             try:
                 yield handle
             finally:
-                # The handle gets its own stream back. To deserialise a plan, the frontend captures
-                # work on the handle's stream: the process would end if the given stream was
-                # destroyed by then, and work that another thread queues on the given stream would
-                # be captured instead of executed.
+                # Restore the handle's own stream. To deserialise a plan, the frontend captures work
+                # on the handle's stream. With the given stream, the process would end if the stream
+                # had been destroyed, and work of other threads on it would be captured instead of
+                # executed.
                 self.api.set_stream(handle, self._device.stream_handle(own_stream))
 
     @contextlib.contextmanager
@@ -225,7 +225,7 @@ def _frontend() -> Any:
 
 @functools.cache
 def needed_libraries() -> tuple[str, ...]:
-    """Load the libraries that cuDNN needs, and return the names of those that were found.
+    """Load the libraries that cuDNN needs, and return the names of those found.
 
     They are loaded from the folders where pip installs them, because cuDNN itself looks for them in
     the system's folders.

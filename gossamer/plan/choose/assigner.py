@@ -94,12 +94,7 @@ class Assigner:
         program = self._network.program(
             self._table.device, decide,
             [node.layer for node, _ in assigned.taken if node.layer.covers], assigned.reshapes)
-        program.measured = self.measured
-        # only the whole program shows which concatenations and slices copy nothing
-        program.cost_us = assigned.cost_us + sum(
-            step.candidate_of(step.candidates).cost
-            - step.candidate_of(chosen[step.layer.name].candidates).cost
-            for step in program.steps if step.layer.name in chosen)
+        program.measured, program.cost_us = self.measured, assigned.cost_us
         return program
 
     def _conversion(self, layer: Layer) -> LayerChoice:
@@ -177,8 +172,8 @@ class Assigner:
                             for needs, gives in self._reshapes(node.layer)]
             unwanted = sum(not self._table.layers[name].is_reshape for name in node.layer.computes)
             options += [
-                (self._option(node.layer, candidate.likely_cost, *candidate.formats,
-                              0 if restriction(node, candidate) else unwanted,
+                (self._option(node.layer, self._table.likely_us(node, candidate),
+                              *candidate.formats, 0 if restriction(node, candidate) else unwanted,
                               candidate.algorithm.name),
                  node, candidate) for candidate in allowed(restriction, node)]
         computed = {name for option, _, _ in options for name in option.nodes}

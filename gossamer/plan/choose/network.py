@@ -11,9 +11,7 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.algorithm import Algorithm, Variant
-from gossamer.ops.concat.problem import ConcatProblem
-from gossamer.ops.copy.problem import CopyProblem, convert
-from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.copy.problem import convert
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.fusion import with_fusions
 from gossamer.plan.in_place import keep_in_place
@@ -26,9 +24,6 @@ from gossamer.tensor import (
     image_shape,
     memory_format,
 )
-
-_COPYING = frozenset(problem.op for problem in (ConcatProblem, CopyProblem, ElementwiseProblem))
-"""The ops of layers that may copy nothing: concatenations, slices and conversions of inputs."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +68,7 @@ class Network:
                                  self.names)
         for layer in with_fusions(self.layers, fusions):
             builder.add(layer)
-        program = builder.finish(self.outputs)
-        if _COPYING.isdisjoint(layer.problem.op for layer in self.layers):
-            return program
-        return keep_in_place(program, self.layers, device)
+        return keep_in_place(builder.finish(self.outputs), device)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ where it can.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -38,12 +38,11 @@ from gossamer.plan.policy import (
     Policy,
     able_on,
     eligibility,
-    first_in_order,
     forced_otherwise,
-    refusal_reason,
 )
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
+from gossamer.plan.tune.space import Space
 from gossamer.tensor import TensorSpec, default_spec
 
 if TYPE_CHECKING:
@@ -198,9 +197,10 @@ class FirstChoices:
         self._network = network
         self._device = device
         self._policy = policy
+        self._space = Space.unmeasured(policy.threads)
         layers, may_be_forced = network.layers, not policy.unfused and policy.only is not None
         fusions = find_fusions(layers, network.outputs) if may_be_forced else []
-        self._forced = _forced_algorithms(fusions, device, policy)
+        self._forced = self._forced_algorithms(fusions)
         self.fusions = [fusion for fusion in fusions if fusion.name in self._forced]
         if not self.fusions:
             self.fusions = self._parts(layers)
@@ -230,10 +230,9 @@ class FirstChoices:
         """Return the choice for a layer or fusion. The layer's inputs are in the builder
         already."""
         able, layer_device, reasons = self._able(layer)
-        algorithm, variants = first_in_order(layer, able, layer_device, self._policy.threads)
         packed = {name for name in layer.inputs if builder.specs[name].format.is_packed}
-        if packed:
-            algorithm, variants = self._as_they_are(builder, layer, packed) or (algorithm, variants)
+        algorithm, variants = next(self._as_they_are(builder, layer, able, layer_device, packed), (
+            able[0], list(self._space.buildable(able[0], layer.problem, layer_device))))
         reasons |= {other.name: f"comes after {algorithm.name}" for other in able
                     if layer_device is self._device and other is not algorithm}
 
@@ -255,39 +254,39 @@ class FirstChoices:
             return [algorithm], self._device, dict(reasons)
         if is_part(layer):
             return list(recognising(layer)), self._device, {}
-        able, layer_device, reasons = eligibility(layer, self._device, self._policy)
+        able, layer_device, reasons = eligibility(
+            layer, self._device, self._space.refusal_reason, self._policy)
         if layer_device.compiles:
             able.sort(key=lambda algorithm: not algorithm.exact)
         return able, layer_device, dict(reasons)
 
-    def _as_they_are(self, builder: ProgramBuilder, layer: Layer, packed: Collection[str]
-                     ) -> tuple[Algorithm, list[Variant]] | None:
-        """Return the first algorithm that can read the packed inputs without conversions, and the
-        variants with which it does so. Return None where no algorithm can."""
-        able, layer_device, _ = self._able(layer)
+    def _as_they_are(self, builder: ProgramBuilder, layer: Layer, able: Iterable[Algorithm],
+                     device: Device, packed: Collection[str]
+                     ) -> Iterator[tuple[Algorithm, list[Variant]]]:
+        """Yield the algorithms that can read the inputs without conversions of the packed ones,
+        each with the variants with which it does so."""
         for algorithm in able:
-            _, variants = first_in_order(layer, [algorithm], layer_device, self._policy.threads)
-            found = [variant for variant in variants if all(
-                builder.specs[name].same_memory(spec) for name, spec
-                in zip(layer.inputs, variant.inputs, strict=True) if name in packed)]
+            found = [variant for variant
+                     in self._space.buildable(algorithm, layer.problem, device)
+                     if all(builder.specs[name].same_memory(spec) for name, spec
+                            in zip(layer.inputs, variant.inputs, strict=True) if name in packed)]
             if found:
-                return algorithm, found
-        return None
+                yield algorithm, found
 
-
-def _forced_algorithms(fusions: Sequence[Layer], device: Device, policy: Policy
-                       ) -> dict[str, tuple[Algorithm, Mapping[str, str]]]:
-    """Return the algorithm for each fusion that the policy's `only` forces, by the fusion's name,
-    with the reasons why other algorithms cannot compute the fusion. The fusions that the algorithm
-    can compute are taken in the order of the network. A fusion is left out where it shares a layer
-    with a fusion that was taken earlier."""
-    forced: dict[str, tuple[Algorithm, Mapping[str, str]]] = {}
-    covered: set[str] = set()
-    for fusion in fusions:
-        able, reasons = able_on(fusion.problem, device, refusal_reason, recognising(fusion))
-        for algorithm in able:
-            if (algorithm.name == policy.only and covered.isdisjoint(fusion.covers)
-                    and not forced_otherwise(fusion, algorithm, policy)):
-                forced[fusion.name] = algorithm, reasons
-                covered.update(fusion.covers)
-    return forced
+    def _forced_algorithms(self, fusions: Sequence[Layer]
+                           ) -> dict[str, tuple[Algorithm, Mapping[str, str]]]:
+        """Return the algorithm for each fusion that the policy's `only` forces, by the fusion's
+        name, with the reasons why other algorithms cannot compute the fusion. The fusions that the
+        algorithm can compute are taken in the order of the network. A fusion is left out where it
+        shares a layer with a fusion that was taken earlier."""
+        forced: dict[str, tuple[Algorithm, Mapping[str, str]]] = {}
+        covered: set[str] = set()
+        for fusion in fusions:
+            able, reasons = able_on(fusion.problem, self._device, self._space.refusal_reason,
+                                    recognising(fusion))
+            for algorithm in able:
+                if (algorithm.name == self._policy.only and covered.isdisjoint(fusion.covers)
+                        and not forced_otherwise(fusion, algorithm, self._policy)):
+                    forced[fusion.name] = algorithm, reasons
+                    covered.update(fusion.covers)
+        return forced

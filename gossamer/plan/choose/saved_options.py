@@ -9,7 +9,7 @@ from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.errors import InputError, quoted
+from gossamer.errors import InputError
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.fused.problem import PartProblem
 from gossamer.ops.host_threads import Threads, of_threads, threads_in, without_threads
@@ -17,11 +17,12 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import candidate_key
 from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder
 from gossamer.plan.fusion import find_fusions, part_of
-from gossamer.plan.policy import eligibility, first_in_order
+from gossamer.plan.policy import eligibility
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.store.keys import libraries, problem_key, source_hash
 from gossamer.plan.store.plan_file import again
 from gossamer.plan.tune.rows import timed_problem
+from gossamer.plan.tune.space import Space
 from gossamer.tensor import Format
 
 Stored = Mapping[str, Any]
@@ -46,8 +47,6 @@ def _stored(step: Step, device: Device) -> dict[str, Any]:
             "problem": problem_key(timed_problem(step.problem, step.algorithm)),
             "algorithm": name, "config": config,
             "inputs": list(inputs), "outputs": list(outputs), "precision": precision,
-            "default_layouts": [spec.is_default for spec in
-                                (*step.variant.inputs, *step.variant.outputs)],
             "on_host": step.device is not device, "rejected": dict(step.rejected)}
 
 
@@ -91,11 +90,6 @@ class StoredChoices:
             for batch, program in plain.items()}
         if not self._choices:
             raise ValueError("it has no choices")
-        for step in (step for program in plain.values() for step in program["steps"]):
-            # only batch sizes that were not planned read these values, after the file was checked
-            if len(step["default_layouts"]) != len([*step["inputs"], *step["outputs"]]):
-                raise ValueError(f"the step {quoted(step['layer'])} does not say which of its "
-                                 "layouts are default layouts")
 
     @property
     def batches(self) -> list[int]:
@@ -184,7 +178,7 @@ def _restored(step: Stored, layer: Layer, device: Device, threads: Threads | Non
         number = threads_in(step["config"]) if threads is None else threads
         listed = _variants(algorithm, layer, layer_device, step["precision"])
         for variant in listed if number is None else of_threads(listed, number, layer_device):
-            if _matches(step, algorithm, variant, layer_device, exact=exact):
+            if _matches(step, algorithm, variant, layer_device):
                 return LayerChoice(algorithm, variant, layer_device, dict(step["rejected"]))
         return f"{algorithm.name} has no config {step['config']!r} for these layouts"
     return f"there is no algorithm {step['algorithm']!r}"
@@ -198,31 +192,21 @@ def _variants(algorithm: Algorithm, layer: Layer, device: Device,
     yield from algorithm.variants(layer.problem, device)
 
 
-def _matches(step: Stored, algorithm: Algorithm, variant: Variant, device: Device, *,
-             exact: bool) -> bool:
-    """Whether a variant is the stored choice, whatever its threads on the host. Unless the match
-    has to be exact, a stored layout counts as the default layout if the two layouts described the
-    same memory, as CHWN and NCHW do for a single image."""
-    name, config, inputs, outputs, precision = candidate_key(algorithm, variant)
+def _matches(step: Stored, algorithm: Algorithm, variant: Variant, device: Device) -> bool:
+    """Whether a variant is the stored choice, whatever its threads on the host."""
+    name, config, *layouts, precision = candidate_key(algorithm, variant)
     stored_config = step["config"]
     if not device.compiles:  # the caller has chosen the variants of some number of threads
         config, stored_config = map(without_threads, (config, stored_config))
-    if (name, config, precision) != (step["algorithm"], stored_config, step["precision"]):
-        return False
-    layouts = [*step["inputs"], *step["outputs"]]
-    if exact:
-        return layouts == [*inputs, *outputs]
-    return all(spec.is_default if default else str(spec.format) == layout
-               for spec, layout, default in zip((*variant.inputs, *variant.outputs), layouts,
-                                                step["default_layouts"], strict=True))
+    return (name, config, *map(list, layouts), precision) == (
+        step["algorithm"], stored_config, step["inputs"], step["outputs"], step["precision"])
 
 
 def _first(layer: Layer, device: Device, preferred: str) -> LayerChoice:
     """Return the first variant of the preferred algorithm, else of the first algorithm that
     supports the layer. The layer runs on the host where no algorithm of the device supports it."""
-    able, layer_device, reasons = eligibility(
-        layer, device, refusal_reason=lambda algorithm, problem, device: algorithm.supports(
-            problem, device))
-    able.sort(key=lambda algorithm: algorithm.name != preferred)
-    algorithm, variants = first_in_order(layer, able, layer_device)
-    return LayerChoice(algorithm, variants[0], layer_device, reasons)
+    space = Space.unmeasured()
+    able, layer_device, reasons = eligibility(layer, device, space.refusal_reason)
+    algorithm = min(able, key=lambda algorithm: algorithm.name != preferred)
+    variant = next(space.buildable(algorithm, layer.problem, layer_device))
+    return LayerChoice(algorithm, variant, layer_device, reasons)

@@ -4,14 +4,13 @@ measured together, and the costs of conversions between their formats."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from itertools import starmap
 
 import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.facts import REAL, ValueFacts
-from gossamer.measure import SLACK
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.ops.conv2d.sparse.formats import DENSEST
 from gossamer.ops.fused.problem import PartProblem
@@ -23,7 +22,7 @@ from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.network import Network, conversion_layer
 from gossamer.plan.choose.plan_assignment import Conversion
 from gossamer.plan.fusion import find_fusions, find_parts, may_have_parts, recognising
-from gossamer.plan.in_place import in_place_candidates, layers_in_place
+from gossamer.plan.in_place import is_likely_in_place
 from gossamer.plan.policy import (
     Policy,
     able_on,
@@ -40,8 +39,12 @@ from gossamer.tensor import Format, TensorSpec, pack
 _Change = tuple[TensorSpec, TensorSpec, ValueFacts]
 """A conversion, for all values of a shape with the same facts."""
 _NONE = WeightsInfo()
-_NEARLY = 2.0
-"""How many times as long alone as within a part a layer may take that smaller parts leave out."""
+_FEW_FLOPS = 2**26
+"""Operations of a small network, of whose about one millisecond the copies and calls of a library
+take a good part."""
+IN_PLACE_SHARE = 0.01
+"""Share of its time with which a layer counts that is likely to copy nothing, so that the fastest
+of its candidates is taken where it copies."""
 
 
 class Table:
@@ -68,12 +71,11 @@ class Table:
         self.network, self.device = network, device
         self.tuner, self.policy, self._less_precise = tuner, policy, less_precise
         self.layers = {layer.name: layer for layer in network.layers}
-        self._is_thin = bool(policy.force) or any(
-            (layer.density is not None and layer.density <= DENSEST)
-            or getattr(layer.problem, "weights_info", _NONE).scaled_signs
-            for layer in network.layers)
-        self._in_place = layers_in_place(network.layers)
-        self._found = [] if policy.unfused else find_fusions(network.layers, network.outputs)
+        self._thin = {layer.name for layer in network.layers
+                      if (layer.density is not None and layer.density <= DENSEST)
+                      or getattr(layer.problem, "weights_info", _NONE).scaled_signs}
+        self._is_thin = bool(policy.force or self._thin) or sum(
+            layer.problem.flops for layer in network.layers if not layer.is_reshape) <= _FEW_FLOPS
         self._facts = {name: facts for layer in network.layers
                        for name, facts in layer.facts.items()}
         self._conversions: dict[_Change, float] = {}
@@ -86,16 +88,18 @@ class Table:
 
     def listed(self) -> list[MeasuredLayer]:
         """List what is to be measured: the layers, and the fusions as long as there is time."""
-        self.of_layers = [self._node(layer) for layer in self.network.layers]
-        self.of_fusions = [] if self.tuner.is_over else [self._fusion(each)
-                                                         for each in self._found]
+        network = self.network
+        self.of_layers = [self._node(layer) for layer in network.layers]
+        if not (self.policy.unfused or self.tuner.is_over):
+            self.of_fusions = [self._fusion(each) for each in (
+                *self._parts(), *find_fusions(network.layers, network.outputs))]
         return [node for node in self.nodes if not node.layer.is_reshape]
 
     def _node(self, layer: Layer) -> MeasuredLayer:
         """Return a layer, for which no candidates are measured yet."""
         if layer.is_reshape:
             return MeasuredLayer(layer, [], self.device)
-        able, layer_device, reasons = eligibility(layer, self.device, self.policy, self._refusal)
+        able, layer_device, reasons = eligibility(layer, self.device, self._refusal, self.policy)
         if self._is_thin and workers(self.policy.threads) > 1 and any(
                 algorithm.by_image for algorithm in able):
             reasons |= {algorithm.name: "its threads poll on the cores of generated code"
@@ -107,14 +111,10 @@ class Table:
         """Set the candidates as far as they are measured."""
         for node in self.nodes:
             node.candidates = self._precise(node.layer, self.tuner.candidates(node))
-        for node in self.of_layers:
-            if node.layer.name in self._in_place:
-                node.candidates = in_place_candidates(node, self._in_place, self.of_layers,
-                                                      self.device)
 
     def finish(self) -> None:
         """Set the candidates once all are measured: where none that the policy asks for works,
-        those of other algorithms; and the parts."""
+        those of other algorithms; and what a library takes for layers within its parts."""
         policy = self.policy
         self.refresh()
         for node in self.of_layers:
@@ -123,47 +123,32 @@ class Table:
                 continue
             failures = {candidate.algorithm.name: candidate.measured.failure or ""
                         for candidate in node.candidates}
-            able, layer_device, reasons = eligibility(
-                node.layer, self.device, refusal_reason=self.tuner.space.refusal_reason)
+            able, layer_device, reasons = eligibility(node.layer, self.device,
+                                                      self.tuner.space.refusal_reason)
             if able := [each for each in able if each.name not in failures]:
                 node.algorithms, node.device = able, layer_device
                 node.reasons = {**reasons, **failures}
-                self._measure([node])
-        if may_have_parts(policy):
-            self.of_fusions = [*self._measured_parts(), *self.of_fusions]
+                self.tuner.measure_all([node])
+                node.candidates = self._precise(node.layer, node.candidates)
+        for node in self.of_fusions:
+            if node.layer.members and math.isfinite(node.least_cost):
+                node.within = _times_within(node)
 
-    def _measure(self, nodes: Sequence[MeasuredLayer]) -> None:
-        """Measure the candidates of layers, and set them."""
-        self.tuner.measure_all(nodes)
-        for node in nodes:
-            node.candidates = self._precise(node.layer, node.candidates)
-
-    def _measured_parts(self) -> list[MeasuredLayer]:
+    def _parts(self) -> list[Layer]:
         """Return the parts that a library for whole networks may compute, as few and as large as
-        possible. Some layers may be faster alone, with another algorithm, than within such a part;
-        the parts without these layers are returned too, and those without the layers that are
-        nearly as fast alone: each part costs a call, and copies to the library's layout."""
-        def measured(left_out: Collection[str]) -> list[MeasuredLayer]:
-            parts = [self._fusion(part) for part in find_parts(
-                self.network.layers, self.network.outputs, self.device, left_out)]
-            self._measure(parts)
-            return parts
+        possible, and those without the thin layers, which may be faster alone."""
+        if not may_have_parts(self.policy):
+            return []
+        network, forced = self.network, set(self.policy.force)
+        return list({part.covers: part for left_out in (forced, forced | self._thin)
+                     for part in find_parts(network.layers, network.outputs, self.device,
+                                            left_out)}.values())
 
-        forced = set(self.policy.force)
-        parts = measured(forced)
-        alone = {node.layer.name: node.least_cost for node in self.of_layers}
-        for part in parts:
-            if math.isfinite(part.least_cost):
-                part.within = _times_within(part)
-        divisions = [forced]
-        for most in (1 / (1 + SLACK), _NEARLY):
-            left_out = forced.union(name for part in parts for name, us in part.within.items()
-                                    if alone.get(name, math.inf) < most * us)
-            if left_out not in divisions:
-                divisions.append(left_out)
-        for left_out in divisions[1:]:
-            parts += measured(left_out)
-        return parts
+    def likely_us(self, node: MeasuredLayer, candidate: Candidate) -> float:
+        """Return the cost of a candidate in a plan, in microseconds: the time that was measured or
+        is expected, or a small share of it where the layer is likely to copy nothing."""
+        is_free = is_likely_in_place(node.layer.problem, candidate.variant, self.device.alignment)
+        return candidate.likely_cost * (IN_PLACE_SHARE if is_free else 1.0)
 
     def conversion_us(self, value: str, source: Format, target: Format) -> float:
         """Return the cost of copying a value from one format to another, in microseconds: the
@@ -198,7 +183,7 @@ class Table:
         if any(spec.format.is_packed for spec in (*layer.problem.inputs, *layer.problem.outputs)):
             able, reasons = able_on(layer.problem, device, refusal)
         else:
-            able, device, reasons = eligibility(layer, device, refusal_reason=refusal)
+            able, device, reasons = eligibility(layer, device, refusal)
         return MeasuredLayer(layer, able, device, reasons=reasons)
 
     def measure_estimated(self, conversions: Iterable[Conversion]) -> bool:
@@ -212,7 +197,7 @@ class Table:
     def _refusal(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         """Return why an algorithm is not measured; None where it is."""
         if algorithm.between_thin and not self._is_thin:
-            return "the network has no pruned or binary layers"
+            return "the network is not small, and has no pruned or binary layers"
         return self.tuner.space.refusal_reason(algorithm, problem, device)
 
     def _fusion(self, fusion: Layer) -> MeasuredLayer:

@@ -405,13 +405,15 @@ def _measured(step: Step, why: str, library_us: float) -> dict[str, Any]:
         slowest_first = sorted(step.candidates, key=lambda candidate: -candidate.cost)
         return {**columns, "rejected": {**step.rejected, **{
             candidate.algorithm.name: why_other(candidate) for candidate in slowest_first}}}
-    comparable = math.isfinite(dense) and taken.cost > 0
+    comparable = math.isfinite(dense) and taken.cost > 0 and not step.in_place
     reason = ""
     if comparable and dense < taken.cost:
         reason = (why_other(best_dense) if best_dense and alone == dense else
                   f"{duration_text(dense)} within a library's run of several layers against "
                   f"{duration_text(taken.cost)} alone")
-    return {**columns, **{name: getattr(taken.measured, name) for name in _TIMES},
+    times = {name: 0.0 if step.in_place and name != "error" else getattr(taken.measured, name)
+             for name in _TIMES}
+    return {**columns, **times,
             "speedup": dense / taken.cost if comparable else None, "speedup_reason": reason}
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,10 +28,6 @@ from gossamer.plan.run.device_workers import BatchTask, Begin, Collect, Lanes, M
 _GAIN = 1.05
 """A larger batch size is used only if it computes more images a second than smaller sizes, by this
 factor. The factor is a rule of thumb for the difference between repeated measurements of a plan."""
-_BRIEF_BYTES = 2**19
-"""The most bytes that are copied without releasing Python's global interpreter lock: a thread that
-releases the lock may wait for it longer than the copy takes. The number is a rule of thumb for
-memory of 10 GB/s and more."""
 
 
 class Request:
@@ -91,13 +87,12 @@ class Request:
         self.result.set_result(single(results))
 
 
-class Part:
+class Part(NamedTuple):
     """Images of a request that go in one batch; a request larger than a batch has several parts."""
 
-    def __init__(self, request: Request, start: int, stop: int) -> None:
-        self.request = request
-        self.start = start
-        self.rows = stop - start
+    request: Request
+    start: int
+    rows: int
 
 
 def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) -> tuple[int, int]:
@@ -136,7 +131,7 @@ class WaitingRequests:
         step = self._largest or request.rows
         for start in range(0, request.rows, step):
             # of parts that are due at the same time, the one that came first stays first
-            insort(self._parts, Part(request, start, min(start + step, request.rows)),
+            insort(self._parts, Part(request, start, min(step, request.rows - start)),
                    key=lambda part: part.request.due)
 
     def next_task(self, member: Member) -> BatchTask | None:
@@ -180,23 +175,11 @@ def joined(parts: Sequence[Part], size: int) -> Begin:
         for part in parts:
             stop = part.start + part.rows
             for target, source in zip(lane.pinned, part.request.arrays, strict=True):
-                _copy(target[place:place + part.rows], source[part.start:stop])
+                target[place:place + part.rows] = source[part.start:stop]
             place += part.rows
         return lanes.begun(lane, lane.pinned)
 
     return begin
-
-
-def _copy(target: np.ndarray, source: np.ndarray) -> None:
-    """Copy images into a part of a batch, without releasing Python's global interpreter lock
-    where they have few bytes."""
-    if (source.nbytes <= _BRIEF_BYTES and source.dtype == target.dtype
-            and source.flags.c_contiguous):
-        # NumPy releases the lock for an array of many items, but not for a single item that has all
-        # bytes
-        item = np.dtype((np.void, source.nbytes))
-        target, source = target.reshape(-1).view(item), source.reshape(-1).view(item)
-    target[...] = source
 
 
 def _hand_out(parts: Sequence[Part], size: int,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,14 +107,11 @@ class TuningCache(Database):
         measured with. weights: the digest of the other constants."""
         return ("checks", self._check_key(problem, measured, weights)) in self.known
 
-    def put_checks(self, passed: Iterable[tuple[Problem, Measurement, str]]) -> None:
-        """Store that candidates are right with other constants than in their measurements. passed:
-        for each candidate the arguments of has_check()."""
-        lines = {self._check_key(problem, measured, weights):
-                 f"{measured.algorithm} {problem.describe()}"
-                 for problem, measured, weights in passed}
-        if lines:
-            self.add("checks", lines)
+    def put_check(self, problem: Problem, measured: Measurement, weights: str) -> None:
+        """Store that a candidate is right with other constants than in its measurement, as
+        has_check() asks."""
+        self.add("checks", {self._check_key(problem, measured, weights):
+                            f"{measured.algorithm} {problem.describe()}"})
 
     def _check_key(self, problem: Problem, measured: Measurement, weights: str) -> str:
         source = _source(problem.op, measured.algorithm, self._owner) or ""

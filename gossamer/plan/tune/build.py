@@ -13,7 +13,7 @@ from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.io.process_pool import NoProcessError
-from gossamer.ops.algorithm import Problem, State
+from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.plan.candidate import BuildCost
 from gossamer.plan.program import Layer, build, responsive
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
@@ -89,9 +89,14 @@ class CandidateBuilds:
         """Whether it is of use to begin another candidate now."""
         return len(self._building) < self._ahead
 
-    def begin(self, row: Row) -> None:
-        """Begin to build a candidate."""
-        self._building[self._pool.submit(self.build, row)] = row
+    def begin(self, layer: Layer, algorithm: Algorithm, variant: Variant
+              ) -> Future[BuiltCandidate]:
+        """Begin to build a candidate, and return its future."""
+        return self._pool.submit(self.build, layer, algorithm, variant)
+
+    def begin_row(self, row: Row) -> None:
+        """Begin to build the candidate of a row, which next_built() returns."""
+        self._building[self.begin(row.group.layer, row.algorithm, row.variant)] = row
 
     def give_up(self) -> list[Row]:
         """Give up all builds, and return their rows."""
@@ -119,9 +124,8 @@ class CandidateBuilds:
                                                           self.memory)
         return self._sets[key].result()
 
-    def build(self, row: Row) -> BuiltCandidate:
-        """Return a row's candidate ready to run, the cost of building it, and its check."""
-        layer, algorithm, variant = row.group.layer, row.algorithm, row.variant
+    def build(self, layer: Layer, algorithm: Algorithm, variant: Variant) -> BuiltCandidate:
+        """Return a candidate ready to run, the cost of building it, and its check."""
         # builds share packed forms of the weights as long as one of them holds the weights
         weights = layer.weights_on(self.device)
         start = time.perf_counter()

@@ -15,7 +15,7 @@ from gossamer.errors import OutOfMemoryError
 from gossamer.ops.algorithm import Problem, Variant
 from gossamer.ops.lru_cache import LruCache
 from gossamer.plan.tune.check import GUARD, DeviceCheck, checks_in_memory
-from gossamer.tensor import AXES, TensorSpec, pack
+from gossamer.tensor import TensorSpec, pack
 
 _SHARE, _MOST_BYTES = 8, 2**33
 """Inputs are stored for later layers in at most 1/_SHARE of the device's memory, and at most
@@ -118,31 +118,19 @@ class Examples:
 
     def buffer(self, problem: Problem, index: int, spec: TensorSpec, seed: int = 0) -> Buffer:
         """Return one of the inputs that of() returns, in the device's memory and in the layout of
-        a spec."""
+        a spec, its images repeated where the spec has more images."""
         period = _period(problem)
-        key = _key(problem, index + 1, seed), period, spec
-        return self._buffers.of(
-            key, lambda: self._made(self._of_period(problem, period, seed)[index], spec))
 
-    def _made(self, array: np.ndarray, spec: TensorSpec) -> Buffer:
-        """Return an array on the device as a spec says, its images repeated where the spec has
-        more images."""
-        if array.shape == spec.shape:
-            return self._uploaded(pack(array, spec))
-        if array.shape[1:] != spec.shape[1:]:
-            return self._uploaded(pack(np.resize(array, spec.shape), spec))
-        few = pack(array, spec.first(len(array)))
-        if spec.format.images_are_apart:
-            return self._uploaded(np.resize(few, (spec.shape[0], *few.shape[1:])))
-        images = np.arange(spec.shape[0]) % len(array)
-        return self._uploaded(np.take(few, images, AXES[spec.layout].index(0)))
+        def upload() -> Buffer:
+            array = self._of_period(problem, period, seed)[index]
+            memory = pack(np.resize(array, spec.shape), spec)
+            return self.with_room(lambda: self._device.upload(memory, "a candidate's input"))
+
+        return self._buffers.of((_key(problem, index + 1, seed), period, spec), upload)
 
     def forget(self) -> None:
         """Free the inputs on the device, which may have been overwritten."""
         self._buffers.clear()
-
-    def _uploaded(self, memory: np.ndarray) -> Buffer:
-        return self.with_room(lambda: self._device.upload(memory, "a candidate's input"))
 
     def with_room(self, allocate: Callable[[], Buffer]) -> Buffer:
         """Return new memory. Where too little memory is free, the inputs on the device are freed

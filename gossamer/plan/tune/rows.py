@@ -194,7 +194,7 @@ class Row:
         time that is expected of it."""
         if self.measured is not None:
             return Candidate(self.algorithm, self.variant, self.measured)
-        return Candidate(self.algorithm, self.variant, self._unmeasured, None,
+        return Candidate(self.algorithm, self.variant, self._unmeasured,
                          self.group.expected_us(self))
 
     @cached_property
@@ -239,8 +239,7 @@ class Rows:
                         new[row] = None
             if layer.covers:
                 own = {times.name: times for times in self.times.values()}
-                if all(name in own for name in layer.covers):
-                    times.parts = [own[name] for name in layer.covers]
+                times.parts = [own[name] for name in layer.covers if name in own]
         for group in {row.group: None for row in new}:
             self._reuse(group, key)
         return new

@@ -8,13 +8,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.ops.host_threads import ALL, Threads, of_threads
-from gossamer.plan.policy import Effort, is_change_of_precision, reason_not_allowed
+from gossamer.plan.policy import (
+    UNMEASURED,
+    Effort,
+    is_change_of_precision,
+    reason_not_allowed,
+)
 
 
 class Space:
     """The candidates of layers within an effort, in order of preference.
 
-    effort: the name of the effort.
+    effort: the name of the effort; None where nothing is measured.
     limits: the numbers of the effort.
     precisions: the precisions that are allowed.
     keeps_precisions: whether candidates are measured even where less precise candidates are faster,
@@ -22,7 +27,7 @@ class Space:
     threads: BLAS threads of a layer on the host.
     """
 
-    def __init__(self, effort: str, limits: Effort, precisions: Sequence[str],
+    def __init__(self, effort: str | None, limits: Effort, precisions: Sequence[str],
                  *, keeps_precisions: bool, threads: Threads = ALL) -> None:
         self.limits = limits
         self._precisions = precisions
@@ -30,8 +35,13 @@ class Space:
         self._threads = threads
         self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
-        self.why = f"with effort {effort}"
+        self.why = "without an effort" if effort is None else f"with effort {effort}"
         """Words for messages: what sets the limit on build time."""
+
+    @classmethod
+    def unmeasured(cls, threads: Threads = ALL) -> Space:
+        """Return the candidates that layers have where nothing is measured, in strict float32."""
+        return cls(None, UNMEASURED, PRECISIONS[:1], keeps_precisions=False, threads=threads)
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         """Return why an algorithm does not support a problem on a device, or has no variant whose

@@ -39,7 +39,8 @@ def measure(row: Row, built: Future[BuiltCandidate], builds: CandidateBuilds,
             # the frames of the error hold device memory, and reference cycles keep the frames
             builds.memory.release()
             gc.collect()
-            row.measured = _measured(row, builds, samples, *builds.build(row))
+            row.measured = _measured(row, builds, samples, *builds.build(
+                row.group.layer, row.algorithm, row.variant))
     except Exception as failure:  # a candidate may fail in any way; its failure is reported
         row.measured = builds.set_of(row.group.layer).failed(row.algorithm, row.variant, failure)
         row.may_differ = isinstance(failure, (OutOfMemoryError, MemoryError, ProcessEndedError,

@@ -16,15 +16,15 @@ import json
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
 from gossamer.errors import DeviceLostError
 from gossamer.io.text import duration_text
 from gossamer.measure import Timing, scatter_notice
-from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem
+from gossamer.ops.algorithm import PRECISIONS, Algorithm
 from gossamer.ops.host_threads import ALL, Threads
 from gossamer.plan.candidate import Candidate, Measurement, counted
 from gossamer.plan.policy import EFFORTS
@@ -33,7 +33,6 @@ from gossamer.plan.store.keys import problem_key
 from gossamer.plan.store.tuning_cache import Caches, TuningCache
 from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.candidates import reason_of
-from gossamer.plan.tune.rates import know_rates
 from gossamer.plan.tune.rows import NOT_TRIED, Group, Row, Rows
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.timing import measure
@@ -126,7 +125,6 @@ class Tuner:
         """Start a plan, and the time of its budget. Forgets which candidates were left out for the
         previous plan: candidates that the fusions of that plan made useless may be of use now."""
         self._rows = Rows(self.space, self._caches)
-        self._builds_on(self.device)
         if self._budget_s is not None:
             self._deadline = time.monotonic() + self._budget_s - min(
                 _RESERVED * self._budget_s, _RESERVED_S)
@@ -172,9 +170,7 @@ class Tuner:
         self._key = self._key_of(nodes)
         self._begun = self._done = 0
         self._start = self._stored = time.monotonic()
-        with ExitStack() as stack:
-            for device in {node.device.name: node.device for node in nodes}.values():
-                stack.enter_context(self._builds_on(device).started())
+        with self._started(node.device for node in nodes):
             self._own = self._rows.listed(nodes, self._key)
             self.reused += sum(row.stored is not None and not row.stored.not_tried
                                for row in self._own)
@@ -199,30 +195,23 @@ class Tuner:
         """Return the candidates. A candidate that fails, or computes wrong numbers, with the
         constants of its layer is excluded."""
         verified = [candidate for _, candidate, _ in chosen]
-        unknown = {Row(Group(layer.problem, layer, device), candidate.algorithm,
-                       candidate.variant, math.inf): index
-                   for index, (layer, candidate, device) in enumerate(chosen)
-                   if not self._is_known(layer, candidate, device)}
-        for builds, rows in self._by_device(unknown):
-            passed: list[tuple[Problem, Measurement, str]] = []
-            try:
-                with builds.started():
-                    for row in rows:
-                        builds.begin(row)
-                    while builds.rows:
-                        row, built = builds.next_built()
-                        layer, candidate, _ = chosen[unknown[row]]
-                        try:
-                            state, _, check = built.result()
-                            builds.set_of(layer).checked(row.algorithm, row.variant, state, check)
-                        except DeviceLostError:
-                            raise
-                        except Exception as error:  # a candidate may fail in any way
-                            verified[unknown[row]] = candidate.with_exclusion(reason_of(error))
-                        else:
-                            passed.append((layer.problem, candidate.measured, layer.digest))
-            finally:
-                self._caches.of(builds.device).put_checks(passed)
+        unknown = {index: each for index, each in enumerate(chosen) if not self._is_known(*each)}
+        with self._started(device for _, _, device in unknown.values()):
+            building = {index: self._builds_on(device).begin(
+                layer, candidate.algorithm, candidate.variant)
+                for index, (layer, candidate, device) in unknown.items()}
+            for index, (layer, candidate, device) in unknown.items():
+                try:
+                    state, _, check = building.pop(index).result()
+                    self._builds_on(device).set_of(layer).checked(
+                        candidate.algorithm, candidate.variant, state, check)
+                except DeviceLostError:
+                    raise
+                except Exception as error:  # a candidate may fail in any way
+                    verified[index] = candidate.with_exclusion(reason_of(error))
+                else:
+                    self._caches.of(device).put_check(layer.problem, candidate.measured,
+                                                      layer.digest)
         return verified
 
     def flush(self) -> None:
@@ -246,13 +235,18 @@ class Tuner:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def _builds_on(self, device: Device) -> CandidateBuilds:
-        """Return the builds on a device. The rates of the tuner's device, which order its
-        candidates, are measured before."""
+        """Return the builds on a device."""
         if device.name not in self._builds:
-            if device is self.device:
-                know_rates(device, self.cache)
             self._builds[device.name] = CandidateBuilds(device)
         return self._builds[device.name]
+
+    @contextmanager
+    def _started(self, devices: Iterable[Device]) -> Iterator[None]:
+        """Within a `with` block, candidates are built on these devices by other threads."""
+        with ExitStack() as stack:
+            for device in {device.name: device for device in devices}.values():
+                stack.enter_context(self._builds_on(device).started())
+            yield
 
     def _by_device(self, rows: Iterable[Row]) -> list[tuple[CandidateBuilds, list[Row]]]:
         """Return the rows of each device, with its builds."""
@@ -377,7 +371,7 @@ class Tuner:
                     self._leave_out(row, ENDED, may_differ=True)
             while builds.has_room and (following := next(waiting, None)) is not None:
                 if required or not self._is_useless(following):
-                    builds.begin(following)
+                    builds.begin_row(following)
             if not builds.rows:
                 return
             row, built = builds.next_built()

@@ -10,15 +10,13 @@ from concurrent.futures import Future
 
 import numpy as np
 
+from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.device.registry import find
 from gossamer.errors import first_line
 from gossamer.io.process_pool import NoProcessError, ProcessPool
 
-_ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
-"""Limits of libraries for linear algebra: each process computes on one processor."""
 _MOST_ON_DEVICE, _MEMORY_EACH = 5, 2**33
 """The most processes that open the device, and the bytes of device memory for each."""
 _MOST = 32
@@ -53,7 +51,8 @@ class Compilers:
             return
         self._pools[on_device] = ProcessPool(
             count, "process that compiles for candidates",
-            functools.partial(begin, device.name if on_device else None), variables=_ONE_THREAD)
+            functools.partial(begin, device.name if on_device else None),
+            variables=blas.variables(1))
         if not on_device:
             device.compilers = self._pools[on_device]
 

@@ -1,1 +1,1 @@
-"""Labelled samples: reading them from files, and preparing them for a network."""
+"""Reading and preparation of labelled samples."""

@@ -1,7 +1,7 @@
-"""Cells of tables that are not numbers: gaps, which are filled, and texts, which become one-hot.
+"""Encoding of table cells that are not numbers: gaps and texts.
 
-The numbers that fill gaps and the texts of each column are kept, so that later samples can be
-encoded in the same way.
+Gaps are filled, and texts become one-hot columns. The fill values and the texts of each column are
+kept, so that later samples can be encoded in the same way.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ IMPUTES = ("mean", "median", "zero")
 GREATEST = float(np.finfo(np.float32).max)
 """The largest number of float32."""
 _GAPS = ("", "nan", "na", "n/a", "null", "none")
-"""Contents, in small letters, of a cell without a value: a gap."""
+"""Cells without a value, in lower case."""
 _MOST_VALUES = 1000
-"""The most different texts of a column, since each becomes a column of zeros and ones."""
+"""Largest number of distinct texts in a column; each becomes a column of zeros and ones."""
 
 
 @dataclass(frozen=True)
 class CellRules:
-    """The rules for cells of a table that are not numbers: gaps and texts.
+    """Rules for the cells of a table that are not numbers.
 
-    impute: one of IMPUTES, by which gaps are filled; None allows no gaps.
+    impute: one of IMPUTES, the method that fills gaps; None allows no gaps.
     one_hot: whether columns may have texts.
-    known: the columns that a network was trained on, in the order of its inputs; each says whether
-    it may have gaps or texts. Empty without a network.
+    known: the columns that a network was trained on, in the order of its inputs, each with its fill
+    value and texts if it has any. Empty without a network.
     """
 
     impute: str | None = None
@@ -54,14 +54,14 @@ class CellRules:
 
     def arranged(self, path: Path, names: Sequence[str],
                  count: int) -> tuple[tuple[Column, ...], list[int]]:
-        """Return the columns of a file in the order of the known ones, and their indices in it.
+        """Return a file's columns in the known order, and their indices.
 
-        Where the columns of the file, or the known ones, have no names, the order is that of the
-        file. Without names, and where the rules allow only numbers, no columns are returned.
+        The order is that of the file if its columns, or the known ones, have no names. If the file
+        has no names and the rules allow only numbers, no columns are returned.
 
-        names: the headings of the columns; empty where the file has none.
+        names: the headings of the columns; empty if the file has none.
         count: number of columns.
-        Raises InputError where a known column is absent, or a column is not known.
+        Raises InputError if the file lacks a known column, or has an unknown one.
         """
         known = [column.name for column in self.known]
         order = list(range(count))
@@ -83,7 +83,7 @@ class CellRules:
         return tuple(Column(names[index]) for index in order if names), order
 
     def takes(self, index: int) -> tuple[bool, bool]:
-        """Return whether an input's column may have gaps, and whether it may have texts."""
+        """Return whether a column may have gaps, and whether texts."""
         if index >= len(self.known):
             return self.impute is not None, self.one_hot
         column = self.known[index]
@@ -91,7 +91,7 @@ class CellRules:
         return has_texts or column.fill is not None or self.impute is not None, has_texts
 
     def fault(self, cell: str, index: int) -> str:
-        """Return what is wrong with a cell of an input's column; "" where nothing is."""
+        """Return the error text for a cell of a column; "" if it is valid."""
         gaps, texts = self.takes(index)
         if is_gap(cell):
             return "" if gaps else (
@@ -102,7 +102,7 @@ class CellRules:
             return ""
         return f"{quoted(cell)}, expected a finite number" + (
             "" if is_number(cell) else
-            ", as in the samples trained on" if index < len(self.known) else
+            ", as in the training samples" if index < len(self.known) else
             "; --label gives the column of the labels, `train --one-hot` encodes texts")
 
 
@@ -122,13 +122,13 @@ def is_number(text: str) -> bool:
 
 def parsed(path: Path, rows: Sequence[Sequence[str]], columns: Sequence[Column],
            rules: CellRules) -> tuple[np.ndarray, tuple[Column, ...]] | None:
-    """Return the cells of a table as (rows, columns) float32, and its columns with their texts.
+    """Return a table's cells as numbers, and columns with texts.
 
-    A gap becomes NaN. A text becomes its index in the column's sorted texts. Returns None where the
-    rules do not allow a cell.
+    The cells are (rows, columns) float32: a gap is NaN, and a text is its index in the column's
+    sorted texts. Returns None if the rules do not allow a cell.
 
     columns: the columns without their texts.
-    Raises InputError where a column has too many texts, or pandas is not installed.
+    Raises InputError if a column has too many texts, or pandas is not installed.
     """
     try:
         import pandas
@@ -152,18 +152,18 @@ def parsed(path: Path, rows: Sequence[Sequence[str]], columns: Sequence[Column],
         codes, values = pandas.factorize(cells.mask(gaps), sort=True)
         if len(values) > _MOST_VALUES:
             raise InputError(f"{path}: column {quoted(columns[index].name or index + 1)} holds "
-                             f"{len(values)} different texts, expected {_MOST_VALUES} at most; "
-                             "leave the column out of the file")
+                             f"{len(values)} different texts, expected at most {_MOST_VALUES}; "
+                             "remove the column from the file")
         x[:, index] = np.where(codes < 0, np.nan, codes)
         found[index] = replace(columns[index], values=tuple(values))
     return x, tuple(found)
 
 
 def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
-    """Return the columns with the number that fills their gaps, and the texts that occur in them.
+    """Return columns with fill values and occurring texts.
 
-    impute: one of IMPUTES, or None where gaps are not filled.
-    Raises InputError where gaps are to be filled and a column has nothing else.
+    impute: one of IMPUTES, or None if gaps are not filled.
+    Raises InputError if gaps are to be filled and a column has no values.
     """
     columns = []
     for index, column in enumerate(data.columns):
@@ -179,7 +179,7 @@ def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
             continue
         if not len(cells):
             raise InputError(f"{data.source}: column {index + 1} ({quoted(column.name)}) is empty "
-                             "in every sample that is trained on; leave it out of the file")
+                             "in every training sample; remove it from the file")
         fill = {"mean": cells.mean(dtype=np.float64), "median": np.median(cells), "zero": 0}[impute]
         columns.append(replace(column, fill=float(fill)))
     return tuple(columns)
@@ -188,10 +188,10 @@ def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
 def encoded(data: Dataset, columns: Sequence[Column]) -> Dataset:
     """Return the samples with gaps filled and texts one-hot.
 
-    Each text of a column becomes a column of its own, with 1 in the samples that have the text and
-    0 in others. A gap, or a text that no training sample has, is 0 in all these columns; a warning
-    names the first such text. Samples without columns, such as those of a .npz file, are numbers
-    already.
+    Each text of a column becomes a separate column, with 1 in the samples that have the text and 0
+    in the others. A gap, or a text that no training sample has, is 0 in all these columns; a
+    warning names the first such text. Samples without columns, such as those of a .npz file, are
+    returned unchanged.
 
     columns: the columns that learnt() returned for the training samples.
     """
@@ -217,7 +217,7 @@ def encoded(data: Dataset, columns: Sequence[Column]) -> Dataset:
             value = (own.values or ())[int(cells[np.argmax(unknown)])]
             warnings.warn(f"{data.source}: {np.count_nonzero(unknown)} samples have texts like "
                           f"{quoted(value)} in the column {quoted(column.name)}, which no training "
-                          "sample has; they count as none of the known texts", GossamerWarning,
+                          "sample has; their columns of known texts are all 0", GossamerWarning,
                           stacklevel=2)
     return replace(data, x=np.ascontiguousarray(np.concatenate(parts, axis=1)), columns=(),
                    shape=None, pixels=False)

@@ -1,7 +1,7 @@
-"""Labelled samples from csv files: a row is a sample, and one cell of the row is its label.
+"""Labelled samples from csv files.
 
-Tables of numbers are read by NumPy. Tables with empty cells and texts need pandas, which the extra
-`tables` installs.
+Each row is a sample, with its label in one cell. NumPy reads tables of numbers. Tables with empty
+cells or texts need pandas, which the extra `tables` installs.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from gossamer.train.data.columns import (
 from gossamer.train.data.dataset import Dataset, are_pixels, picture_shape
 
 FIRST, LAST, NONE = "first", "last", "none"
-"""Words that name the column of the labels; NONE means that there is no such column."""
+"""Values of the option for the column of the labels; NONE means that there is no such column."""
 _HEADINGS = ("label", "class", "target", "y", "digit", "species")
-"""Usual headings of a column of labels. Where one of them stands in this column, the first line is
-a heading, even if its other cells are numbers."""
+"""Usual headings of the column of labels. If that column of the first line has one of them, the
+line is a heading, even if its other cells are numbers."""
 _LISTED = 20
-"""The most names of columns that a message lists."""
+"""Largest number of column names in a message."""
 _LONGEST_LABEL, _GREATEST_LABEL = 63, 2.0**53
-"""The most characters of a label, and the largest whole number up to which float64 represents every
-whole number."""
+"""Largest number of characters in a label, and the largest integer label: float64 represents all
+integers up to it."""
 _NO_LABEL = ("", "nan")
-"""Contents, in small letters, of a label's cell that mean that the label is missing."""
+"""Label cells, in lower case, that mean that the label is missing."""
 _NUMBERS = (np.int32, np.float32)
-"""Dtypes that are tried for the cells, in this order: NumPy reads whole numbers several times as
-fast as floats."""
+"""Dtypes that are tried for the cells, in this order: NumPy reads integers several times as fast as
+floats."""
 
 
 def read(path: Path, label: str, limit: int | None, numbers: bool = False,
          rules: CellRules | None = None) -> Dataset:
-    """Return the samples of a file whose cells are separated by commas, semicolons or tabs.
+    """Return the samples of a csv file.
 
-    A first line with words in place of numbers is a heading. Labels that are whole numbers become
-    int64.
+    Cells are separated by commas, semicolons or tabs. The first line is a heading if it has words
+    instead of numbers. Whole numbers as labels become int64.
 
     label: the column of the labels: "first", "last", a number from 1, or a name in the heading.
-    limit: the most samples that are read; None for all.
+    limit: largest number of samples to read; None for all.
     numbers: whether the labels are numbers to learn, which become float64.
-    rules: which cells that are not numbers are allowed; None allows none.
+    rules: rules for cells that are not numbers; None allows no such cells.
     Raises InputError with line and column of the first wrong cell.
     """
     x, texts, layout, columns = _table(path, label, limit, rules or CellRules())
@@ -71,16 +71,16 @@ def read(path: Path, label: str, limit: int | None, numbers: bool = False,
 
 def read_inputs(path: Path, numbers: int, label: str,
                 known: tuple[Column, ...] = ()) -> tuple[np.ndarray, list[str] | None]:
-    """Return the inputs of a network in a file, (rows, numbers) float32, and the rows' labels.
+    """Return a network's inputs from a file, and the rows' labels.
 
-    A file with one column more than the network takes has labels, which are returned as texts.
-    Without labels, None is returned.
+    The inputs are (rows, numbers) float32. If the file has one column more than the network has
+    inputs, it holds the labels, which are returned as texts. Otherwise the labels are None.
 
     numbers: number of inputs of the network.
     label: the column of the labels if there is one, as for read().
-    known: the columns that the network was trained on; empty where they are not known.
-    Raises InputError with line and column of the first wrong cell, or for another number of
-    columns.
+    known: the columns that the network was trained on; empty if they are unknown.
+    Raises InputError with line and column of the first wrong cell, or if the number of columns is
+    wrong.
     """
     expected = len(known) or numbers
     width = _layout(path, NONE).width
@@ -91,7 +91,7 @@ def read_inputs(path: Path, numbers: int, label: str,
     has_labels = width > expected
     if not has_labels and label not in (FIRST, LAST):
         raise InputError(f"{path}: label column {quoted(label)}: the file has only the columns "
-                         "that the network takes, and no labels")
+                         "that the network needs, and no labels")
     x, texts, _, columns = _table(path, label if has_labels else NONE, None,
                                   CellRules(known=known))
     data = Dataset(x, np.zeros(len(x), np.int64), None, False, str(path), columns)
@@ -104,8 +104,8 @@ class CsvLayout:
 
     delimiter: the character between two cells.
     width: number of cells in a row.
-    label: index of the label's cell; None where samples have no label.
-    headings: the cells of the heading; empty where there is no heading.
+    label: index of the label's cell; None if samples have no label.
+    headings: the cells of the heading; empty if there is no heading.
     start: number of lines before the first sample.
     """
 
@@ -119,10 +119,10 @@ class CsvLayout:
     def of(path: Path, line: int, cells: Sequence[str], delimiter: str, label: str) -> CsvLayout:
         """Return the layout of a file.
 
-        line: number of the line with which the file's first row ends.
+        line: number of the line at which the file's first row ends.
         cells: the cells of the first row.
         label: the column of the labels, as for read(); NONE for samples without labels.
-        Raises InputError where there is no such column.
+        Raises InputError if there is no such column.
         """
         names, width = tuple(cell.strip() for cell in cells), len(cells)
         are_names = not any(map(is_number, names))
@@ -143,7 +143,7 @@ class CsvLayout:
                 "several columns have that name" if label in names else
                 f"expected a name in the first line ({_listed(names)}), a number from 1 to "
                 f"{width}, first or last" if are_names else
-                f"its first line names no columns; expected a number from 1 to {width}, first "
+                f"the first line is no heading; expected a number from 1 to {width}, first "
                 "or last"))
         others = [name for other, name in enumerate(names) if other != index]
         is_heading = are_names if index is None else not is_number(names[index]) and (
@@ -152,17 +152,17 @@ class CsvLayout:
 
     @property
     def inputs(self) -> list[int]:
-        """Indices of all cells but the label's."""
+        """Indices of all cells except the label's."""
         return [index for index in range(self.width) if index != self.label]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The headings of `inputs`; empty where there is no heading."""
+        """The headings of `inputs`; empty if there is no heading."""
         return tuple(self.headings[index] for index in self.inputs) if self.headings else ()
 
     @property
     def label_text(self) -> str:
-        """The words with which messages name the label's column."""
+        """Name of the label's column in messages."""
         assert self.label is not None
         if self.headings:
             return f"the column {quoted(self.headings[self.label])}"
@@ -172,7 +172,7 @@ class CsvLayout:
 
 
 def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of each row that is not empty, with the number of its last line."""
+    """Yield the last line number and the cells of nonempty rows."""
     with opened_lines(path) as file:
         reader = csv.reader(file, delimiter=delimiter)
         try:
@@ -184,10 +184,7 @@ def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _layout(path: Path, label: str) -> CsvLayout:
-    """Return the layout of a file.
-
-    Raises InputError where the file has no sample.
-    """
+    """Return the layout of a file. Raises InputError if the file has no sample."""
     with opened_lines(path) as file:
         first = next((line for line in file if not line.isspace()), None)
     if first is None:
@@ -206,10 +203,10 @@ def _layout(path: Path, label: str) -> CsvLayout:
 
 def _table(path: Path, label: str, limit: int | None, rules: CellRules) -> tuple[
         np.ndarray, np.ndarray, CsvLayout, tuple[Column, ...]]:
-    """Return the numbers of all samples, their labels as texts, the layout, and the columns.
+    """Return the samples' numbers and labels, the layout, and the columns.
 
-    The columns have the order of `rules.known`. Among the numbers, NaN stands for an empty cell,
-    and an index among the texts of its column for a text.
+    The columns have the order of `rules.known`. In the numbers, an empty cell is NaN, and a text is
+    its index in the texts of its column.
     """
     layout = _layout(path, label)
     columns, order = rules.arranged(path, layout.names, len(layout.inputs))
@@ -240,8 +237,10 @@ def _table(path: Path, label: str, limit: int | None, rules: CellRules) -> tuple
 
 def _numbers(path: Path, layout: CsvLayout,
              limit: int | None) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the numbers of all samples in the order of the file's columns, and their labels as
-    texts. Returns None where a cell is no finite number."""
+    """Return the numbers of all samples, and their labels as texts.
+
+    The numbers have the order of the file's columns. Returns None if a cell is no finite number.
+    """
     before = layout.width if layout.label is None else layout.label
     after = layout.width - before - 1
     for number in _NUMBERS:
@@ -271,7 +270,7 @@ def _numbers(path: Path, layout: CsvLayout,
 
 
 def _labels(path: Path, layout: CsvLayout, texts: np.ndarray) -> np.ndarray:
-    """Return the labels as int64 where all of them are whole numbers, otherwise as texts."""
+    """Return labels as int64 if all are whole, else as texts."""
     distinct, indices = np.unique(texts, return_inverse=True)
     if not all(map(is_number, distinct)):
         return texts
@@ -281,8 +280,8 @@ def _labels(path: Path, layout: CsvLayout, texts: np.ndarray) -> np.ndarray:
             other = ("are they in another column, which --label names?"
                      if 0 != layout.label != layout.width - 1 else
                      f"are they in the {LAST if layout.label == 0 else FIRST} column?")
-            raise InputError(f"{path}: {layout.label_text} has {cut(text)}, expected labels of "
-                             f"classes; {other} (`train --task regression` learns numbers)")
+            raise InputError(f"{path}: {layout.label_text} has {cut(text)}, expected class labels; "
+                             f"{other} (`train --task regression` learns numbers)")
     return np.array(values).astype(np.int64)[indices]
 
 
@@ -291,14 +290,14 @@ def _targets(path: Path, layout: CsvLayout, texts: np.ndarray) -> np.ndarray:
     for text in np.unique(texts):
         if not is_number(text) or not abs(float(text)) <= GREATEST:
             raise InputError(f"{path}: {layout.label_text} has {str(text)!r}, expected a number "
-                             "to learn; --label names their column")
+                             "to learn; give the column of the numbers by --label")
     return texts.astype(np.float64)
 
 
 def _fault(path: Path, layout: CsvLayout, inputs: Sequence[int], rules: CellRules) -> InputError:
     """Return the error for the first wrong cell of a file.
 
-    inputs: the index of each input's cell in a row.
+    inputs: index of each input's cell in a row.
     """
     return InputError(f"{path}: " + next(_faults(path, layout, inputs, rules),
                                          "cannot be read as a table"))
@@ -306,7 +305,7 @@ def _fault(path: Path, layout: CsvLayout, inputs: Sequence[int], rules: CellRule
 
 def _faults(path: Path, layout: CsvLayout, inputs: Sequence[int],
             rules: CellRules) -> Iterator[str]:
-    """Yield the faults in the rows of a file, each with its line and column."""
+    """Yield the faults in a file, with line and column."""
     for line, row in islice(_rows(path, layout.delimiter), bool(layout.headings), None):
         if len(row) != layout.width:
             yield f"line {line} has {len(row)} cells, but the lines before it have {layout.width}"

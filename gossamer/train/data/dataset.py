@@ -1,4 +1,4 @@
-"""Samples in memory, how they are split, and the steps that prepare them."""
+"""Samples in memory: their splitting and preparation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gossamer.errors import InputError
 from gossamer.model.metadata import Column
 
 _LEAST_SIDE = 8
-"""The smallest side, in pixels, of a picture that is recognised by its number of features."""
+"""Shortest side, in pixels, of pictures that are recognised by their number of features."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,11 @@ class Dataset:
 
     x: (n, features) float32.
     y: (n,) labels, int64 or str; or numbers to learn, float64.
-    shape: height and width of a sample that is a picture; None for other samples.
-    pixels: True where the numbers are grey levels, 0 to 255.
-    source: text that says where the samples come from.
-    columns: the columns of x; empty where nothing is known of them. Until columns.encoded() is
-    called, NaN in x stands for an empty cell, and an index among the texts of its column for a
-    text.
+    shape: height and width of samples that are pictures; None for other samples.
+    pixels: whether the numbers are grey levels, 0 to 255.
+    source: name of the samples' origin in messages.
+    columns: the columns of x; empty if nothing is known of them. Until columns.encoded() is called,
+    an empty cell is NaN in x, and a text is its index in the texts of its column.
     """
 
     x: np.ndarray
@@ -37,7 +36,7 @@ class Dataset:
 
     @property
     def labelled(self) -> bool:
-        """Whether y holds labels, rather than numbers to learn."""
+        """Whether y holds labels instead of numbers to learn."""
         return self.y.dtype.kind != "f"
 
     @property
@@ -51,17 +50,17 @@ class Dataset:
 
 
 def prepared(data: Dataset, preparation: Preparation) -> Dataset:
-    """Return the samples after a preparation, which may raise InputError."""
+    """Return the prepared samples. Raises InputError as the preparation does."""
     steps = replace(preparation, shape=data.shape)
     return replace(data, x=steps(data.x, data.source), shape=steps.pad or data.shape,
                    pixels=data.pixels and not steps.scale)
 
 
 def split(data: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Draw a fraction of the samples at random.
+    """Split off a random fraction of the samples.
 
-    Returns the samples that were not drawn, and those that were, both in the order of the data.
-    Raises InputError where either part has no samples.
+    Returns the other samples, and the fraction that was drawn, both in the order of the data.
+    Raises InputError if either of them has no samples.
     """
     count = round(fraction * len(data.x))
     if not 0 < count < len(data.x):
@@ -74,29 +73,30 @@ def split(data: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
 
 
 def picture_shape(features: int) -> tuple[int, int] | None:
-    """Return the sides of the square picture that has this number of pixels.
+    """Return a square picture's shape by its number of pixels.
 
-    Returns None where there is none, or its sides are shorter than 8 pixels.
+    Returns None if there is none, or its sides are shorter than 8 pixels.
     """
     side = math.isqrt(features)
     return (side, side) if side * side == features and side >= _LEAST_SIDE else None
 
 
 def are_pixels(x: np.ndarray, shape: tuple[int, int] | None) -> bool:
-    """Return whether numbers of unknown origin look like the grey levels of pictures."""
+    """Return whether samples look like pictures of grey levels."""
     return shape is not None and has_grey_levels(x)
 
 
 def has_grey_levels(x: np.ndarray) -> bool:
-    """Return whether numbers look like grey levels: all from 0 to 255, and the largest above 127.5.
+    """Return whether numbers look like grey levels.
 
-    Numbers from 0 to 1, or from 0 to 16, are no grey levels.
+    They do if all are from 0 to 255 and the largest is above 127.5. Numbers from 0 to 1, or from 0
+    to 16, do not.
     """
     return bool(x.size and x.min() >= 0 and WHITE / 2 < x.max() <= WHITE)
 
 
 WHITE = 255.0
-"""The largest grey level, which stands for white."""
+"""The largest grey level: white."""
 
 
 @dataclass(frozen=True)
@@ -108,20 +108,20 @@ class Preparation:
     scale : bool
         True to divide numbers from 0 to 255 by 255.
     threshold : float, optional
-        Number from 0 to 1: numbers of at least this become 1, smaller ones become 0.
+        Threshold from 0 to 1: numbers of at least this become 1, smaller ones become 0.
     pad : tuple of int, optional
         Height and width to which pictures are padded with zeros on all sides, as evenly as
         possible.
     shape : tuple of int, optional
-        Height and width of a sample that is a picture, before it is padded.
+        Height and width of pictures before they are padded.
     grey : bool
-        True where the numbers are grey levels from 0 (black) to 255, so that the trained network
-        can also be run on picture files.
+        True if the numbers are grey levels from 0 (black) to 255, so that the trained network can
+        also be run on picture files.
     brightness : float, optional
         Mean grey level of the samples, by which inverted pictures are recognised.
     columns : tuple of Column
-        Columns of the table from which the samples were made. A network's file keeps them, so that
-        `gossamer evaluate` turns other tables into numbers in the same way.
+        Columns of the samples' table. They are stored in the network's file, so that `gossamer
+        evaluate` encodes other tables in the same way.
     """
 
     scale: bool = False
@@ -138,7 +138,7 @@ class Preparation:
         Parameters
         ----------
         x : array_like of float, shape (n, numbers of a sample)
-            Samples.
+            Unprepared samples.
         source : str
             Name of the samples in error messages.
 
@@ -150,19 +150,19 @@ class Preparation:
         Raises
         ------
         InputError
-            If a number is outside the range that is scaled or binarised, or a picture cannot be
+            If a number is outside the range for scaling or binarising, or a picture cannot be
             padded.
         """
         x = np.asarray(x, np.float32)
         if self.scale:
             if x.size and (x.min() < 0 or x.max() > WHITE):
-                raise InputError(f"{source}: has numbers from {x.min():g} to {x.max():g}; expected "
-                                 "0 to 255, which are scaled to 0 to 1")
+                raise InputError(f"{source}: has numbers from {x.min():g} to {x.max():g}; scaling "
+                                 "to 0 to 1 expects 0 to 255")
             x = x / np.float32(WHITE)
         if self.threshold is not None:
             if x.size and (x.min() < 0 or x.max() > 1):
-                raise InputError(f"{source}: has numbers from {x.min():g} to {x.max():g}; expected "
-                                 "0 to 1 to binarise, or 0 to 255 to scale and binarise")
+                raise InputError(f"{source}: has numbers from {x.min():g} to {x.max():g}; "
+                                 "binarising expects 0 to 1, or 0 to 255 with scaling")
             x = (x >= np.float32(self.threshold)).astype(np.float32)
         if self.pad is not None:
             shape, margins = self.picture(x.shape[1], source), self.margins(source)
@@ -171,33 +171,33 @@ class Preparation:
         return x
 
     def picture(self, numbers: int, source: str) -> tuple[int, int]:
-        """Return the shape of a sample that is a picture.
+        """Return the shape of the samples' pictures.
 
         Parameters
         ----------
         numbers : int
-            How many numbers a sample has.
+            Number of values in a sample.
         source : str
             Name of the samples in error messages.
 
         Returns
         -------
         tuple of int
-            Height and width, before the picture is padded.
+            Height and width before padding.
 
         Raises
         ------
         InputError
-            If a sample of this many numbers is no picture of the known shape.
+            If the shape is unknown, or has another number of pixels.
         """
         if self.shape is None or math.prod(self.shape) != numbers:
             shape = f" of {self.shape[0]}x{self.shape[1]}" if self.shape else ""
-            raise InputError(f"{source}: its samples are {numbers} numbers; only pictures{shape} "
+            raise InputError(f"{source}: its samples have {numbers} numbers; only pictures{shape} "
                              "can be padded")
         return self.shape
 
     def margins(self, source: str) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return how many rows and columns of zeros are put around a picture.
+        """Return the numbers of rows and columns that pad a picture.
 
         Parameters
         ----------
@@ -212,7 +212,7 @@ class Preparation:
         Raises
         ------
         InputError
-            If the samples are no pictures, or are larger than the padded size.
+            If the samples are not pictures, or are larger than the padded size.
         """
         assert self.pad is not None
         if self.shape is None:

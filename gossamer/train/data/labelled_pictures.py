@@ -1,7 +1,7 @@
 """Labelled pictures from MNIST's idx files, and from folders of classes.
 
-An idx file is a big-endian header (two zero bytes, the type of its numbers, the number of
-dimensions and their sizes as int32) and then the numbers, last dimension fastest
+An idx file has a big-endian header (two zero bytes, the type of its numbers, the number of
+dimensions and their sizes as int32), followed by the numbers in row-major order
 (http://yann.lecun.com/exdb/mnist). This module reads files of unsigned bytes: images of shape
 (n, height, width) and labels of shape (n,).
 """
@@ -20,9 +20,9 @@ from gossamer.io.limits import opened
 from gossamer.train.data.dataset import Dataset
 
 _IMAGES, _LABELS = ("images", "idx3"), ("labels", "idx1")
-"""Words in the names of idx files of images, and in those of their files of labels."""
+"""Words in the names of idx files of images, and of idx files of labels."""
 _UNSIGNED_BYTES = 8
-"""The number in an idx file's header that stands for unsigned bytes."""
+"""Type code of unsigned bytes in an idx file's header."""
 
 
 def is_named_idx(name: str) -> bool:
@@ -31,7 +31,7 @@ def is_named_idx(name: str) -> bool:
 
 
 def holds_images(name: str) -> bool:
-    """Return whether a file has the name of an idx file of images."""
+    """Return whether a file name is that of idx images."""
     return is_named_idx(name) and any(word in name.lower() for word in _IMAGES)
 
 
@@ -42,13 +42,13 @@ def is_idx(path: Path) -> bool:
 
 
 def read_idx(path: Path, limit: int | None) -> Dataset:
-    """Return the samples of a file of images and a file of labels.
+    """Return the samples of a pair of idx files.
 
-    The names of the files differ only in the words images and labels, idx3 and idx1, and in the
-    ending .gz.
+    The names of the two files differ only in "images" and "labels", in "idx3" and "idx1", and in
+    the suffix .gz.
 
     path: either of the two files.
-    limit: the most samples; None for all.
+    limit: largest number of samples; None for all.
     """
     name = path.name.lower()
     has_labels = any(word in name for word in _LABELS)
@@ -73,7 +73,7 @@ def read_idx(path: Path, limit: int | None) -> Dataset:
 
 
 def _partner(path: Path, has_labels: bool) -> Path:
-    """Return the file of images for a file of labels, or the file of labels for one of images."""
+    """Return the images' file for the labels' file, or vice versa."""
     here, there = (_LABELS, _IMAGES) if has_labels else (_IMAGES, _LABELS)
     name = path.name
     for old, new in zip(here, there, strict=True):
@@ -83,7 +83,7 @@ def _partner(path: Path, has_labels: bool) -> Path:
     for candidate in (packed, plain) if path.suffix == ".gz" else (plain, packed):
         if candidate.exists():
             return candidate
-    raise InputError(f"{path}: its {there[0]} are missing: there is no {plain} and no "
+    raise InputError(f"{path}: its file of {there[0]} is missing: there is no {plain} and no "
                      f"{packed.name}")
 
 
@@ -114,13 +114,13 @@ SUFFIXES = (".bmp", ".png", ".jpg", ".jpeg")
 def read_folder(folder: Path, limit: int | None) -> Dataset:
     """Return the pictures in a folder's subfolders as grey levels.
 
-    The label of a picture is the name of its subfolder, as int64 where all names are whole numbers.
+    The label of a picture is the name of its subfolder, as int64 if all names are whole numbers.
     Other files and hidden folders are ignored. All pictures must have the same size.
 
     The classes are evenly mixed, because a network that is trained on one class after another
-    forgets the first ones. The pictures of one class are in the order of their files' names.
+    forgets the first ones. The pictures of each class are in the order of their file names.
 
-    limit: the most samples; None for all.
+    limit: largest number of samples; None for all.
     """
     files = labelled_files(folder, limit)
     first = files[0][0]
@@ -140,10 +140,12 @@ def read_folder(folder: Path, limit: int | None) -> Dataset:
 
 
 def labelled_files(folder: Path, limit: int | None) -> list[tuple[Path, str]]:
-    """Return the pictures in a folder's subfolders, each with its subfolder's name.
+    """Return the pictures in a folder's subfolders, with the subfolders' names.
 
-    limit: the most pictures, in the order of read_folder(); None for all.
-    Raises InputError where there are no pictures.
+    They are in the order of read_folder().
+
+    limit: largest number of pictures; None for all.
+    Raises InputError if there are no subfolders, or one has no pictures.
     """
     classes = sorted(entry for entry in folder.iterdir()
                      if entry.is_dir() and not entry.name.startswith((".", "__")))
@@ -167,7 +169,7 @@ def _grey(path: Path) -> np.ndarray:
 
 
 def _labels(names: list[str]) -> np.ndarray:
-    """Return the label of each class: its name, or int64 where all names are whole numbers."""
+    """Return class labels: int64 for whole numbers, else the names."""
     if all(name.isascii() and name.isdigit() for name in names) \
             and len(set(map(int, names))) == len(names):
         return np.array(list(map(int, names)))

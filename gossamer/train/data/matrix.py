@@ -1,4 +1,4 @@
-"""Matrices and weights that users give: their checks, and their conversion to float32."""
+"""Checks of users' matrices and weights, and their conversion to float32."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import scipy.sparse
 from gossamer.errors import ArrayError, GossamerWarning, cut, quoted
 
 _ROWS = 65536
-"""Rows that are checked for infinite numbers and NaN at a time, to bound the memory for it."""
+"""Number of rows that are checked for infinities and NaN at a time, which bounds the memory."""
 _NAMED = 5
-"""The most columns that a message lists."""
+"""Largest number of column names in a message."""
 
 
 def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
-    """Return a user's matrix as (rows, columns) float32, all of it finite.
+    """Return a user's matrix as finite float32 of shape (rows, columns).
 
-    values: anything that NumPy turns into an array of numbers, such as a data frame; or a sparse
-    matrix of SciPy, which becomes dense.
-    columns: number of columns that the network's `sizes` require; None where any number is right.
-    what: name of the matrix in messages: "x" or "y", or with a word before, "validation x".
-    Raises InputError where the matrix is wrong, and TypeError where an object is neither a number
-    nor a text.
+    values: any object that NumPy converts to an array of numbers, such as a data frame; or a sparse
+    matrix of SciPy, which is converted to a dense one.
+    columns: number of columns that the network's `sizes` require; None if any number is accepted.
+    what: name of the matrix in messages, such as "x", "y" or "validation x".
+    Raises InputError if the matrix is wrong, and TypeError if an element is neither a number nor a
+    text.
     """
     names = feature_names(values)
     array = values.toarray() if scipy.sparse.issparse(values) else np.asarray(values)
@@ -40,7 +40,7 @@ def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
         raise ArrayError(f"{what} has shape {array.shape}: expected (rows, {width}). Reshape your "
                          f"data, such as by {form}")
     if array.dtype.kind in "OUS":
-        # raises an error for the first text that is no number; texts of numbers are refused below
+        # raises an error for the first text that is no number; numbers as text are an error below
         numbers = _numbers(array, what, names)
         array = numbers if array.dtype.kind == "O" else array
     if array.dtype.kind not in "biuf":
@@ -67,8 +67,10 @@ def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
 
 
 def feature_names(x: Any) -> np.ndarray | None:
-    """Return the names of a data frame's columns as an array of objects; None where x is no data
-    frame, or a name is no text."""
+    """Return a data frame's column names as an object array.
+
+    Returns None if x is no data frame, or a name is no text.
+    """
     names = list(getattr(x, "columns", ()))
     if not names or not all(isinstance(name, str) for name in names):
         return None
@@ -76,11 +78,11 @@ def feature_names(x: Any) -> np.ndarray | None:
 
 
 def check_feature_names(x: Any, names: np.ndarray | None, what: str) -> None:
-    """Raise InputError where x has other columns than the training samples.
+    """Raise InputError if x has other columns than the training samples.
 
-    Warns where only one of the two has names of columns.
+    Warns if only one of the two has column names.
 
-    names: the names of the training samples' columns; None where they had no names.
+    names: the column names of the training samples; None if they had no names.
     what: name of x in messages.
     """
     given = feature_names(x)
@@ -88,10 +90,10 @@ def check_feature_names(x: Any, names: np.ndarray | None, what: str) -> None:
         return
     if given is None or names is None:
         warnings.warn(
-            "X does not have valid feature names, but MLP was fitted with feature names: its "
-            "columns are taken in their order" if given is None else
-            "X has feature names, but MLP was fitted without feature names: its columns are taken "
-            "in their order", GossamerWarning, stacklevel=4)
+            "X does not have valid feature names, but MLP was fitted with feature names: columns "
+            "are matched by position" if given is None else
+            "X has feature names, but MLP was fitted without feature names: columns are matched by "
+            "position", GossamerWarning, stacklevel=4)
         return
     if np.array_equal(given, names):
         return
@@ -112,8 +114,8 @@ def check_feature_names(x: Any, names: np.ndarray | None, what: str) -> None:
 def _numbers(array: np.ndarray, what: str, names: np.ndarray | None) -> np.ndarray:
     """Return texts and other objects as float64.
 
-    Raises InputError for the first text that is no number, and TypeError for the first object that
-    is neither a text nor a number.
+    Raises InputError for a text that is no number, and TypeError for an object that is neither a
+    text nor a number.
     """
     try:
         return array.astype(np.float64)
@@ -124,8 +126,8 @@ def _numbers(array: np.ndarray, what: str, names: np.ndarray | None) -> np.ndarr
             try:
                 float(value)
             except ValueError:
-                raise ArrayError(f"{fault}: expected numbers; scikit-learn's OneHotEncoder makes "
-                                 "numbers of texts") from None
+                raise ArrayError(f"{fault}: expected numbers; scikit-learn's OneHotEncoder encodes "
+                                 "texts as numbers") from None
             except TypeError:
                 raise TypeError(f"{fault}: the argument must be a string or a real number"
                                 ) from None
@@ -133,7 +135,7 @@ def _numbers(array: np.ndarray, what: str, names: np.ndarray | None) -> np.ndarr
 
 
 def _column(index: int, names: np.ndarray | None) -> str:
-    """Return the words with which messages name a column."""
+    """Return the name of a column in messages."""
     return f"column {index}" + ("" if names is None else f" ({quoted(names[index])})")
 
 
@@ -146,7 +148,7 @@ BALANCED = "balanced"
 
 
 def checked_weights(sample_weight: Any, rows: int) -> np.ndarray:
-    """Return the weights of `rows` samples, divided by their mean, as float32."""
+    """Return sample weights divided by their mean, as float32."""
     weights = np.asarray(sample_weight)
     if weights.dtype.kind not in "biuf" or weights.shape != (rows,):
         raise ArrayError(f"sample_weight has shape {weights.shape} and type {weights.dtype}: "
@@ -162,15 +164,15 @@ def checked_weights(sample_weight: Any, rows: int) -> np.ndarray:
 
 def with_classes(weights: np.ndarray | None, class_weight: Any, labels: np.ndarray,
                  classes: np.ndarray) -> np.ndarray:
-    """Return the weights of rows, multiplied by those of their classes and divided by their mean.
+    """Return row weights times class weights, divided by their mean.
 
-    weights: (n,) weights of the rows; None where all are equal.
-    class_weight: a mapping from label to weight, where labels without a weight have 1; or
-    "balanced", which gives each class a weight in inverse proportion to its number of rows.
+    weights: (n,) weights of the rows; None if all are equal.
+    class_weight: a mapping from label to weight, with 1 for missing labels; or "balanced": each
+    class has a weight in inverse proportion to its number of rows.
     labels: (n,) index of each row's class.
     classes: the label of each class.
-    Raises InputError where class_weight is neither, where one of its labels is no class or one of
-    its weights is no finite number of 0 or more, and where all rows get the weight 0.
+    Raises InputError if class_weight is neither, has a label that is not in `classes` or a weight
+    that is not finite and at least 0, or if all resulting weights are 0.
     """
     if isinstance(class_weight, str) and class_weight == BALANCED:
         counts = np.bincount(labels, minlength=len(classes))
@@ -180,8 +182,8 @@ def with_classes(weights: np.ndarray | None, class_weight: Any, labels: np.ndarr
         for label, weight in class_weight.items():
             indices = np.flatnonzero(classes == label)
             if not len(indices):
-                raise ArrayError(f"class_weight has the label {quoted(label)}, which no class "
-                                 "has; expected labels that y holds")
+                raise ArrayError(f"class_weight has the label {quoted(label)}, which is not a "
+                                 "class; expected labels that occur in y")
             if not isinstance(weight, int | float | np.number) or not 0 <= weight < np.inf:
                 raise ArrayError(f"class_weight {quoted(weight)} of the label {quoted(label)}: "
                                  "expected a finite number of 0 or more")
@@ -190,8 +192,8 @@ def with_classes(weights: np.ndarray | None, class_weight: Any, labels: np.ndarr
         raise ArrayError(f"class_weight {quoted(class_weight)}: expected 'balanced', a mapping "
                          "from label to weight, or None")
     of_rows = by_class[labels] * (1 if weights is None else weights.astype(np.float64))
-    return _of_mean_1(of_rows, "class_weight gives every row the weight zero: expected a weight "
-                               "above 0 for a class that y holds")
+    return _of_mean_1(of_rows, "class_weight is zero for every row: expected a weight above 0 for "
+                               "a class that occurs in y")
 
 
 def _of_mean_1(weights: np.ndarray, all_zero: str) -> np.ndarray:

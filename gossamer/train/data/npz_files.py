@@ -23,12 +23,12 @@ def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset,
     """Return the training samples, and the test samples or None.
 
     The array x is (n, features), or pictures as (n, height, width[, 1]) or (n, 1, height, width).
-    The array y has n labels, which are whole numbers or texts. Files with Python objects are
-    refused, and no code in them is run.
+    The array y has n labels, which are whole numbers or texts. Files with Python objects are an
+    error, and code in them is never run.
 
-    limit: the most samples of either set; None for all.
+    limit: largest number of samples of either set; None for all.
     numbers: whether y holds numbers to learn, which become float64.
-    Raises InputError that names the array and what is wrong with it.
+    Raises InputError that names the array and its fault.
     """
     try:
         with npy.read_archive(path, str(path)) as arrays:
@@ -44,17 +44,17 @@ def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset,
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except npy.BadArray as error:
-        raise InputError(f"{path}: is no .npz file, or a damaged one ({error})") from None
+        raise InputError(f"{path}: is not a .npz file, or is damaged ({error})") from None
     raise InputError(f"{path}: has the arrays {cut(', '.join(sorted(names))) or '(none)'}; "
                      "expected x and y, or x_train and y_train")
 
 
 def _has_test(path: Path, names: set[str]) -> bool:
-    """Return whether a file has test samples. Warns where it has only one of the two arrays."""
+    """Return whether a file has test samples. Warns if it has only one of the two arrays."""
     missing = [name for name in _TEST if name not in names]
     if len(missing) == 1:
         (present,) = {*_TEST} - {*missing}
-        warnings.warn(f"{path}: has {present} but no {missing[0]}, and so no test samples",
+        warnings.warn(f"{path}: has {present} but no {missing[0]}; test samples need both",
                       GossamerWarning, stacklevel=4)
     return not missing
 
@@ -70,7 +70,7 @@ def _part(path: Path, arrays: npy.Archive, x_name: str, y_name: str, limit: int 
     if y.ndim == 0 or y.shape not in ((len(y),), (len(y), 1)) or y.dtype.kind not in "iufUb":
         hint = f"; save {y_name}.argmax(axis=1)" if y.ndim == 2 else ""
         raise InputError(f"{path}: {y_name} is {shape_text(y.shape)} {y.dtype}, expected one "
-                         f"label a sample{hint}")
+                         f"label per sample{hint}")
     y = y.reshape(-1)
     if len(x) != len(y):
         raise InputError(f"{path}: {x_name} has {len(x)} samples, but {y_name} has {len(y)} labels")
@@ -78,7 +78,7 @@ def _part(path: Path, arrays: npy.Archive, x_name: str, y_name: str, limit: int 
         y = _targets(path, y_name, y)
     elif y.dtype.kind != "U":
         values = y.astype(np.float64)
-        # NaN is wrong as well, since it differs from its floor
+        # NaN is found as well, since it differs from its floor
         wrong = np.flatnonzero((values != np.floor(values)) | (np.abs(values) >= 2.0**63))
         if wrong.size:
             raise InputError(f"{path}: {y_name}[{wrong[0]}] is {y[wrong[0]]}, expected a whole "
@@ -109,8 +109,10 @@ def _targets(path: Path, name: str, y: np.ndarray) -> np.ndarray:
 
 
 def _array(path: Path, arrays: npy.Archive, name: str) -> np.ndarray:
-    """Return an array of the file. Raises InputError where it has Python objects, and BadArray
-    where it cannot be read."""
+    """Return an array of the file.
+
+    Raises InputError if it has Python objects, and BadArray if it cannot be read.
+    """
     try:
         return arrays.read(name)
     except npy.PickledObjects as error:

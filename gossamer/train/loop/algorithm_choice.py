@@ -1,4 +1,4 @@
-"""The choice of the algorithm that trains, and of its config."""
+"""The choice of the training algorithm and its config."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from gossamer.plan.tune.rows import usable
 from gossamer.plan.tune.tuner import Tuner
 
 _LEAST_MEASURED, _MOST_MEASURED = 256, 2048
-"""The fewest and the most samples in a measured launch. The numbers that are measured are powers of
-two, rounded down to complete updates, so that epochs of many lengths share one measurement."""
+"""Bounds of the number of samples in a measured launch. The number is a power of two, rounded down
+to complete updates, so that epochs of many lengths share one measurement."""
 _MEASURED_IN_ALL = 2**15
-"""The most samples of all networks of a measured launch together, unless each has the fewest: the
-float64 reference, too, has to train on all of them."""
+"""Largest number of samples in a measured launch, summed over all networks, unless each network has
+only _LEAST_MEASURED samples. The bound is needed because the float64 reference also trains on all
+of them."""
 _SHORTEST = 256
-"""Samples of a launch down to which it is halved to suit an algorithm."""
+"""Number of samples down to which launches are halved for an algorithm with short launches."""
 
 
 @dataclass(frozen=True)
 class AlgorithmChoice:
-    """The device, algorithm and config that train.
+    """The device, algorithm and config for a training.
 
-    config: the fastest config; None where nothing was measured.
-    samples: the most samples of one launch.
+    config: the fastest config; None if nothing was measured.
+    samples: largest number of samples in one launch.
     """
 
     device: Device
@@ -43,7 +44,7 @@ class AlgorithmChoice:
     samples: int
 
     def variant(self, problem: BackpropProblem) -> Variant:
-        """Return the variant with the config, or the first one where it does not exist."""
+        """Return the variant with the config, else the first variant."""
         variants = [variant for variant in self.algorithm.variants(problem, self.device)
                     if variant.precision == "fp32"]
         return next((variant for variant in variants if variant.config == self.config),
@@ -52,15 +53,15 @@ class AlgorithmChoice:
 
 def choose(problem: BackpropProblem, device: Device, effort: str | None,
            algorithm: str | None) -> AlgorithmChoice:
-    """Return the device, the algorithm and the config that train an epoch.
+    """Choose the device, the algorithm and the config for a training.
 
-    Where no algorithm of the device can train the problem, the host trains it, with a warning.
+    If no algorithm of the device can train the problem, the host is used, with a warning.
 
-    effort: effort at which the algorithms are measured, so that the fastest trains; with None the
-    first algorithm of _expected() trains.
-    algorithm: name of the algorithm that trains; with None all algorithms may.
-    Raises InputError for an unknown effort or algorithm, or where the named algorithm cannot train
-    the problem.
+    effort: effort at which the algorithms are measured to find the fastest; with None, the first
+    algorithm of _expected() is used.
+    algorithm: name of the algorithm to use; None allows all algorithms.
+    Raises InputError for an unknown effort or algorithm, or if the named algorithm cannot train
+    the problem. Raises UnsupportedError if no algorithm can.
     """
     algorithms = OPS[problem.op].algorithms
     names = [algorithm.name for algorithm in algorithms]
@@ -79,10 +80,10 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
         reason_text = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         choices, _ = _supporting(problem, host)
         if not choices:
-            raise UnsupportedError(f"nothing trains {problem.describe()}: {reason_text}")
+            raise UnsupportedError(f"no algorithm can train {problem.describe()}: {reason_text}")
         warnings.warn(
-            f"{device.name} cannot train {problem.describe()} ({reason_text}); the host does",
-            GossamerWarning, stacklevel=4)
+            f"{device.name} cannot train {problem.describe()} ({reason_text}); the host trains it "
+            "instead", GossamerWarning, stacklevel=4)
     choices = _expected(problem, choices)
     if effort is not None:
         return _fastest(problem, choices, effort)
@@ -92,23 +93,25 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
 
 
 def _tell_of_slow_processor(choice: AlgorithmChoice) -> None:
-    """Warn where OpenCL on a processor trains much slower than NumPy: with all algorithms but exact
-    blocking (docs/notes/training.md)."""
+    """Warn if OpenCL on a processor trains much slower than NumPy.
+
+    All algorithms except exact blocking are much slower there (docs/notes/training.md).
+    """
     device = choice.device
     if (device.compiles and device.on_processors and not device.is_simulator
             and not isinstance(choice.algorithm, Blocked)):
         warnings.warn(f"{device.name} is a processor, on which {choice.algorithm.name} trains many "
-                      "times as slowly as NumPy does: leave the device out, or give 'host'",
+                      "times slower than NumPy: omit the device, or give 'host'",
                       GossamerWarning, stacklevel=5)
 
 
 def _expected(problem: BackpropProblem,
               choices: Sequence[AlgorithmChoice]) -> list[AlgorithmChoice]:
-    """Return the choices in the order of their expected speed, the fastest first.
+    """Return the choices sorted by expected speed, fastest first.
 
-    Exact blocking is first where one launch of it trains an epoch, because the least of its work
-    must go sample by sample (docs/notes/training.md). The others have the op's order, by the length
-    of their launches: an epoch, a block of samples, a step.
+    Exact blocking is first if one of its launches trains an epoch, because it has the least work
+    that is serial over the samples (docs/notes/training.md). The others keep the op's order, which
+    is by the length of their launches: an epoch, a block of samples, a step.
     """
     def is_later(choice: AlgorithmChoice) -> bool:
         return not (isinstance(choice.algorithm, Blocked) and choice.algorithm.is_pipelined(
@@ -118,9 +121,10 @@ def _expected(problem: BackpropProblem,
 
 def _supporting(problem: BackpropProblem,
                 device: Device) -> tuple[list[AlgorithmChoice], dict[str, str]]:
-    """Return the algorithms that can train the problem, and why others cannot, by name.
+    """Return possible choices, and why other algorithms cannot train.
 
-    Each has the longest launches with which it can.
+    Each choice has the longest launches that its algorithm supports. The reasons are by name of
+    the algorithm.
     """
     choices: list[AlgorithmChoice] = []
     reasons: dict[str, str] = {}
@@ -138,8 +142,10 @@ def _supporting(problem: BackpropProblem,
 
 
 def _lengths(problem: BackpropProblem) -> list[int]:
-    """Return the numbers of samples that a launch may have: all samples, then half of them again
-    and again, rounded up to complete updates."""
+    """Return the possible numbers of samples in a launch, largest first.
+
+    They start with all samples, and are halved repeatedly, rounded up to complete updates.
+    """
     lengths = [problem.samples]
     while lengths[-1] > max(_SHORTEST, problem.batch):
         lengths.append(-(-lengths[-1] // (2 * problem.batch)) * problem.batch)
@@ -148,10 +154,10 @@ def _lengths(problem: BackpropProblem) -> list[int]:
 
 def _fastest(problem: BackpropProblem, choices: Sequence[AlgorithmChoice],
              effort: str) -> AlgorithmChoice:
-    """Return the first choice whose time is within SLACK (2%) of the fastest.
+    """Return the first choice within SLACK (2%) of the fastest.
 
-    A smaller problem with random data is timed, so that data sets of about the same density share
-    one measurement.
+    The time is that of a smaller problem with random data, so that data sets of about the same
+    density share one measurement.
     """
     device = choices[0].device
     measured = _measured_problem(problem)
@@ -172,9 +178,9 @@ def _fastest(problem: BackpropProblem, choices: Sequence[AlgorithmChoice],
 
 
 def _measured_problem(problem: BackpropProblem) -> BackpropProblem:
-    """Return the smaller problem that is measured in place of an epoch.
+    """Return the smaller problem that is measured instead of an epoch.
 
-    It has at most the samples of the epoch, but at least _LEAST_MEASURED.
+    It has at most as many samples as the epoch, but at least _LEAST_MEASURED.
     """
     most = min(_MOST_MEASURED, problem.samples, _MEASURED_IN_ALL // max(1, problem.networks))
     samples = max(_LEAST_MEASURED, 1 << max(0, most.bit_length() - 1))

@@ -1,4 +1,4 @@
-"""Checkpoints: files from which training continues as if it had never stopped."""
+"""Checkpoints: files from which training continues as if uninterrupted."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from gossamer.io.text import shape_text
 from gossamer.train.loop.settings import Settings, name
 from gossamer.train.loop.train_state import Best, TrainState, Validation
 
-_MAGIC = b"gossamer checkpoint 3\n"
-"""The first bytes of a checkpoint file; the number is the version of the file format."""
+_MAGIC = b"gossamer checkpoint 4\n"
+"""The first bytes of a checkpoint file, with the version of the file format."""
 _MAY_DIFFER = ("epochs", "target_error", "patience", "keep")
-"""Settings that may differ between a checkpoint and the training that goes on from it."""
+"""Settings that may differ between a checkpoint and the training that continues from it."""
 _SHARE = 0.05
-"""The largest share of the time that is spent on writing checkpoints."""
-_NONE = "is no checkpoint that this gossamer wrote"
+"""Largest fraction of the time that is spent on writing checkpoints."""
+_NONE = "is not a checkpoint of this version of gossamer"
 _ANEW = "give another file, or leave resume out to start anew"
 
 
 class OtherSettings(InputError):
-    """A checkpoint has other settings than the training that is to go on from it.
+    """A checkpoint has other settings than the training that resumes it.
 
     key: name of the first setting that differs.
     there, here: JSON values of the setting in the file and in this training.
@@ -47,9 +47,9 @@ class OtherSettings(InputError):
 
 
 class Throttle:
-    """Limits how often checkpoints are written, to a small share of the time.
+    """Limits writing of checkpoints to a fraction of the time.
 
-    Its `with` block encloses the writing of a checkpoint.
+    Each checkpoint is written inside a `with` block of the throttle.
     """
 
     def __init__(self) -> None:
@@ -71,13 +71,13 @@ class Throttle:
 class Checkpointer:
     """Writes a training state to its checkpoint file, and reads it.
 
-    digest: hash of the samples that the network is trained on.
-    Raises InputError, before any training, where the file cannot be a checkpoint.
+    digest: hash of the training samples.
+    Raises InputError if the path cannot be used for a checkpoint.
     """
 
     def __init__(self, path: Path, digest: str) -> None:
         if path.is_dir():
-            raise InputError(f"checkpoint {path}: is a folder")
+            raise InputError(f"checkpoint {path}: is a folder; expected a file")
         if not path.parent.is_dir():
             raise InputError(f"checkpoint {path}: there is no folder {path.parent}")
         if path.is_file() and not _is_one(path):
@@ -94,10 +94,10 @@ class Checkpointer:
         return state
 
     def write(self, state: TrainState) -> None:
-        """Replace the file, unless no epoch is finished or the file has the same epoch.
+        """Write the state if it is newer than the file.
 
-        Where writing fails, the previous file stays and training continues, with a warning for the
-        first of several failures in a row.
+        If writing fails, the previous file is kept and training continues, with a warning for the
+        first of several consecutive failures.
         """
         if state.epochs_done in (0, self._written):
             return
@@ -105,20 +105,20 @@ class Checkpointer:
             save(self.path, state, self._digest)
         except InputError as error:
             if not self._failing:
-                previous = ("there is none" if self._written is None
-                            else f"that of epoch {self._written} stays")
+                previous = ("no checkpoint is written" if self._written is None
+                            else f"the checkpoint of epoch {self._written} is kept")
                 warnings.warn(f"checkpoint of epoch {state.epochs_done}: {error}; {previous}; make "
-                              "room on that disk", GossamerWarning, stacklevel=3)
+                              "sure that the disk has free space", GossamerWarning, stacklevel=3)
             self._failing = True
         else:
             self._written, self._failing = state.epochs_done, False
 
 
 def save(path: Path, state: TrainState, digest: str) -> None:
-    """Write a checkpoint file, completely or not at all. Raises InputError where this fails."""
+    """Write a checkpoint file atomically. Raises InputError if this fails."""
     header = {"settings": _plain(state.settings), "data": digest, "epochs_done": state.epochs_done,
-              "first": state.first, "rng": state.rng.bit_generator.state,
-              "progress": [state.idle, state.least],
+              "trained_by": state.trained_by, "first": state.first,
+              "rng": state.rng.bit_generator.state, "progress": [state.idle, state.least],
               "validation": state.validation and asdict(state.validation),
               "best": state.best and [state.best.epoch, asdict(state.best.validation)]}
     content = io.BytesIO()
@@ -133,8 +133,8 @@ def save(path: Path, state: TrainState, digest: str) -> None:
 def load(path: Path, settings: Settings, digest: str) -> TrainState:
     """Return the state in a checkpoint file.
 
-    Raises InputError where the file has other data, other settings except those of _MAY_DIFFER, or
-    is no checkpoint.
+    Raises InputError if the file is no checkpoint, belongs to other data, or has other settings
+    (except those of _MAY_DIFFER).
     """
     with _checked(path):
         header, *arrays = _read(path)
@@ -150,22 +150,23 @@ def load(path: Path, settings: Settings, digest: str) -> TrainState:
 
 @contextmanager
 def _checked(path: Path) -> Iterator[None]:
-    """Turn the errors of a file with the right hash but wrong content, which somebody else must
-    have written, into an InputError."""
+    """Turn errors of wrong content into an InputError.
+
+    A file with the right hash and wrong content was not written by gossamer.
+    """
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
             ValueError) as error:
-        raise InputError(f"{path}: the checkpoint holds what gossamer does not write "
+        raise InputError(f"{path}: the checkpoint has invalid content "
                          f"({npy.reason(error)}): {_ANEW}") from None
 
 
 def _state(settings: Settings, header: dict[str, Any], parameters: np.ndarray,
            curve: np.ndarray, best_weights: np.ndarray) -> TrainState:
-    """Return the state that a checkpoint holds.
+    """Return a checkpoint's training state.
 
-    Raises ValueError, or another error that _checked() catches, where the content is no training
-    state.
+    Raises ValueError, or another error that _checked() catches, if the content is invalid.
     """
     epochs, first = header["epochs_done"], header["first"]
     problem = settings.problem(0, 0)
@@ -188,8 +189,11 @@ def _state(settings: Settings, header: dict[str, Any], parameters: np.ndarray,
     idle, least = header["progress"]
     if type(idle) is not int or idle < 0 or type(least) is not float:
         raise ValueError(f"the progress is {quoted(header['progress'])}")
+    device, algorithm = header["trained_by"]
+    if type(device) is not str or type(algorithm) is not str:
+        raise ValueError(f"it was trained by {quoted(header['trained_by'])}")
     return TrainState(settings, rng, parameters, epochs, curve.tolist(), first, validation, best,
-                      idle, least)
+                      idle, least, trained_by=(device, algorithm))
 
 
 def _check_array(what: str, array: np.ndarray, count: int) -> None:
@@ -205,7 +209,7 @@ def _validation(values: Mapping[str, Any]) -> Validation:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
-    """Return a checkpoint's header, parameters, loss curve and weights of the best epoch."""
+    """Return a checkpoint's header, parameters, losses and best weights."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -225,16 +229,15 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarra
 
 
 def _is_one(path: Path) -> bool:
-    """Return whether a checkpoint may replace a file: an empty one, or a checkpoint of any version,
-    complete or not.
+    """Return whether a checkpoint may replace a file.
 
-    Raises InputError where the file cannot be read. It could be replaced nevertheless where its
-    folder can be written, whatever it holds.
+    It may if the file is empty, or a checkpoint of any version, complete or not. Raises InputError
+    if the file cannot be read, because it may not be a checkpoint.
     """
     kind = _MAGIC[:-2]
     try:
         with path.open("rb") as file:
-            # a file that was cut short holds a beginning of `kind`
+            # a truncated file has a prefix of `kind`
             return kind.startswith(file.read(len(kind)))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}), and may not be a "

@@ -1,4 +1,4 @@
-"""The settings with which a network is trained, and schedules of the learning rate."""
+"""Settings of a network's training, and schedules of the learning rate."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ INITIAL = ("glorot", "uniform")
 OPTIMISERS = ("adam", "sgd")
 KEEP = ("best", "last")
 UNIFORM = 0.05
-"""The largest magnitude of the initial parameters with "uniform", as in the published training."""
+"""Largest magnitude of the initial parameters with "uniform", as in the published training."""
 HIDDEN = (100,)
-"""Units of the hidden layers where neither `sizes` nor `hidden` is given."""
+"""Default units of the hidden layers."""
 _BATCH = 200
-"""Number of samples of an update where `batch` is not given, unless there are fewer in all."""
+"""Default number of samples per update, if there are at least as many samples."""
 _RATES = {"adam": 0.001, "sgd": 0.1}
-"""The learning rate of each optimiser where none is given."""
+"""Default learning rate of each optimiser."""
 _MOST = 2**31 - 1
-"""The most parameters that kernels can address with indices of 32 bits."""
+"""Largest number of parameters: kernels address them with 32-bit indices."""
 _RANGES = {"sigmoid": (0, 1), "tanh": (-1, 1)}
-"""The lower and the upper bound of the values of each activation that has bounds."""
+"""Lower and upper bound of the values of each bounded activation."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Settings:
 
     sizes: number of units of each layer, inputs first.
     The other fields are the parameters of MLP with the same names. `loss`, `learning_rate` and
-    `batch` are never None here. Where `output` is None, BackpropProblem.output_activation is the
-    activation of the outputs.
+    `batch` are never None here. If `output` is None, the outputs have the activation
+    BackpropProblem.output_activation.
     Raises InputError that names a wrong setting.
     """
 
@@ -64,14 +64,14 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.momentum and self.optimiser == "adam":
-            raise InputError(f"momentum {self.momentum!r}: is for the optimiser 'sgd'; Adam has "
-                             "its own")
+            raise InputError(f"momentum {self.momentum!r}: needs the optimiser 'sgd', because Adam "
+                             "has its own momentum")
         try:
             count = self.problem(0, 0).parameter_count
         except ValueError as error:
             raise InputError(str(error)) from None
         if count > _MOST:
-            raise InputError(f"sizes {self.sizes}: {count} parameters, expected {_MOST} at most")
+            raise InputError(f"sizes {self.sizes}: {count} parameters, expected at most {_MOST}")
         for name, value in (("learning_rate", self.learning_rate),
                             ("target_error", self.target_error)):
             if value is not None and value <= 0:
@@ -79,7 +79,7 @@ class Settings:
         if self.weight_decay < 0:
             raise InputError(f"weight_decay {self.weight_decay!r}: expected 0 or more")
         if not 0 <= self.momentum < 1:
-            raise InputError(f"momentum {self.momentum!r}: expected 0 or more, and below 1")
+            raise InputError(f"momentum {self.momentum!r}: expected at least 0, and below 1")
         if self.optimiser not in OPTIMISERS:
             raise InputError(f"optimiser {self.optimiser!r}: {one_of(self.optimiser, OPTIMISERS)}")
         if self.keep not in KEEP:
@@ -91,15 +91,16 @@ class Settings:
         if self.initial not in INITIAL:
             raise InputError(f"initial {self.initial!r}: {one_of(self.initial, INITIAL)}")
         if self.seed is not None and self.seed < 0:
-            raise InputError(f"seed {self.seed}: expected 0 or more, or None for another each time")
+            raise InputError(f"seed {self.seed}: expected 0 or more, or None for a new seed each "
+                             "time")
         factor(self.schedule, 0)
 
     @staticmethod
     def of(mlp: Any, data: DataShape) -> Settings:
-        """Return the settings with which an MLP is trained on samples of this shape.
+        """Return an MLP's settings for samples of this shape.
 
-        A loss, output or batch of None follows from the shape, and a learning rate of None from the
-        optimiser. Raises InputError that names a wrong setting.
+        The shape determines a loss, output or batch of None, and the optimiser determines a
+        learning rate of None. Raises InputError that names a wrong setting.
         """
         labelled, optimiser = data.labelled, mlp.optimiser
         loss = mlp.loss or ("cross_entropy" if labelled else "squared_error")
@@ -121,7 +122,7 @@ class Settings:
 
     def problem(self, rows: int, samples: int, networks: int = 1,
                 weighted: bool = False) -> BackpropProblem:
-        """Return the problem of one epoch.
+        """Return the back-propagation problem of one epoch.
 
         rows: number of rows of the data.
         samples: number of rows on which each network is trained.
@@ -133,14 +134,20 @@ class Settings:
             weighted=weighted and self.loss != "cross_entropy")
 
     def scaling(self, data: Samples) -> Scaling:
-        """Return how samples are scaled before training."""
-        linear = self.problem(0, 0).output_activation == "linear"
-        scales_targets = self.scale_targets and linear and data.labels is None
+        """Return the scaling that is applied to samples before training."""
         return Scaling.of(data.x if self.standardise else None,
-                          data.targets if scales_targets else None)
+                          data.targets if self._scales_targets(data) else None)
+
+    def scales(self, data: Samples) -> bool:
+        """Return whether samples are scaled before training."""
+        return self.standardise or self._scales_targets(data)
+
+    def _scales_targets(self, data: Samples) -> bool:
+        linear = self.problem(0, 0).output_activation == "linear"
+        return self.scale_targets and linear and data.labels is None
 
     def check_targets(self, targets: np.ndarray) -> None:
-        """Raise InputError where a target is outside the range of the outputs' activation."""
+        """Raise InputError if targets exceed the output activation's range."""
         activation = self.problem(0, 0).output_activation
         if activation not in _RANGES:
             return
@@ -149,13 +156,14 @@ class Settings:
         if outside.any():
             row, column = np.argwhere(outside)[0]
             raise InputError(f"y has {targets[row, column]:g} in row {row}, column {column}: the "
-                             f"outputs have the activation {activation}, which gives {least} to "
+                             f"outputs have the activation {activation} with the range {least} to "
                              f"{most}; take output='linear', or bring y into that range")
 
     def start(self, rng: np.random.Generator) -> np.ndarray:
-        """Return the initial parameters, (parameter_count,) float32, for all devices the same.
+        """Return the initial parameters, (parameter_count,) float32.
 
-        Zeros for the numbers that the optimiser keeps follow the weights and biases.
+        They are the same for all devices. The weights and biases come first, followed by the
+        optimiser's state, which is zero.
         """
         problem = self.problem(0, 0)
         parameters = np.zeros(problem.parameter_count, np.float32)
@@ -169,15 +177,15 @@ class Settings:
         return parameters
 
     def numbers(self, epochs: int) -> tuple[float, float, float]:
-        """Return learning rate, momentum and weight decay of the epoch after `epochs` epochs."""
+        """Return learning rate, momentum and weight decay after `epochs` finished epochs."""
         return (self.learning_rate * factor(self.schedule, epochs), self.momentum,
                 self.weight_decay)
 
 
 def given_sizes(mlp: Any) -> tuple[int, ...]:
-    """Return the parameter `sizes` of an MLP as a tuple; () where it is empty or None.
+    """Return the parameter `sizes` of an MLP as a tuple; () for None.
 
-    Raises InputError where it is wrong, or where `hidden` is given too.
+    Raises InputError if it is wrong, or if `hidden` is given, too.
     """
     sizes = mlp.sizes
     if sizes is None or (not isinstance(sizes, str | int) and len(sizes) == 0):
@@ -186,19 +194,19 @@ def given_sizes(mlp: Any) -> tuple[int, ...]:
     if not _are_whole(sizes):
         raise InputError(f"sizes {sizes!r}: expected whole numbers, {example}")
     if len(sizes) < 2:
-        raise InputError(f"sizes {tuple(map(int, sizes))}: expected {example}; hidden layers alone "
-                         "are given by hidden")
+        raise InputError(f"sizes {tuple(map(int, sizes))}: expected {example}; to give only the "
+                         "hidden layers, use hidden")
     if mlp.hidden is not None:
-        raise InputError(f"hidden {mlp.hidden!r}: sizes {tuple(map(int, sizes))} give all layers; "
-                         "leave one of the two out")
+        raise InputError(f"hidden {mlp.hidden!r}: sizes {tuple(map(int, sizes))} already includes "
+                         "the hidden layers; omit one of the two")
     return tuple(map(int, sizes))
 
 
 def units(mlp: Any, inputs: int, outputs: int) -> tuple[int, ...]:
     """Return the numbers of units of all layers of an MLP.
 
-    inputs, outputs: the first and the last number where the MLP's `sizes` is empty.
-    Raises InputError where `sizes` or `hidden` of the MLP is wrong.
+    inputs, outputs: the first and the last number if the MLP's `sizes` is empty.
+    Raises InputError if `sizes` or `hidden` of the MLP is wrong.
     """
     if sizes := given_sizes(mlp):
         return sizes
@@ -209,7 +217,7 @@ def units(mlp: Any, inputs: int, outputs: int) -> tuple[int, ...]:
         raise InputError(f"hidden {hidden!r}: expected whole numbers, the units of each hidden "
                          "layer, such as (100,)")
     if min(hidden, default=1) < 1:
-        raise InputError(f"hidden {tuple(map(int, hidden))}: expected one unit or more in each "
+        raise InputError(f"hidden {tuple(map(int, hidden))}: expected at least one unit in each "
                          "layer")
     return (inputs, *map(int, hidden), outputs)
 
@@ -234,18 +242,17 @@ def _whole(mlp: Any, name: str) -> int:
 
 
 Schedule = str | Sequence[Any] | Callable[[int], float]
-"""A schedule of the learning rate as a user gives it; see factor()."""
+"""A user's schedule of the learning rate; see factor()."""
 
 _EXPECTED = "expected 'constant', 'inverse', ('step', epochs, factor) or a function of the epoch"
 
 
 def factor(schedule: Schedule, epochs: int) -> float:
-    """Return the factor of the learning rate in the epoch that follows `epochs` finished epochs.
+    """Return the learning rate's factor after `epochs` finished epochs.
 
-    schedule: "constant" gives 1; "inverse" gives 1 / (1 + epochs); ("step", every, by) gives
-    by ** (epochs // every); a function gives its result for `epochs`.
-    Raises InputError for any other schedule, or where a function does not return a number of 0 or
-    more.
+    It is 1 for the schedule "constant", 1 / (1 + epochs) for "inverse", by ** (epochs // every) for
+    ("step", every, by), and schedule(epochs) for a function. Raises InputError for any other
+    schedule, or if a function does not return a number of 0 or more.
     """
     if callable(schedule):
         result: Any = schedule(epochs)
@@ -271,7 +278,7 @@ def factor(schedule: Schedule, epochs: int) -> float:
 
 
 def name(schedule: Schedule) -> str:
-    """Return a schedule as text that is the same in every process."""
+    """Return a schedule as text, equal in every process."""
     if callable(schedule):
         module = getattr(schedule, "__module__", type(schedule).__module__)
         return f"{module}.{getattr(schedule, '__qualname__', type(schedule).__qualname__)}"

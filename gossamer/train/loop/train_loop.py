@@ -1,5 +1,4 @@
-"""The loop that trains several networks together, and notices where the training of one diverges.
-"""
+"""The loop that trains several networks together and detects divergence."""
 
 from __future__ import annotations
 
@@ -22,11 +21,11 @@ from gossamer.train.loop.train_state import TrainState, Validation
 from gossamer.train.loop.trainer import Trainer
 
 _FIRST = 10
-"""The number of first samples, with whose mean loss later losses are compared. Where the first
-update has more samples, they are all of its samples."""
+"""Number of "first samples": later losses are compared with their mean loss. If the first update
+has more samples, its batch is used instead."""
 _GROWTH = 1e6
-"""Training has diverged where the mean loss of an epoch is more than this factor times the mean
-loss of the first samples, or times the loss of an untrained network if that is larger."""
+"""Training has diverged if an epoch's mean loss exceeds this factor times a base: the mean loss of
+the first samples, or the loss of an untrained network if that is larger."""
 
 Validate = Callable[[TrainState], Validation]
 """A function that validates a network with the parameters after its last epoch."""
@@ -39,8 +38,8 @@ class _Slot:
     state: the network's training state.
     rows: (samples,) int32 indices of the rows that the network is trained on.
     start: number of epochs that were finished when the loop began.
-    previous: the state's random generator from before the last epoch.
-    has_parameters: whether the state has the parameters after its last epoch, which otherwise are
+    previous: the state's random generator before the last epoch.
+    has_parameters: whether the state has the parameters after its last epoch; otherwise they are
     only on the device.
     """
 
@@ -57,10 +56,10 @@ class TrainLoop:
     The networks have the same sizes, activation, loss, batch and number of samples. Either all of
     them use momentum, or none does.
 
-    states: the training state of each network, which the loop changes.
-    data: samples from which all networks take their rows.
+    states: the training state of each network, which the loop updates.
+    data: samples of all networks.
     rows: for each state, the indices of the rows of `data` that it is trained on.
-    effort, algorithm: what choose() takes for the choice of the algorithm.
+    effort, algorithm: arguments of choose(), which selects the algorithm.
     validate: function that validates a state after each epoch; None without validation data.
     """
 
@@ -79,6 +78,8 @@ class TrainLoop:
         self._trainer = Trainer(self.problem, data,
                                 np.stack([state.parameters for state in states]), choice)
         self.device, self.algorithm = choice.device, choice.algorithm.name
+        for state in states:
+            state.trained_by = self.device.name, self.algorithm
         self._early = max(_FIRST, self.problem.batch)
         self._untrained_loss = _untrained_loss(self.problem, data.targets)
 
@@ -88,16 +89,16 @@ class TrainLoop:
         return not all(slot.state.ended for slot in self._slots)
 
     def step(self) -> float:
-        """Train all states whose training has not ended for one epoch, and return its seconds.
+        """Train all active states for one epoch, and return its seconds.
 
-        A state whose training ends with this epoch then has its parameters. The other states get
-        theirs only by fetch_parameters().
+        States that end with this epoch receive their parameters. The others receive theirs only by
+        fetch_parameters().
         """
         active_slots = [(index, slot) for index, slot in enumerate(self._slots)
                         if not slot.state.ended]
         order, next_generators = self._next_order()
         settings = self._settings.copy()
-        # a learning rate that overflows makes training diverge, which is noticed below
+        # a learning rate that overflows makes training diverge, which is detected below
         with np.errstate(over="ignore"):
             for index, slot in active_slots:
                 settings[index] = slot.state.settings.numbers(slot.state.epochs_done)
@@ -117,12 +118,12 @@ class TrainLoop:
             self.fetch_parameters()
         if debug.level() >= 2:
             debug.show(f"{self.problem.describe()}: {self.algorithm} on {self.device.name}: "
-                       f"{duration_text(seconds * 1e6)}, {self._per_sample(seconds):.3f} us a "
+                       f"{duration_text(seconds * 1e6)}, {self._per_sample(seconds):.3f} us per "
                        "sample")
         return seconds
 
     def _note_progress(self, slots: Sequence[_Slot]) -> None:
-        """Record in each state the epoch's result on validation data, or without them its loss."""
+        """Record each state's validation result, or its loss without one."""
         if self._validate is not None:
             self.fetch_parameters()
         for slot in slots:
@@ -136,7 +137,7 @@ class TrainLoop:
     def fetch_parameters(self) -> None:
         """Copy the parameters after the last epoch into the states.
 
-        A state whose parameters are no longer finite has diverged.
+        A state with parameters that are not finite is marked as diverged.
         """
         trainer = self._trainer
         stale_slots = [(index, slot) for index, slot in enumerate(self._slots)
@@ -144,11 +145,11 @@ class TrainLoop:
         if not stale_slots:
             return
         if any(slot.state.epochs_done - slot.start == trainer.begun for _, slot in stale_slots):
-            # Ctrl-C may have come between the counting of the epoch and its acceptance
+            # Ctrl-C may have interrupted step() after the epoch was counted, before accept()
             trainer.accept()
         parameters = trainer.parameters()
         for index, slot in stale_slots:
-            # Ctrl-C may have come after _count() appended the loss and before it counted the epoch
+            # Ctrl-C may have interrupted _count() after it appended the loss
             del slot.state.curve[slot.state.epochs_done:]
             if np.isfinite(parameters[index]).all():
                 slot.state.parameters, slot.has_parameters = parameters[index], True
@@ -156,9 +157,10 @@ class TrainLoop:
                 self._step_back(index, slot, 1 + trainer.begun - trainer.accepted)
 
     def _next_order(self) -> tuple[np.ndarray, list[np.random.Generator]]:
-        """Return the order of the next epoch, and the states' random generators after it.
+        """Return the next epoch's order, and the generators after it.
 
-        The order is (states, samples) int32, the rows in the order in which they are trained on.
+        The order is (states, samples) int32: the indices of each state's rows in the order of
+        training.
         """
         generators = [slot.state.rng for slot in self._slots]
         if not any(slot.state.settings.shuffle for slot in self._slots):
@@ -178,12 +180,12 @@ class TrainLoop:
 
     def _find_diverged(self, active_slots: Sequence[tuple[int, _Slot]], means: np.ndarray,
                        order: np.ndarray) -> None:
-        """Find the states that diverged in this epoch, and record their failure.
+        """Record the failure of states that diverged in this epoch.
 
-        The losses of the samples are fetched only in a state's first epoch, and where its mean loss
+        The losses of the samples are fetched only in a state's first epoch, or if its mean loss
         exceeds the bound.
 
-        means: mean loss of each network. A mean that overflowed is computed again.
+        means: mean loss of each network. Means that overflowed are replaced by correct ones.
         """
         slots_to_check = [(index, slot) for index, slot in active_slots if slot.state.first is None
                           or not means[index] <= self._bound(slot.state.first)]
@@ -212,15 +214,15 @@ class TrainLoop:
                 self._step_back(index, slot, 2)
 
     def _comparison(self, state: TrainState, losses: np.ndarray, bad: int) -> str:
-        """Return text with the mean loss of the first samples; "" where there is none.
+        """Return text with the mean loss of the first samples; "" if there is none.
 
         losses: the loss of each sample in the epoch.
         bad: index of the sample at which training diverged.
         """
         first = state.first
         if first is None:
-            # where training diverged among the first samples, only those before the bad one count
-            # whose losses the first update cannot have changed
+            # training diverged among the first samples: use only the samples before the bad one
+            # that also belong to the first update
             early = losses[:self._early if bad >= self._early else min(bad, self.problem.batch)]
             if not len(early):
                 return ""
@@ -228,7 +230,7 @@ class TrainLoop:
         return f", the first samples' was {first:g}"
 
     def _bound(self, first: float) -> float:
-        """Return the mean loss of an epoch above which training has diverged.
+        """Return the largest mean loss without divergence.
 
         first: mean loss of the first samples.
         """
@@ -244,14 +246,13 @@ class TrainLoop:
         state = slot.state
         slot.previous, slot.has_parameters = state.rng, False
         state.curve.append(mean)
-        # both change in one call, so that Ctrl-C cannot come between them
+        # one call changes both, so that Ctrl-C cannot separate them
         vars(state).update(rng=rng, epochs_done=state.epochs_done + 1)
 
     def _step_back(self, index: int, slot: _Slot, epochs: int) -> None:
-        """Undo a state's last finished epoch, whose last update made parameters infinite or NaN.
+        """Undo a state's last epoch, which made parameters infinite or NaN.
 
-        epochs: how many epochs of the trainer before the present one the state's parameters were
-        last right: 1 or 2.
+        epochs: argument of Trainer.before() for the state's last finite parameters, 1 or 2.
         """
         state = slot.state
         state.failure = (f"diverged in epoch {state.epochs_done} at its last sample: the "
@@ -266,10 +267,10 @@ class TrainLoop:
 
 
 def _first_bad_sample(losses: np.ndarray, bound: float) -> int | None:
-    """Return the index of the sample at which training diverged; None where it did not.
+    """Return the sample at which training diverged, or None.
 
-    That is the first sample whose loss is not finite or, where their mean exceeds the bound, the
-    first whose loss exceeds it.
+    It is the first sample with a loss that is not finite. If all losses are finite but their mean
+    exceeds the bound, it is the first sample with a loss above the bound.
     """
     bad = ~np.isfinite(losses)
     if not bad.any():
@@ -280,8 +281,10 @@ def _first_bad_sample(losses: np.ndarray, bound: float) -> int | None:
 
 
 def _untrained_loss(problem: BackpropProblem, targets: np.ndarray) -> float:
-    """Return the mean loss of a network that has learnt nothing: its outputs are 0 or, with
-    cross-entropy, all classes are equally likely."""
+    """Return the mean loss of an untrained network.
+
+    Its outputs are 0 or, with cross-entropy, all classes are equally likely.
+    """
     if problem.loss == "cross_entropy":
         return float(targets.mean(dtype=np.float64)) * problem.sizes[-1] * math.log(
             problem.sizes[-1])

@@ -1,4 +1,4 @@
-"""The state of one network's training, and the report of each epoch."""
+"""The state of a network's training, and its reports."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from gossamer.train.loop.settings import Settings
 
 @dataclass(frozen=True)
 class Progress:
-    """The report that on_epoch gets after each epoch.
+    """The report that is passed to on_epoch after each epoch.
 
     Attributes
     ----------
     epoch : int
         Number of finished epochs, from 1.
     epochs : int
-        The most epochs that are trained.
+        Largest number of epochs of the training.
     loss : float
-        Mean loss of the epoch. The loss of a sample is computed before the update to which the
-        sample belongs.
+        Mean loss of the epoch. The loss of a sample is computed before the sample's update.
     validation_loss : float or None
         Mean loss on the validation data after the epoch; None without validation data.
     validation_score : float or None
         Accuracy on the validation data after the epoch, from 0 to 1, or for regression R^2; None
         without validation data.
     samples_per_second : float
-        Samples that were trained on per second.
+        Number of training samples per second.
     device : str
-        Name of the device that trains.
+        Name of the training device.
     algorithm : str
-        Name of the algorithm that trains.
+        Name of the training algorithm.
     """
 
     epoch: int
@@ -50,10 +49,10 @@ class Progress:
 
     @property
     def score(self) -> float:
-        """Score on the training data with the parameters after the epoch.
+        """Score on the training data after the epoch.
 
-        The score is computed when it is read, which is possible until on_epoch returns. Of more
-        than 10,000 rows, it is computed on 10,000 that are spread over all.
+        It is computed on access, on at most 10,000 evenly spaced rows, and can be accessed only
+        until on_epoch returns.
 
         Returns
         -------
@@ -67,7 +66,7 @@ OnEpoch = Callable[[Progress], None]
 
 
 _LEAST_GAIN = 1e-4
-"""By how much a loss must be smaller to count as an improvement."""
+"""Smallest decrease of a loss that counts as an improvement."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,10 @@ class Validation:
     score: float
 
     def is_better(self, other: Validation) -> bool:
-        """Return whether the score is higher, or equal with a loss smaller by _LEAST_GAIN."""
+        """Return whether the score is higher, or equal with a smaller loss.
+
+        The loss must be smaller by at least _LEAST_GAIN.
+        """
         return self.score > other.score or (
             self.score == other.score and self.loss <= other.loss - _LEAST_GAIN)
 
@@ -105,18 +107,19 @@ class Best:
 class TrainState:
     """One network's training so far.
 
-    settings: how the network is trained.
+    settings: the settings of the training.
     rng: generator that draws the order of the next epoch.
     parameters: (parameter_count,) float32, after the finished epochs.
     epochs_done: number of finished epochs.
     curve: mean loss of each epoch.
-    first: mean loss of the very first samples; None before the first epoch.
+    first: mean loss of the first samples of the first epoch; None before it.
     validation: the result after the last epoch; None without validation data.
-    best: the best epoch so far; None without validation data, or where the last epoch is kept.
+    best: the best epoch so far; None without validation data, or if the last epoch is kept.
     idle: number of epochs since the last improvement.
     least: the mean loss of the last improvement by note_loss().
-    failure: text that says how training diverged, or "". The other fields then have their values
-    from before the epoch that diverged.
+    failure: text that says how training diverged, or "". After a divergence, the other fields have
+    their values from before the epoch that diverged.
+    trained_by: names of the device and of the algorithm that trained last; None before training.
     """
 
     settings: Settings
@@ -130,6 +133,7 @@ class TrainState:
     idle: int = 0
     least: float = math.inf
     failure: str = ""
+    trained_by: tuple[str, str] | None = None
 
     @staticmethod
     def start(settings: Settings) -> TrainState:
@@ -138,9 +142,9 @@ class TrainState:
         return TrainState(settings, rng, settings.start(rng))
 
     def under(self, settings: Settings) -> TrainState:
-        """Return a state from which training goes on with other settings and the kept parameters.
+        """Return a state with other settings and the kept parameters.
 
-        Velocities and Adam's means stay where both settings have them, and otherwise start at 0.
+        Velocities and Adam's moments are kept if both settings have them; otherwise they are 0.
         """
         problem, before = settings.problem(0, 0), self.settings.problem(0, 0)
         parameters = np.zeros(problem.parameter_count, np.float32)
@@ -159,30 +163,30 @@ class TrainState:
 
     @property
     def kept_epoch(self) -> int:
-        """Number of the kept epoch: the best one where it is kept and known, else the last."""
+        """Number of the kept epoch: the best if it is kept and known, else the last."""
         if self.best is not None and self.settings.keep == "best":
             return self.best.epoch
         return self.epochs_done
 
     @property
     def reached(self) -> bool:
-        """Whether the mean loss of the last epoch met the target error."""
+        """Whether the last epoch's mean loss met the target error."""
         target = self.settings.target_error
         return target is not None and bool(self.curve) and self.curve[-1] <= target
 
     @property
     def out_of_patience(self) -> bool:
-        """Whether the number of epochs since the last improvement has reached the patience."""
+        """Whether the epochs since the last improvement reached the patience."""
         return self.settings.patience is not None and self.idle >= self.settings.patience
 
     @property
     def ended(self) -> bool:
-        """Whether no further epoch is trained."""
+        """Whether training has ended."""
         return (bool(self.failure) or self.reached or self.out_of_patience
                 or self.epochs_done >= self.settings.epochs)
 
     def note_loss(self) -> None:
-        """Record whether the mean loss of the last epoch was an improvement."""
+        """Record whether the last epoch's mean loss improved."""
         improved = self.curve[-1] <= self.least - _LEAST_GAIN
         self.idle = 0 if improved else self.idle + 1
         if improved:
@@ -191,7 +195,7 @@ class TrainState:
     def note_validation(self, validation: Validation) -> None:
         """Record the last epoch's result on the validation data.
 
-        The parameters are kept where it is the best so far and the best is kept.
+        If the best epoch is kept, and this is the best so far, the parameters are copied.
         """
         self.validation = validation
         if self.settings.keep != "best":
@@ -204,12 +208,12 @@ class TrainState:
             self.idle = 0
 
     def check(self) -> None:
-        """Raise TrainingError where training diverged."""
+        """Raise TrainingError if training diverged."""
         if self.failure:
             rate = self.settings.learning_rate
             scheduled_rate = self.settings.numbers(self.epochs_done)[0]
             raise TrainingError(
-                f"training {self.failure}; the network is as it was after epoch "
+                f"training {self.failure}; the network has the parameters after epoch "
                 f"{self.kept_epoch}: try a learning_rate below {rate:g}"
                 + (f" (which the schedule made {scheduled_rate:g} in this epoch)"
                    if scheduled_rate != rate else "")

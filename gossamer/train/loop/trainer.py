@@ -18,17 +18,17 @@ from gossamer.train.loop.algorithm_choice import AlgorithmChoice
 
 
 class Trainer:
-    """Trains networks of the same sizes, each with its own parameters, settings and order.
+    """Trains networks of the same sizes together on one device.
 
-    An epoch counts only when it is accepted, so that the caller can go back to the parameters from
-    before it.
+    Each network has separate parameters, settings and order of samples. An epoch is complete only
+    after accept(), so that the caller can return to the parameters before it.
 
     problem: one epoch over the data.
     parameters: (networks, parameter_count) float32, the parameters before the first epoch.
-    choice: device and algorithm that train.
+    choice: device and algorithm of the training.
     begun: number of epochs that run() began.
     accepted: number of epochs that accept() counted.
-    Raises OutOfMemoryError where the device has no room.
+    Raises OutOfMemoryError if the device has no room.
     """
 
     def __init__(self, problem: BackpropProblem, data: Samples, parameters: np.ndarray,
@@ -55,16 +55,16 @@ class Trainer:
 
     @property
     def _mean_bytes(self) -> int:
-        """Bytes of the mean losses of a part of an epoch, aligned."""
+        """Aligned bytes of the mean losses of one part."""
         return _aligned(self._parts[0].mean.outputs[0], self._device.alignment)
 
     def run(self, order: np.ndarray, settings: np.ndarray) -> np.ndarray:
         """Train one epoch and return the networks' mean losses, (networks,) float64.
 
-        The epoch counts once accept() is called. An array that is the same object as in the last
-        call is not copied to the device again.
+        The epoch is complete once accept() is called. An array that is the same object as in the
+        last call is not copied to the device again.
 
-        order: (networks, samples) int32, the rows in the order in which they are trained on.
+        order: (networks, samples) int32, the indices of the rows in the order of training.
         settings: (networks, 3) float32, learning rate, momentum and weight decay.
         """
         device = self._device
@@ -109,12 +109,14 @@ class Trainer:
         return self._read(self._previous[0] if self.begun > self.accepted else self._parameters)
 
     def before(self, epochs: int) -> np.ndarray:
-        """Return the parameters from before the last one or two epochs, (networks,
-        parameter_count) float32."""
+        """Return the parameters before the last one or two epochs.
+
+        They are (networks, parameter_count) float32.
+        """
         return self._read(self._previous[epochs - 1])
 
     def launch(self, part: _Part, order: Buffer, losses: Buffer, stream: Any) -> None:
-        """Queue the training on the samples of a part, which changes the parameters in place."""
+        """Queue the training on a part, which updates the parameters."""
         self.choice.algorithm.launch(
             part.state, [self._x, self._targets, order, self._settings, self._parameters,
                           *self._sample_weights],
@@ -127,24 +129,26 @@ class Trainer:
 
     def _write(self, name: str, buffer: Buffer, array: np.ndarray,
                stored: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Write an array to a buffer, unless the buffer holds the same object already.
+        """Write an array to a buffer, unless that object was written last.
 
-        stored: function that arranges the array as it lies in the buffer.
+        stored: function that converts the array to the layout of the buffer.
         """
         if self._written.get(name) is not array:
             self._device.write(buffer, stored(array))
             self._written[name] = array
 
     def _in_parts(self, order: np.ndarray) -> np.ndarray:
-        """Return the order of an epoch as it lies in device memory: for each part, an array
-        (networks, samples of the part)."""
+        """Return an epoch's order in the layout of device memory.
+
+        It has, for each part, an array of shape (networks, samples of the part).
+        """
         stored = np.zeros(self._order.nbytes // 4, np.int32)
         for memory, columns in self._part_slices():
             stored[memory] = order[:, columns].ravel()
         return stored
 
     def _part_slices(self) -> list[tuple[slice, slice]]:
-        """Return each part's slice of memory in numbers, and its slice of the samples."""
+        """Return each part's slices of memory (elements) and samples."""
         slices, start, column = [], 0, 0
         for part in self._parts:
             spec = part.problem.inputs[2]
@@ -156,7 +160,7 @@ class Trainer:
 
 
 class _Part:
-    """A part of an epoch: the samples on which one launch of the algorithm trains."""
+    """The part of an epoch that one launch computes."""
 
     def __init__(self, problem: BackpropProblem, choice: AlgorithmChoice) -> None:
         device = choice.device
@@ -171,15 +175,17 @@ class _Part:
                       if algorithm.supports(self.mean, device) is None)
         self._average = reduce, reduce.prepare(Weights({}, device), self.mean, next(iter(
             reduce.variants(self.mean, device))), device)
-        # a graph of a single kernel would gain nothing
+        # a graph of a single kernel saves no time
         self.recordable = device.limits.graph and len(self.state.launches) != 1
         self._graph: Callable[..., None] | None = None
         self._runs = 0
         self._graph_buffers: tuple[Buffer, Buffer] | None = None
 
     def run(self, trainer: Trainer, order: Buffer, losses: Buffer) -> None:
-        """Train on the part. From the second time on this replays a captured graph, which has
-        buffers of its own for the order and the losses."""
+        """Train on the part's samples.
+
+        From the second call on, this replays a captured graph if the part is recordable.
+        """
         if not self.recordable or self._runs == 0:
             trainer.launch(self, order, losses, None)
         else:
@@ -206,7 +212,7 @@ class _Part:
 
 
 def _parts(problem: BackpropProblem, choice: AlgorithmChoice) -> list[_Part]:
-    """Return the parts of an epoch in order. Parts of the same length are the same object."""
+    """Return an epoch's parts in order; parts of equal length are one object."""
     length = min(choice.samples, problem.samples)
     parts = [_Part(problem.of_samples(length), choice)] * (problem.samples // length)
     rest = problem.samples % length
@@ -214,5 +220,5 @@ def _parts(problem: BackpropProblem, choice: AlgorithmChoice) -> list[_Part]:
 
 
 def _aligned(spec: TensorSpec, alignment: int) -> int:
-    """Return the bytes of a tensor, rounded up to a multiple of the alignment."""
+    """Return a tensor's bytes, rounded up to the alignment."""
     return -(-spec.nbytes // alignment) * alignment

@@ -52,12 +52,12 @@ def changed(place: tuple, value: float) -> np.ndarray:
 BAD = {
     "a weight that is not alpha": (
         {"weight": changed((3, 1, 0, 2), 0.75)},
-        "its weights are not plus or minus one number a channel"),
+        "its weights have different magnitudes within a channel"),
     "alpha 0": (
         {"weight": changed((5,), 0.0)},
-        "some of its weights are 0, not plus or minus one number a channel"),
+        "some of its weights are 0: the weights of a channel must have one nonzero magnitude"),
     "a constant beyond the signs": (
-        {"weight": SIGNS, "pad": 2.0}, "in steps of 1, not known to be -1, 0 or 1"),
+        {"weight": SIGNS, "pad": 2.0}, "in steps of 1"),
     "a constant between the signs": (
         {"weight": SIGNS, "pad": 0.5}, "not known to be -1, 0 or 1"),
 }

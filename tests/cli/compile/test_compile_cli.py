@@ -58,7 +58,7 @@ def test_the_second_compilation_measures_nothing_and_saves_the_same(
 def test_how_many_layers_take_less_than_float32_is_told(run: Run, network: Path) -> None:
     # the host computes in float32 only
     result = compile_(run, network, "--precision", "fp16")
-    assert re.search(r"^precision fp16 allowed: 0 of \d+ layers in less than float32$",
+    assert re.search(r"^precision fp16 allowed: 0 of \d+ layers in lower precision than float32$",
                      result.stdout, re.M)
     assert "allowed:" not in compile_(run, network).stdout
 
@@ -68,8 +68,8 @@ def test_scattered_times_are_told_and_kept(
     monkeypatch.setattr("gossamer.measure.SCATTERED", 0.0)
     monkeypatch.setattr("gossamer.plan.tune.tuner._FEW_TIMINGS", 1)
     crowded = compile_(run, network)
-    assert re.search(r"^notice: the times on .* scatter by more than .*"
-                     "measure again when it is idle, after `gossamer cache clear`",
+    assert re.search(r"^notice: the quartiles of the times on .* differ by more than .*"
+                     "measure again when the device is idle, and run `gossamer cache clear`",
                      crowded.stderr, re.M)
     monkeypatch.setattr("gossamer.measure.SCATTERED", math.inf)
     quiet = compile_(run, network)
@@ -98,7 +98,7 @@ def test_lines_are_told_once_and_threads_only_on_the_host(
     call = ("run", network, "--input", tmp_path / "x.npy")
     told = run(*call, "--threads", "2", "--device", device_name).stderr
     assert told == ("" if device_name == "host" else f"notice: --threads 2: has no effect on "
-                    f"{device_name}; only layers on the host take these threads\n")
+                    f"{device_name}, only on layers on the host\n")
     for verb in (("compile", network), call, ("serve", network)):
         assert "--threads 0: expected all, or a number of 1 or more" in run(
             *verb, "--threads", "0").stderr
@@ -108,7 +108,7 @@ def test_a_network_without_a_batch_takes_none(run: Run, tmp_path: Path) -> None:
     path = save(model([helper.make_node("Relu", ["x"], ["y"])], {"x": []}, {"y": None}), tmp_path)
     compile_(run, path)
     result = compile_(run, path, "--batch", "4", code=2)
-    assert f"--batch 4: {path} has no batch dimension; leave --batch out" in result.stderr
+    assert f"--batch 4: {path} has no batch dimension; omit --batch" in result.stderr
 
 
 def test_the_bar_counts_candidates() -> None:

@@ -44,7 +44,7 @@ def test_ctrl_c_keeps_what_was_measured(run: Run, network: Path,
     with monkeypatch.context() as patch:
         interrupt(patch, after=3)
         result = compile_(run, network, "-o", tmp_path / "a.plan", code=130)
-    match = re.search(r"^error: interrupted: 3 candidates measured, kept in (.*) for the next",
+    match = re.search(r"^error: interrupted: 3 candidates measured, stored in (.*) for the next",
                      result.stderr)
     assert match
     sections = read(Path(match[1]))["sections"]
@@ -70,7 +70,7 @@ def test_ctrl_c_while_measurements_are_written_keeps_them(
 
     monkeypatch.setattr(Database, "_write", interrupted)
     result = compile_(run, network, code=130)
-    match = re.search(r"(\d+) candidates measured, kept in (.*) for the next", result.stderr)
+    match = re.search(r"(\d+) candidates measured, stored in (.*) for the next", result.stderr)
     assert match
     sections = read(Path(match[2]))["sections"]
     assert int(match[1]) == sum(not candidate["not_tried"] for section in sections
@@ -86,12 +86,12 @@ def test_ctrl_c_does_not_claim_what_was_not_kept(
     with monkeypatch.context() as patch:
         patch.setattr("gossamer.plan.choose.refine.refined", ctrl_c)
         result = compile_(run, network, code=130)
-    assert " measured, kept in " in result.stderr
+    assert " measured, stored in " in result.stderr
     shutil.rmtree(tmp_path / "cache")
     (tmp_path / "cache").write_text("no folder")
     interrupt(monkeypatch, after=3)
     result = compile_(run, network, code=130)
-    assert re.search(r"^error: interrupted: [1-9]\d* candidates? measured, not kept: .*"
+    assert re.search(r"^error: interrupted: [1-9]\d* candidates? measured, not stored: .*"
                      r"tuning.*sqlite cannot be written$", result.stderr, re.M)
 
 

@@ -85,7 +85,7 @@ def test_ctrl_c_while_plans_are_compared_keeps_the_candidates(
     with monkeypatch.context() as patch:
         patch.setattr(plan_times, "interleave", interrupted)
         result = compile_(run, separable, "--effort", "max", "-o", tmp_path / "a.plan", code=130)
-    match = re.match(r"error: interrupted: (\d+) candidates measured, kept in ", result.stderr)
+    match = re.match(r"error: interrupted: (\d+) candidates measured, stored in ", result.stderr)
     assert match and not (tmp_path / "a.plan").exists()
     described = json.loads(compile_(run, separable, "--effort", "max", "--json").stdout)
     assert (described["measured"], described["reused"]) == (0, int(match[1])) and wholes == [2]

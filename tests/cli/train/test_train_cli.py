@@ -132,12 +132,12 @@ def test_ctrl_c_and_resume(samples, model, tmp_path, monkeypatch):
         patch.setattr(train_output.EpochReporter, "__call__", interrupted)
         line = fails_late(130, *words)
         assert line == ("error: interrupted after 2 of 4 epochs; the trained weights are lost: "
-                        "--checkpoint FILE would keep them for --resume")
+                        "use --checkpoint FILE to save them for --resume")
         line = fails_late(130, *words, "--checkpoint", checkpoint)
         assert line == (f"error: interrupted after 2 of 4 epochs; the checkpoint {checkpoint} was "
-                        "kept: the same command with --resume goes on")
+                        "saved: add --resume to the command to continue")
     assert not model.exists()
-    assert "exists already; give --resume to go on from it" in fails(
+    assert "already exists; use --resume to continue from it" in fails(
         2, *words, "--checkpoint", checkpoint)
     resumed = succeeds(*words, "--checkpoint", checkpoint, "--resume", "--curve",
                        tmp_path / "c.png", "--report", tmp_path / "r.json")
@@ -192,11 +192,11 @@ def test_demo(tmp_path, monkeypatch):
     labels = sources.load(sources.mnist()[1], limit=16)[0].y
     assert (np.array(answers, int) == labels).sum() >= 8
     assert fails(2, "train", "--demo", "-o", tmp_path / "m.onnx") == (
-        f"error: --output {tmp_path / 'm.onnx'}: expected a folder, as the demo writes several "
+        f"error: --output {tmp_path / 'm.onnx'}: expected a folder for the demo's "
         "files")
     monkeypatch.setattr(charts, "missing", lambda: "matplotlib is not installed")
     (tmp_path / "file").write_text("")
-    assert f"--output {tmp_path / 'file'}: cannot be made: File exists; expected a folder" in fails(
+    assert f"--output {tmp_path / 'file'}: cannot be created: File exists; expected" in fails(
         2, "train", "--demo", "-o", tmp_path / "file")
     result = succeeds("train", "--demo", "--limit", "50", "--epochs", "1", "--device", "host",
                       "-o", tmp_path / "other")

@@ -109,14 +109,15 @@ def test_numbers_that_the_published_training_cannot_learn(tmp_path):
 def test_whole_numbers_that_look_like_numbers_to_learn(tmp_path):
     samples = save_csv(tmp_path / "s.csv", np.arange(60) * 3)
     result = succeeds("train", samples, "-o", tmp_path / "m.onnx", "--epochs", "1", *HOST)
-    assert result.stderr == (f"notice: {samples}: has 60 different labels in 60 samples, each of "
-                             "which becomes a class; --task regression predicts them as numbers\n")
+    assert result.stderr == (f"notice: {samples}: has 60 different labels in 60 samples, and "
+                             "each label becomes a class; use --task regression to predict "
+                             "numbers instead\n")
 
 
 def test_test_samples_of_another_class(samples, model, tmp_path):
     letters = save_csv(tmp_path / "other.csv", np.array(["a", "b", "c"])[LABELS])
     line = fails(2, *train(samples, model, "--validation", letters))
-    assert line == (f"error: {letters}: has the label 'a', which no sample of {samples} has")
+    assert line == (f"error: {letters}: has the label 'a', which does not occur in {samples}")
 
 
 def test_an_absent_class_keeps_its_place(model, tmp_path):
@@ -125,7 +126,7 @@ def test_an_absent_class_keeps_its_place(model, tmp_path):
     facts = json.loads(result.stdout)
     assert facts["classes"] == ["0", "1", "2", "3", "4"]
     assert result.stderr == (f"notice: --sizes 9,6,5: ends in 5 outputs, but {path} has samples of "
-                             "3 classes; --sizes 9,6,3 has an output for each\n")
+                             "3 classes; --sizes 9,6,3 has one output per class\n")
     entries = {entry.key: entry.value for entry in onnx.load(model).metadata_props}
     assert json.loads(entries["classes"]) == facts["classes"]
 
@@ -133,7 +134,7 @@ def test_an_absent_class_keeps_its_place(model, tmp_path):
 def test_hidden_units_in_place_of_outputs(samples, model):
     assert succeeds(*train(samples, model, sizes="9,6")).stderr == (
         f"notice: --sizes 9,6: ends in 6 outputs, but {samples} has samples of 3 classes; --sizes "
-        "9,3 has an output for each, --sizes 9,6,3 hidden units too\n")
+        "9,3 has one output per class, --sizes 9,6,3 hidden units too\n")
     assert succeeds(*train(samples, model)).stderr == ""
 
 

@@ -141,9 +141,9 @@ def test_an_output_that_cannot_be_written_leaves_the_others(samples, model, tmp_
 @pytest.mark.parametrize("columns, greatest, words, notice", [
     (64, 255, [], ""),
     (64, 256, [], "range from 0 to 256 and are not scaled, which may hinder learning; "
-                  "--standardise standardises them, --no-scale silences this notice"),
+                  "use --standardise to standardise them, or --no-scale to silence this notice"),
     (16, 255, [], "range from 0 to 255 and are not scaled, which may hinder learning; "
-                  "--scale maps 0..255 to 0..1, --no-scale silences this notice"),
+                  "use --scale to map 0..255 to 0..1, or --no-scale to silence this notice"),
     (64, 256, ["--standardise"], ""), (16, 255, ["--no-scale"], ""), (16, 255, ["--scale"], ""),
     (16, 16, [], "")])
 def test_numbers_that_nobody_chose_to_leave_unscaled(model, tmp_path, columns, greatest, words,
@@ -177,7 +177,7 @@ def levels(columns, greatest):
 def test_a_demo_that_comes_to_nothing_leaves_no_folder(samples, tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "mnist", lambda: (samples, samples))
     words = ("train", "--demo", "--device", "host", "-o", tmp_path / "demo")
-    assert "expected 0 to 1 to binarise" in fails(2, *words)
+    assert "binarising expects 0 to 1" in fails(2, *words)
     assert "--pad 32: expected" in fails(2, *words, "--pad", "32")
     assert not (tmp_path / "demo").exists()
     (tmp_path / "demo").mkdir()
@@ -195,7 +195,7 @@ def test_a_checkpoint_of_other_settings(samples, model, tmp_path, words, there, 
     succeeds(*train(samples, model, *words[-2:]))
     assert fails(2, *train(samples, model, *words, "--resume")) == (
         f"error: {tmp_path / 'c.ckpt'}: is the checkpoint of a network with {there}, but this one "
-        f"has {here}; give {there} or another file, or leave --resume out to start anew")
+        f"has {here}; use {there} or another file, or omit --resume to start from scratch")
 
 
 def test_a_checkpoint_of_other_samples(samples, model, tmp_path):
@@ -208,5 +208,5 @@ def test_a_checkpoint_of_other_samples(samples, model, tmp_path):
 def test_a_network_that_the_memory_does_not_suffice_for(samples, model, monkeypatch):
     monkeypatch.setattr(training_data, "available_memory", lambda: 10_000)
     assert fails(2, *train(samples, model, sizes="9,60,3")) == (
-        "error: --sizes 9,60,3: training 783 parameters takes 15660 bytes (5 copies), but 10000 "
-        "bytes of memory are available; expected fewer units")
+        "error: --sizes 9,60,3: training 783 parameters needs 15660 bytes (5 copies), but 10000 "
+        "bytes of memory are available; use fewer units")

@@ -62,7 +62,7 @@ def test_what_is_trained_on_pictures_takes_pictures(how, model, tmp_path):
         assert result.stdout.splitlines()[-1] == f"{value}  {first['name']}"
     lines = succeeds("run", model, "--input", tmp_path / "x.npy", "--device", "host", "--top", 1)
     assert lines.stdout.splitlines()[-4].endswith("x.npy[19]")
-    assert lines.stdout.splitlines()[-1] == "and 40 more inputs (--json prints all)"
+    assert lines.stdout.splitlines()[-1] == "and 40 more inputs (use --json to print all)"
 
 
 def test_negatives_of_what_was_trained_on(model, tmp_path):
@@ -106,7 +106,7 @@ def test_samples_that_are_no_pictures(samples, model, tmp_path):
 def test_pictures_and_the_padding_that_fits_the_sizes(model, tmp_path):
     np.savez(tmp_path / "x.npz", x=PICTURES, y=LABELS)
     line = fails(2, *train(tmp_path / "x.npz", model, sizes="144,4,3"))
-    assert line.endswith("has 64 numbers (8x8); give --sizes 64,4,3, or --pad 12x12")
+    assert line.endswith("has 64 numbers (8x8); use --sizes 64,4,3, or --pad 12x12")
     np.savez(tmp_path / "t.npz", x=PICTURES[:, :7], y=LABELS)
     assert "has 56 numbers (7x8)" in fails(2, *train(
         tmp_path / "x.npz", model, "--validation", tmp_path / "t.npz", sizes="64,4,3"))

@@ -122,7 +122,7 @@ def test_it_compiles_where_the_folder_cannot_be_written(
 
 
 def test_an_error_of_the_compiler_is_told() -> None:
-    with pytest.raises(CompileError, match="has no kernel absent"):
+    with pytest.raises(CompileError, match="contains no kernel absent"):
         MAKER().compile(KernelSource.of(SOURCE.path, "absent"))
 
 

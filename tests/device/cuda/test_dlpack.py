@@ -130,7 +130,7 @@ def test_wrong_arrays_are_refused_with_a_remedy(cuda: Device) -> None:
         arrays.incoming(Foreign(array), cuda, dtype="int32")
     with pytest.raises(InputError, match="dtype complex64"):
         arrays.incoming(Interface(array, typestr="<c8"), cuda)
-    with pytest.raises(InputError, match="lies in host memory"):
+    with pytest.raises(InputError, match="is in host memory"):
         arrays.incoming(np.zeros(3), cuda)
 
 
@@ -142,7 +142,7 @@ def test_unit_dimensions_may_have_any_stride(cuda: Device) -> None:
 
 def test_an_address_of_no_device_is_refused(cuda: Device) -> None:
     interface = Interface(_device_array(cuda, np.zeros(3, np.float32)), data=(256, False))
-    with pytest.raises(InputError, match="lies in the memory of no CUDA device"):
+    with pytest.raises(InputError, match="is not in the memory of a CUDA device"):
         arrays.incoming(interface, cuda)
 
 
@@ -197,7 +197,7 @@ def test_a_cupy_stream_lives_as_long_as_the_arrays_on_it(cuda: Device) -> None:
 
 
 def test_what_is_no_stream_is_refused(cuda: Device) -> None:
-    with pytest.raises(InputError, match="a str is no CUDA stream"):
+    with pytest.raises(InputError, match=r"expected a CUDA stream .* got a str"):
         cuda.synchronize("default")
 
 
@@ -210,9 +210,9 @@ def test_contiguous_is_what_numpy_calls_contiguous(shape: tuple[int, ...]) -> No
 
 @pytest.mark.parametrize(("changes", "dtype", "message"), [
     ({"strides": (1, 2)}, None, r"shape \(2, 3\), strides \(1, 2\)\); pass a contiguous copy"),
-    ({"dtype": np.dtype("c8")}, None, "dtype complex64, which no kernel takes; convert"),
+    ({"dtype": np.dtype("c8")}, None, "unsupported dtype complex64; convert"),
     ({}, "int32", "the input has dtype float32, expected int32; convert it first"),
-    ({"__cuda_array_interface__": {"data": (1000, False)}}, None, "lies in cuda:1, but the plan")])
+    ({"__cuda_array_interface__": {"data": (1000, False)}}, None, "is in cuda:1, but the plan")])
 def test_refused(made: Any, monkeypatch: Any, changes: Any, dtype: Any, message: str) -> None:
     monkeypatch.setattr(arrays, "device_of", {64: 0, 1000: 1}.__getitem__)
     monkeypatch.setattr(arrays, "StridedMemoryView", SimpleNamespace(

@@ -24,8 +24,8 @@ def test_arguments_lie_where_c_has_them(fake: Any, made: Any) -> None:
     for index, (pointer, (offset, size)) in enumerate(zip(pointers, fake.parameters, strict=True)):
         assert pointer == pointers[0] + offset
         assert ctypes.string_at(pointer, size) == given[f"f{index}"].tobytes()
-    for wrong, message in ((values[1:], "self_check takes 7 arguments, got 6"), (
-            (*values[:6], None), "argument 6 of self_check takes 4 bytes, got 8")):
+    for wrong, message in ((values[1:], "self_check expects 7 arguments, got 6"), (
+            (*values[:6], None), "argument 6 of self_check must have 4 bytes, got 8")):
         with pytest.raises(DeviceError, match=message):
             made.launch(kernel, (1,), (1,), wrong)
 
@@ -35,8 +35,8 @@ def test_launches_that_are_too_large_are_refused(fake: Any, made: Any) -> None:
     kernel = kernels.CudaKernel(SELF_CHECK, b"", made)
     made.launch(kernel, (2**31 - 1, 65535), (8, 8), (), stream=9)
     assert " 65535 1 8 8 1 0 9 " in fake.calls[-1]
-    for groups, size, message in (((1, 65536), (1,), "in dimension 1, self_check asked for 65536"),
-                                  ((1,), (13, 5), "at most 64 work-items .*, asked for 65")):
+    for groups, size, message in (((1, 65536), (1,), "in dimension 1, but self_check needs 65536"),
+                                  ((1,), (13, 5), "at most 64 work-items .*, got 65")):
         with pytest.raises(DeviceError, match=message):
             made.launch(kernel, groups, size, ())
 

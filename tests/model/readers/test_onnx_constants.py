@@ -33,7 +33,7 @@ def test_what_becomes_float32_is_told(kind: int, name: str) -> None:
     graph = load_onnx(model([helper.make_node("Relu", ["x"], ["y"], "n")], {"x": ["N", 3]},
                             {"y": 2}, types={"x": kind, "y": kind}), narrows=True)
     told = [warning.partition(": ")[2] for warning in graph.warnings]
-    assert told == ([] if not name else [f"{what} is {name}; gossamer takes and gives float32"
+    assert told == ([] if not name else [f"{what} is {name}; gossamer accepts and returns float32"
                                          for what in ("input 'x'", "output 'y'")])
 
 

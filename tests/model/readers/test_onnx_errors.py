@@ -103,7 +103,7 @@ def test_quantised_networks_are_to_be_read_as_floats(tmp_path: Path) -> None:
     constants = {"scale": np.float32(0.1), "zero": np.uint8(128)}
     message = refused(model(nodes, {"x": IMAGE}, {"y": 4}, constants), tmp_path, UnsupportedError)
     assert "QLinearSoftmax 'first'" in message
-    assert "; take the float32 model that it was quantised from, or pip install" in message
+    assert "; use the float32 model that it was quantised from, or pip install" in message
 
 
 def test_a_batch_norm_that_a_convolution_takes_over_is_checked(tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ def test_a_branch_that_the_batch_decides_is_left_to_onnx_runtime(tmp_path: Path)
 def test_an_open_size_that_takes_the_other_branch_is_refused(tmp_path: Path) -> None:
     graph = whole(load(save(squeezing(EQUAL, ("N", "C", 4)), tmp_path)))
     assert resolve(graph, 2, {"x": (3, 4)}).shapes["y"] == (2, 3, 4)
-    with pytest.raises(UnsupportedError, match=r"If 'chosen': takes its other branch at this"):
+    with pytest.raises(UnsupportedError, match=r"If 'chosen': selects its other branch at this"):
         resolve(graph, 2, {"x": (1, 4)})
 
 

@@ -134,12 +134,12 @@ def test_odd_sizes_on_the_host(sizes: tuple[int, ...], samples: int, networks: i
 
 
 def test_bad_problems_are_refused() -> None:
-    for wrong, message in (({"sizes": (3,)}, "two layers"), ({"sizes": (3, 0)}, "a unit"),
+    for wrong, message in (({"sizes": (3,)}, "two layers"), ({"sizes": (3, 0)}, "one unit"),
                            ({"activation": "cubic"}, "expected one of sigmoid"),
                            ({"loss": "hinge"}, "expected one of squared_error"),
                            ({"output": "step"}, "expected one of linear"),
                            ({"output": "linear", "loss": "cross_entropy"}, "are a softmax"),
-                           ({"adam": True, "velocity": True}, "expected one of them"),
+                           ({"adam": True, "velocity": True}, "expected at most one of them"),
                            ({"batch": 0}, "a batch of 1")):
         with pytest.raises(ValueError, match=message):
             BackpropProblem(**{"sizes": (3, 2), "rows": 1, "samples": 1, **wrong})

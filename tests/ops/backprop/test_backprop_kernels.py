@@ -48,14 +48,14 @@ def one(turn: int) -> Callable[[list[Variant]], list[Variant]]:
 
 
 @pytest.mark.parametrize(("sizes", "networks", "reason"), [
-    ((1024, 64, 32), 65535, None), ((1024, 65, 32), 1, "65 hidden units and 32 outputs, more than"),
-    ((1024, 64, 33), 1, "64 hidden units and 33 outputs, more than"),
-    ((1024, 64, 32), 65536, "65536 networks, more than 65535"),
-    ((9, 8, 8, 4), 1, "2 hidden layers, not one"), ((9, 4), 1, "0 hidden layers, not one")])
+    ((1024, 64, 32), 65535, None), ((1024, 65, 32), 1, "outputs, has 65 and 32"),
+    ((1024, 64, 33), 1, "outputs, has 64 and 33"),
+    ((1024, 64, 32), 65536, "at most 65535 networks, has 65536"),
+    ((9, 8, 8, 4), 1, "one hidden layer, has 2"), ((9, 4), 1, "one hidden layer, has 0")])
 def test_sizes_of_the_sequential_core(sizes: tuple[int, ...], networks: int,
                                       reason: str | None) -> None:
     found = unfit_sizes(BackpropProblem(sizes, 1, 1, networks=networks))
-    assert found is None if reason is None else found is not None and found.startswith(reason)
+    assert found is None if reason is None else reason in (found or "")
 
 
 def inputs_of(problem: BackpropProblem, *, binary: bool = False) -> list[np.ndarray]:
@@ -106,7 +106,7 @@ def test_only_per_step_trains_by_adam(compiled_device: Device) -> None:
     reasons = {algorithm.name: algorithm.supports(problem, compiled_device)
                for algorithm in KERNELS}
     assert reasons.pop("per_step") is None
-    assert all("per_step does" in reason for reason in reasons.values())
+    assert all("use per_step" in reason for reason in reasons.values())
 
 
 @pytest.mark.sanitize
@@ -185,18 +185,18 @@ def test_a_sample_that_is_not_a_number_ends_no_run(compiled_device: Device) -> N
 
 def test_what_does_not_fit_is_refused(compiled_device: Device) -> None:
     online = BackpropProblem((9, 5, 3), 6, 100_000)
-    assert "at a time" in str(PerStep().supports(online, compiled_device))
+    assert "samples per call" in str(PerStep().supports(online, compiled_device))
     wide = BackpropProblem((9, 70_000, 3), 6, 10)
     assert "bytes of shared memory" in str(Persistent().supports(wide, compiled_device))
     assert "bytes of shared memory" in str(Blocked().supports(wide, compiled_device))
     large_batch = BackpropProblem((784, 1000, 10), 60_000, 60_000, batch=60_000, networks=20)
     assert "smaller batch" in str(PerStep().supports(large_batch, compiled_device))
     many = BackpropProblem((2, 1200, 1), 6, 10, networks=60_000)
-    assert "sums of a block: indices" in str(Blocked().supports(many, compiled_device))
+    assert "sums per block, too many" in str(Blocked().supports(many, compiled_device))
     small = BackpropProblem((2, 2, 1), 6, 10, networks=65_535)
     assert Blocked().is_pipelined(small, compiled_device)
     reason = Blocked().supports(replace(small, networks=65_536), compiled_device)
-    assert "pipeline: 65536 networks" in str(reason)
+    assert "at most 65535 networks, has 65536" in str(reason)
     for unsupported in (BackpropProblem((9, 5, 3), 6, 10, batch=2),
                         BackpropProblem((9, 5, 3), 6, 10, velocity=True)):
         assert "without momentum" in str(Blocked().supports(unsupported, compiled_device))

@@ -133,7 +133,7 @@ def test_images_are_held_where_they_fit() -> None:
 
 @pytest.mark.parametrize(("problem", "reason"), [
     (replace(USUAL, exits=((2, 0), (3, 0))), "read elsewhere"),
-    (attention(1, 12, 3, (4, 4)), "12 channels, takes multiples of 8"),
+    (attention(1, 12, 3, (4, 4)), "needs a multiple of 8 channels, not 12"),
     (attention(1, 16, 2**14, (4, 4)), "do not fit"),
     (attention(2**16, 8, 1, (1, 1)), "images"), (attention(1, 0, 1, (4, 4)), "empty images")])
 def test_other_layers_give_a_reason(problem: FusionProblem, reason: str) -> None:

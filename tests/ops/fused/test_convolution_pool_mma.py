@@ -216,20 +216,20 @@ def _changed(problem: FusionProblem, part: int, **changes: object) -> FusionProb
 
 
 @pytest.mark.parametrize(("problem", "reason"), [
-    (pooled(replace(SMALL, out_channels=20)), "20 output channels, takes multiples of 8"),
-    (pooled(replace(SMALL, dilation=(1, 2))), "takes windows without dilation"),
-    (pooled(SMALL, dilation=(2, 2)), "takes windows without dilation"),
-    (pooled(replace(SMALL, kernel=(3, 9))), "windows of 9 columns, takes at most 8"),
+    (pooled(replace(SMALL, out_channels=20)), "needs a multiple of 8 output channels, not 20"),
+    (pooled(replace(SMALL, dilation=(1, 2))), "needs windows without dilation"),
+    (pooled(SMALL, dilation=(2, 2)), "needs windows without dilation"),
+    (pooled(replace(SMALL, kernel=(3, 9))), "needs windows of at most 8 columns, not 9"),
     (pooled(SMALL, (3, 3), (1, 1)),
-     "takes maxima of windows of at most twice their step, not of 3 rows with a step of 1"),
-    (pooled(SMALL, (3, 3), (2, 2), (3, 0, 0, 0)), "some maximum may have no value"),
-    (pooled(replace(SMALL, epilogue=BIAS_RESIDUAL)), "adds a tensor to the convolution's result"),
+     "needs pooling windows of at most twice their stride, not 3 rows with a stride of 1"),
+    (pooled(SMALL, (3, 3), (2, 2), (3, 0, 0, 0)), "a pooling window may lie in the padding only"),
+    (pooled(replace(SMALL, epilogue=BIAS_RESIDUAL)), "the convolution's epilogue reads a tensor"),
     (replace(PROBLEMS["yolo"], exits=((0, 0), (1, 0))),
      "a value between the layers is read elsewhere"),
     (replace(GIVEN["bytes"], exits=((0, 0), (2, 0))),
      "a value between the layers is read elsewhere"),
     (pooled(replace(SMALL, height=400, stride=(60, 1), pads=(0, 0, 0, 0))),
-     "the rows under a row of results do not fit the shared memory or the registers"),
+     "the tiles do not fit shared memory or registers"),
 ])
 def test_what_it_does_not_compute_gives_a_reason(problem: FusionProblem, reason: str) -> None:
     assert ALGORITHM.recognises(problem)

@@ -204,7 +204,7 @@ def test_what_is_offered_for_warpgroups_builds_without_spills(problem: FusionPro
 
 def test_channels_that_are_no_multiple_of_8_give_a_reason() -> None:
     reason = InvertedResidualMma().supports(block(1, 12, 32, 8, (6, 6)), RecordingDevice())
-    assert reason == "12 to 8 channels, takes multiples of 8"
+    assert reason == "needs multiples of 8 channels, not 12 to 8"
 
 
 def test_channels_that_do_not_fit_give_a_reason() -> None:
@@ -260,15 +260,15 @@ _ADDED_TWICE = Epilogue(apply("add").then(apply("add")), ("tensor", "tensor"))
 
 
 @pytest.mark.parametrize(("parts", "first", "last", "reason"), [
-    (RESIDUAL.parts, (), (entry(1),), "adds something other than its input"),
+    (RESIDUAL.parts, (), (entry(1),), "combined with a tensor other than its input"),
     ((replace(_EXPAND, epilogue=_PROJECT.epilogue), _DEPTHWISE, _PROJECT), (entry(1),), (ENTRY,),
-     "adds a tensor inside the block"),
+     "an epilogue inside the block reads a tensor"),
     ((_EXPAND, _DEPTHWISE, replace(_PROJECT, epilogue=_ADDED_TWICE)), (), (ENTRY, ENTRY),
-     "adds its input to its result more than once"),
+     "combined with its input more than once"),
     ((_EXPAND, _DEPTHWISE, replace(_PROJECT, stride=(2, 2), epilogue=Epilogue())), (), (),
      "projects with stride (2, 2)"),
     ((_EXPAND, replace(_DEPTHWISE, out_channels=80), replace(_PROJECT, channels=80)), (), (ENTRY,),
-     "makes 80 channels of 40")])
+     "not 80 outputs of 40 channels")])
 def test_blocks_that_compute_something_else_give_a_reason(
         parts: tuple[Problem, ...], first: tuple[Source, ...], last: tuple[Source, ...],
         reason: str) -> None:
@@ -282,7 +282,7 @@ def test_images_that_do_not_fit_a_cluster_give_a_reason() -> None:
     assert algorithm.recognises(large)
     assert "of a whole image of 112x112 do not fit" in (algorithm.supports(large, device) or "")
     odd = excited(block(1, 12, 32, 8, (6, 6)), 4)
-    assert algorithm.supports(odd, device) == "12 to 8 channels, takes multiples of 8"
+    assert algorithm.supports(odd, device) == "needs multiples of 8 channels, not 12 to 8"
     dilated = excited(block(1, 8, 32, 8, (9, 9), dilation=(2, 2), pads=(2, 2, 2, 2)), 4)
     assert "dilation (2, 2)" in (algorithm.supports(dilated, device) or "")
 

@@ -75,8 +75,8 @@ def test_other_layers_give_a_reason() -> None:
     assert "stride (2, 2)" in (ALGORITHM.supports(head(1, 8, 8, (4, 4), stride=(2, 2)), device)
                                or "")
     assert ALGORITHM.supports(head(1, 12, 8, (4, 4)), device) == (
-        "12 channels, takes multiples of 8")
-    assert "adds a tensor" in (ALGORITHM.supports(
+        "needs a multiple of 8 channels, not 12")
+    assert "reads a tensor" in (ALGORITHM.supports(
         head(1, 8, 8, (4, 4), epilogue=BIAS_RESIDUAL), device) or "")
     read = FusionProblem(USUAL.parts, USUAL.sources, ((0, 0), (1, 0)))
     assert "read elsewhere" in (ALGORITHM.supports(read, device) or "")

@@ -134,13 +134,13 @@ TWO_TENSORS = Epilogue(apply("add").then(apply("add")), ("tensor", "tensor"))
 @pytest.mark.parametrize(("problem", "reason"), [
     (replace(RESNET, exits=((0, 0),)), "the second layer's result is not read"),
     (_changed(RESNET, 1, stride=(2, 1)),
-     "the second convolution has stride (2, 1) and pads (0, 0, 0, 0), takes neither"),
+     "the second convolution has stride (2, 1) and pads (0, 0, 0, 0); supports neither"),
     (pair(1, 64, 192, 64, (5, 5), first=TWO_TENSORS),
-     "adds more than one tensor to the first result, or some to the second"),
-    (pair(1, 64, 136, 64, (5, 5)), "(64, 136, 64) channels, takes multiples of 64"),
-    (pair(1, 64, 640, 320, (5, 5)), "320 output channels, takes at most 256"),
+     "supports at most one added tensor in the first layer and none in the second"),
+    (pair(1, 64, 136, 64, (5, 5)), "needs multiples of 64 channels, not (64, 136, 64)"),
+    (pair(1, 64, 640, 320, (5, 5)), "needs at most 256 output channels, not 320"),
     (pair(1, 512, 1024, 64, (5, 5)),
-     "512 and 64 channels of 128 pixels do not fit the shared memory"),
+     "512 and 64 channels of 128 pixels do not fit shared memory"),
 ])
 def test_what_it_does_not_compute_gives_a_reason(problem: FusionProblem, reason: str) -> None:
     assert ALGORITHM.recognises(problem)

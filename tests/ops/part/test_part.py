@@ -171,23 +171,23 @@ def test_reductions_along_any_axes(rank: int, kind: str, keepdims: bool) -> None
 
 def test_what_has_no_form_is_refused_by_name() -> None:
     packed = Format("packed32", "bits")
-    with pytest.raises(UnsupportedError, match="has no ONNX form"):
+    with pytest.raises(UnsupportedError, match="has no ONNX equivalent"):
         model_of(alone(cast(default_spec((0, 2)), "int32")))
-    with pytest.raises(UnsupportedError, match="packed32: has no ONNX form"):
+    with pytest.raises(UnsupportedError, match="packed32 has no ONNX equivalent"):
         model_of(alone(CopyProblem(replace(IMAGE, format=packed), IMAGE, (0, 1, 2, 3), (1,) * 4,
                                    (0,) * 4)))
-    with pytest.raises(UnsupportedError, match="bfloat16 NHWC: has no ONNX form"):
+    with pytest.raises(UnsupportedError, match="bfloat16 NHWC has no ONNX equivalent"):
         model_of(alone(ElementwiseProblem((IMAGE,), Expression(1),
                                           formats=(Format("NHWC", "bfloat16"),))))
     with pytest.raises(UnsupportedError, match=r"pads \(0, 0, 2, 0\) that are not smaller than"):
         model_of(alone(PoolProblem(default_spec((1, 3, 8, 8)), "max", (2, 2), (3, 1),
                                    dilation=(3, 1), ceil_mode=True)))
-    with pytest.raises(UnsupportedError, match="a padding of int16: has no ONNX form"):
+    with pytest.raises(UnsupportedError, match="a padding of int16 has no ONNX equivalent"):
         model_of(alone(PadProblem(default_spec((2, 3), "int16"), (0, 1, 0, 0))))
     integers = default_spec((3,), "int64")
     assert OP.algorithms[0].supports(
         alone(ElementwiseProblem((integers, integers), apply("div"), ("int64",))), HOST) == (
-        "div of int64: has no ONNX form")
+        "div of int64 has no ONNX equivalent")
 
 
 @pytest.mark.parametrize(("problem", "operators"), [
@@ -292,7 +292,7 @@ def test_times_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     session.run([np.ones((2, 3), np.float32)])
     whole = Path.read_text
     monkeypatch.setattr(Path, "read_text", lambda path: whole(path)[:-20])
-    with pytest.raises(InputError, match=r"could not write the times of layers to .* make room"):
+    with pytest.raises(InputError, match=r"could not write the times of layers to .* free space"):
         session.node_times()
 
 

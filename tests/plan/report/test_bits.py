@@ -43,8 +43,9 @@ PRODUCT = GemmProblem(1, 2, 3, weights_info=SCALED, facts=(PLUS_MINUS_ONE,))
     (TERNARY, True, LayerForm("fc", "trits", "", True, 6)),
     (TERNARY, False, LayerForm("fc", "floats", "trits would do, another algorithm was taken",
                                True, 6)),
-    (REAL, False, LayerForm("fc", "floats", "its inputs are any floats, not known to be -1, 0 or 1",
-                            False, 6))])
+    (REAL, False, LayerForm(
+        "fc", "floats", "its inputs are not known to be -1, 0 or 1; possible values: any floats",
+        False, 6))])
 def test_the_form_of_a_product(known: ValueFacts, taken: bool | None, form: LayerForm) -> None:
     assert form_of("fc", replace(PRODUCT, facts=(known,)), taken) == form
 
@@ -67,8 +68,8 @@ def test_a_line_names_the_layers_on_floats() -> None:
     bits = form_of("first", PRODUCT)
     floats = form_of("second", replace(PRODUCT, weights_info=WeightsInfo()))
     assert forms_line([bits, floats]) == (
-        "layers with weights: 1 of 2 on bits, 1 of 2 on floats: second (its weights are not plus "
-        "or minus one number a channel)")
+        "layers with weights: 1 of 2 on bits, 1 of 2 on floats: second (its weights have "
+        "different magnitudes within a channel)")
     assert forms_line([bits, form_of("third", replace(PRODUCT, facts=(TERNARY,)))]) == (
         "layers with weights: 1 of 2 on bits, 1 of 2 on trits")
     assert weights_line([floats]) == ""
@@ -77,11 +78,12 @@ def test_a_line_names_the_layers_on_floats() -> None:
 
 
 @pytest.mark.parametrize(("info", "known", "reason"), [
-    (SCALED, REAL, "its inputs are any floats, not known to be -1, 0 or 1"),
-    (SCALED, ValueFacts(-0.5, 1.0, 1.5), "its inputs are -0.5 or 1, not known to be -1, 0 or 1"),
-    (WeightsInfo(), PLUS_MINUS_ONE, "its weights are not plus or minus one number a channel"),
+    (SCALED, REAL, "its inputs are not known to be -1, 0 or 1; possible values: any floats"),
+    (SCALED, ValueFacts(-0.5, 1.0, 1.5),
+     "its inputs are not known to be -1, 0 or 1; possible values: -0.5 or 1"),
+    (WeightsInfo(), PLUS_MINUS_ONE, "its weights have different magnitudes within a channel"),
     (WeightsInfo(0.5, "mask"), TERNARY,
-     "some of its weights are 0, not plus or minus one number a channel"),
+     "some of its weights are 0: the weights of a channel must have one nonzero magnitude"),
     (WeightsInfo(), REAL, "")])
 def test_a_line_says_why_layers_of_signs_are_on_floats_where_all_are(
         info: WeightsInfo, known: ValueFacts, reason: str) -> None:

@@ -260,7 +260,7 @@ def test_many_bound_calls_take_no_memory(on_cuda: Plan, torch: Any) -> None:
 
 def test_outputs_that_cannot_be_bound_on_the_device(on_cuda: Plan, torch: Any) -> None:
     x = _tensor(torch)
-    for out, message in ((torch.empty(BATCH, 4), "lies in host memory"),
+    for out, message in ((torch.empty(BATCH, 4), "is in host memory"),
                          (torch.empty(4, BATCH, device="cuda").T, "is not contiguous"),
                          (torch.empty(BATCH, 4, device="cuda").half(), "is float16, expected"),
                          (torch.empty(BATCH, 5, device="cuda"), "has shape"),

@@ -202,7 +202,7 @@ def test_tensors_that_do_not_fit_are_refused(plan: Plan, torch: Any) -> None:
     x = tensor(torch)
     refused(plan, x.double(), "input 'x' has dtype float64, expected float32")
     refused(plan, x[0], "input 'x' has shape 3x6x5, expected Nx3x6x5")
-    refused(plan, x.requires_grad_(), "input 'x' cannot be read by DLPack: .*detach")
+    refused(plan, x.requires_grad_(), "input 'x' cannot be read through DLPack: .*detach")
     assert_right(plan(x.detach()))
 
 

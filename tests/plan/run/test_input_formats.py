@@ -213,7 +213,7 @@ def test_a_file_of_halves_takes_and_gives_halves(device: Device, tmp_path: Path)
 def test_reports_say_how_inputs_are_taken() -> None:
     given = InputFormat("uint8", "NHWC", mean=(1, 2, 3))
     plan = gossamer.compile(stem(1), "host", inputs=given, output_dtype="float16")
-    assert "input 'x' is taken as Nx6x5x3 uint8 NHWC mean 1, 2, 3" in plan.report(1).notes
+    assert "input 'x' is passed as Nx6x5x3 uint8 NHWC mean 1, 2, 3" in plan.report(1).notes
     assert plan.report(1).rows[0]["problem"] == "NHWC uint8 -> add 1x3x6x5 float32 NCHW"
     assert f"output {plan.outputs[0].name!r} is returned in float16" in plan.report(1).notes
 

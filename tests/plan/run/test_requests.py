@@ -86,7 +86,7 @@ def test_a_batch_has_the_images_of_its_requests(width: int) -> None:
 
     # two of three images of the first request
     starts = [1, 0, 0]
-    joined([Part(Request([x], len(x), 0.0, math.inf), start, len(x))
+    joined([Part(Request([x], len(x), 0.0, math.inf), start, len(x) - start)
             for x, start in zip(given, starts, strict=True)], 8)(lanes)
 
     np.testing.assert_array_equal(lane.pinned[0][:5], np.concatenate(

@@ -142,25 +142,6 @@ def test_another_batch_takes_the_nearest_choices_and_says_so(
     assert Plan.load(tmp_path / "b.plan").planned_batches == [1, 4]
 
 
-def test_a_layout_that_was_the_default_costs_no_copy_at_another_batch(
-        compiled_device: Device, tmp_path: Path) -> None:
-    proto = model([helper.make_node("GlobalAveragePool", ["x"], ["y"], "mean")],
-                  {"x": ["N", 3, 4, 4]}, {"y": 4})
-    compiled(proto, compiled_device, tmp_path).save(tmp_path / "small.plan")
-
-    def change(plain: Any) -> Any:
-        (mean,) = plain["1"]["steps"]
-        assert (mean["inputs"], mean["default_layouts"]) == (["NCHW"], [True, True])
-        mean["inputs"] = mean["outputs"] = ["CHWN"]
-        return plain
-
-    rewrite(tmp_path / "small.plan", "choices.json", change)
-    plan = Plan.load(tmp_path / "small.plan", compiled_device)
-    for batch, layout in ((1, "CHWN"), (2, "NCHW")):
-        (mean,) = plan.program(batch).steps
-        assert mean.variant.inputs[0].layout == layout
-
-
 def test_a_choice_that_does_not_fit_another_batch_is_replaced_and_named(file: Path) -> None:
     def spoil(plain: Any) -> Any:
         plain["2"] = plain.pop("1")
@@ -420,20 +401,3 @@ def test_the_plan_of_a_strict_compilation_stays_strict(quick_device: Device,
                                                        tmp_path: Path) -> None:
     compiled(small(), quick_device, tmp_path, strict=True).save(tmp_path / "a.plan")
     assert Plan.load(tmp_path / "a.plan", quick_device.name).policy.strict
-
-
-@pytest.mark.parametrize("wrong", [None, [], [True]])
-def test_layouts_that_other_batch_sizes_read_are_checked_as_the_file_is_opened(
-        file: Path, wrong: list[bool] | None) -> None:
-    """Batch sizes that were planned do not read these values."""
-    def change(plain: Any) -> Any:
-        step = plain["1"]["steps"][0]
-        if wrong is None:
-            del step["default_layouts"]
-        else:
-            step["default_layouts"] = wrong
-        return plain
-
-    rewrite(file, "choices.json", change)
-    with pytest.raises(InputError, match="is corrupt or cut short"):
-        Plan.load(file)

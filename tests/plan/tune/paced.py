@@ -98,7 +98,7 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
     with builds.started():
         for row in rows:
             group.rows[row.key] = row
-            builds.begin(row)
+            builds.begin_row(row)
         while builds.rows:
             measure(*builds.next_built(), builds, samples)
     return rows

@@ -274,7 +274,7 @@ def test_steady_times_are_not_told(notices: Callable[..., list[str]]) -> None:
 
 def test_times_that_scatter_are_told(notices: Callable[..., list[str]]) -> None:
     (notice,) = notices(1.0, 2.0, 1.0, 2.0, 1.5)
-    assert re.match(r"the times on .* scatter by more than 25% from quartile to quartile", notice)
+    assert re.match(r"the quartiles of the times on .* differ by more than 25%", notice)
 
 
 @pytest.mark.parametrize("disturbance_us", [900.0, 5000.0])

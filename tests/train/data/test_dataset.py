@@ -37,11 +37,10 @@ def test_nothing_asked_nothing_changed():
 
 
 @pytest.mark.parametrize("options, expected", [
-    ({"scale": True}, "data: has numbers from -3 to 300; expected 0 to 255, which are scaled "
-                       "to 0 to 1"),
-    ({"threshold": 0.5}, "data: has numbers from -3 to 300; expected 0 to 1 to binarise, or 0 to "
-                         "255 to scale and binarise"),
-    ({"pad": (8, 8)}, "data: its samples are 2 numbers; only pictures can be padded"),
+    ({"scale": True}, "data: has numbers from -3 to 300; scaling to 0 to 1 expects 0 to 255"),
+    ({"threshold": 0.5}, "data: has numbers from -3 to 300; binarising expects 0 to 1, or 0 to "
+                         "255 with scaling"),
+    ({"pad": (8, 8)}, "data: its samples have 2 numbers; only pictures can be padded"),
 ])
 def test_what_cannot_be_prepared(options, expected):
     with pytest.raises(InputError) as caught:

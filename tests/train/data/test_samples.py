@@ -105,7 +105,7 @@ def test_wrong_data(golden: Golden) -> None:
 
 
 def test_one_output_takes_numbers() -> None:
-    with pytest.raises(InputError, match="y holds labels, but sizes end in 1; expected an output"):
+    with pytest.raises(InputError, match="y holds labels, but sizes end in 1; give one output"):
         samples(X, Y, (2, 1))
     assert samples(X, Y.astype(float), (2, 1)).targets.shape == (6, 1)
     assert samples(X, Y.astype(float)[:, None], (2, 1)).labels is None
@@ -172,9 +172,9 @@ def test_a_mapping_multiplies_the_weights_of_rows() -> None:
 
 
 @pytest.mark.parametrize(("class_weight", "message"), [
-    ({"c": 1}, "class_weight has the label 'c', which no class has"),
+    ({"c": 1}, "class_weight has the label 'c', which is not a class"),
     ({"a": -1}, "class_weight -1 of the label 'a': expected a finite number of 0 or more"),
-    ({"a": 0, "b": 0}, "class_weight gives every row the weight zero"),
+    ({"a": 0, "b": 0}, "class_weight is zero for every row"),
     ("even", "class_weight 'even': expected 'balanced', a mapping from label to weight, or None")])
 def test_wrong_weights(class_weight: Any, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
@@ -194,5 +194,5 @@ def test_where_class_weights_do_not_go(blobs: tuple[np.ndarray, np.ndarray]) -> 
     x, labels = blobs
     with pytest.raises(InputError, match="class_weight: y holds numbers to learn; expected labels"):
         MLP(class_weight="balanced", device="host").fit(x, x[:, 0])
-    with pytest.raises(InputError, match="'balanced': partial_fit does not know how often"):
+    with pytest.raises(InputError, match="'balanced': partial_fit cannot know how many"):
         MLP(class_weight="balanced", device="host").partial_fit(x, labels)

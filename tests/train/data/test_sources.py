@@ -100,7 +100,8 @@ def test_idx_without_its_partner(tmp_path):
     path = save_idx(tmp_path)
     labels = path.with_name("train-labels-idx1-ubyte")
     labels.unlink()
-    assert fault(path) == (f"its labels are missing: there is no {labels} and no {labels.name}.gz")
+    assert fault(path) == (f"its file of labels is missing: there is no {labels} and no "
+                           f"{labels.name}.gz")
     odd = path.rename(tmp_path / "digits.idx")
     assert fault(odd).startswith("its name does not say whether it holds images or labels")
     packed = save_idx(tmp_path, suffix=".gz")
@@ -145,8 +146,8 @@ def test_folders_to_train_and_to_test_on(tmp_path):
     assert data.y.tolist() == [5, 6] and test.y.tolist() == [5]
     (tmp_path / "latest_train_values.csv").rename(tmp_path / "my_train.csv")
     csv(tmp_path, "5,1\n", "train2.csv")
-    assert fault(tmp_path) == ("has several csv files to take: my_train.csv, train2.csv; give one "
-                               "of them")
+    assert fault(tmp_path) == ("has several csv files of the same role: my_train.csv, "
+                               "train2.csv; give one of them")
 
 
 @pytest.mark.parametrize("names, training, test", [
@@ -242,26 +243,26 @@ def test_damaged_npz(tmp_path):
     np.savez(path, x=PICTURES, y=LABELS)
     content = path.read_bytes()
     path.write_bytes(content[:300])
-    assert fault(path).startswith("is no .npz file, or a damaged one (")
+    assert fault(path).startswith("is not a .npz file, or is damaged (")
     changed = bytearray(content)
     changed[content.index(PICTURES.tobytes()) + 5] ^= 1
     path.write_bytes(bytes(changed))
-    assert fault(path).startswith("is no .npz file, or a damaged one (x: Bad CRC-32")
+    assert fault(path).startswith("is not a .npz file, or is damaged (x: Bad CRC-32")
     np.save(path.open("wb"), PICTURES)
-    assert fault(path).startswith("is no .npz file, or a damaged one (")
+    assert fault(path).startswith("is not a .npz file, or is damaged (")
     array_file = io.BytesIO()
     np.save(array_file, PICTURES)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x.npy", array_file.getvalue()[:-9])
         archive.writestr("y.npy", b"nonsense")
-    assert fault(path).startswith("is no .npz file, or a damaged one (")
+    assert fault(path).startswith("is not a .npz file, or is damaged (")
 
 
 def test_what_is_no_data(tmp_path):
     assert fault(tmp_path / "absent.csv") == "no such file or folder"
     for content in (b"", b"hello"):
         path = csv(tmp_path, content, "model.onnx")
-        assert fault(path) == f"is no data to train on; expected {sources.FORMATS}"
+        assert fault(path) == f"is not a file of training data; expected {sources.FORMATS}"
     bare = csv(tmp_path, idx(PICTURES), "images")
     csv(tmp_path, idx(LABELS), "labels")
     assert read(bare).y.tolist() == LABELS.tolist()
@@ -278,7 +279,7 @@ def test_a_label_column_is_of_tables(tmp_path):
     np.savez(tmp_path / "x.npz", x=np.zeros((2, 3)), y=[0, 1])
     (tmp_path / "pictures").mkdir()
     for path in (tmp_path / "x.npz", tmp_path / "pictures"):
-        with pytest.raises(InputError, match=r"label column 'last': needs a \.csv or \.tsv"):
+        with pytest.raises(InputError, match=r"label column 'last' needs a \.csv or \.tsv"):
             sources.load(path, label="last")
 
 
@@ -292,7 +293,7 @@ def test_arrays_to_test_on(tmp_path, names):
     for present, missing in (("x_test", "y_test"), ("y_test", "x_test")):
         np.savez(tmp_path / "x.npz", **arrays, **{present: y})
         with pytest.warns(GossamerWarning,
-                          match=f"has {present} but no {missing}, and so no test samples"):
+                          match=f"has {present} but no {missing}; test samples need both"):
             assert sources.load(tmp_path / "x.npz")[1] is None
 
 

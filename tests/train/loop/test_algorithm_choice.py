@@ -59,7 +59,7 @@ def test_on_a_processor_through_opencl(sizes: tuple[int, ...], settings: dict[st
 def test_a_processor_that_trains_slowly_through_opencl_is_told_of() -> None:
     device = _OpenClProcessor()
     with pytest.warns(GossamerWarning, match="is a processor, on which persistent trains many "
-                                             "times as slowly as NumPy does: leave the device"):
+                                             "times slower than NumPy: omit the device"):
         choose(BackpropProblem((784, 128, 10), 100, 100), device, None, None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -143,8 +143,8 @@ def test_a_full_disk_keeps_the_previous_one(blobs: Blobs, tmp_path: Path,
     with pytest.warns(GossamerWarning) as warned:
         mlp.fit(*blobs, checkpoint=file)
     assert [str(warning.message) for warning in warned] == [
-        f"checkpoint of epoch 3: {file}: cannot be written: No space left on device; that of epoch "
-        "2 stays; make room on that disk"]
+        f"checkpoint of epoch 3: {file}: cannot be written: No space left on device; the "
+        "checkpoint of epoch 2 is kept; make sure that the disk has free space"]
     assert mlp.n_iter_ == 4
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
     monkeypatch.undo()
@@ -158,7 +158,7 @@ def test_a_full_disk_keeps_the_previous_one(blobs: Blobs, tmp_path: Path,
 def test_what_is_no_checkpoint_is_not_replaced(blobs: Blobs, tmp_path: Path) -> None:
     file = tmp_path / "samples.csv"
     file.write_text("1,2,3")
-    with pytest.raises(InputError, match="is no checkpoint that this gossamer wrote: give another"):
+    with pytest.raises(InputError, match="is not a checkpoint of this version of gossamer: give"):
         _mlp().fit(*blobs, checkpoint=file)
     assert file.read_text() == "1,2,3"
     for content in (b"", b"gossamer check", b"gossamer checkpoint 0\nof another version"):

@@ -25,7 +25,7 @@ def test_it_says_at_which_sample(device: Device) -> None:
     x[47] = 1e30
     with pytest.raises(TrainingError, match=(
             r"diverged in epoch 1 at sample 48 \(row 47\): its loss is inf, the first samples' was "
-            r".*; the network is as it was after epoch 0: try a learning_rate below 0.3")):
+            r".*; the network has the parameters after epoch 0: try a learning_rate below 0.3")):
         _linear(device=device).fit(x, x[:, 0])
 
 
@@ -68,8 +68,8 @@ def test_the_last_update_of_an_epoch(epochs: int, validated: bool) -> None:
     mlp = _linear(epochs=epochs, learning_rate=1.0, batch=1,
                   schedule=lambda epochs: [1e-37, 1e20, 1.0][epochs])
     with pytest.raises(TrainingError, match=(
-            r"diverged in epoch 2 at its last sample: .*are no longer finite; the network is as it "
-            "was after epoch 1")):
+            r"diverged in epoch 2 at its last sample: .*are no longer finite; the network has the "
+            "parameters after epoch 1")):
         mlp.fit(x, [0.0, 0.0], validation=(x, [0.0, 0.0]) if validated else None)
     expected = _linear(epochs=1, learning_rate=1e-37).fit(x, [0.0, 0.0])
     assert mlp.n_iter_ == 1

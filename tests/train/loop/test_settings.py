@@ -12,10 +12,11 @@ import pytest
 import gossamer
 from gossamer.device.registry import find
 from gossamer.errors import InputError
-from gossamer.train import MLP, cross_validate, training_data
+from gossamer.train import MLP, training_data
 from gossamer.train.data.samples import DataShape
 from gossamer.train.loop.settings import Settings
 from gossamer.train.loop.train_state import TrainState, Validation
+from gossamer.train.sweep import sweep
 from tests.golden import Golden
 
 Blobs = tuple[np.ndarray, np.ndarray]
@@ -167,8 +168,8 @@ def test_too_large_a_network(files):
     files[1].write_text("340")
     mlp.fit(X, Y)
     files[1].write_text("339")
-    message = (r"sizes \(2, 3, 2\): training 17 parameters takes 340 bytes \(5 copies\), but 339 "
-               "bytes of memory are available; expected fewer units")
+    message = (r"sizes \(2, 3, 2\): training 17 parameters needs 340 bytes \(5 copies\), but 339 "
+               "bytes of memory are available; use fewer units")
     for train in (MLP.published((2, 3, 2), device="host").fit, mlp.partial_fit):
         with pytest.raises(InputError, match=message):
             train(X, Y)
@@ -176,5 +177,5 @@ def test_too_large_a_network(files):
 
 def test_folds_and_velocities_count(files):
     files[1].write_text("1359")
-    with pytest.raises(InputError, match=r"config 0: .*: training 68 parameters takes 1360 bytes"):
-        cross_validate(MLP.published((2, 3, 2), device="host", momentum=0.5), X, Y, folds=2)
+    with pytest.raises(InputError, match=r"config 0: .*: training 68 parameters needs 1360 bytes"):
+        sweep(MLP.published((2, 3, 2), device="host", momentum=0.5), {}, X, Y, folds=2)

@@ -21,8 +21,9 @@ from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.launch import Launch
 from gossamer.ops.registry import OPS
 from gossamer.plan.store.database import read
-from gossamer.train import MLP, sweep, train_many
+from gossamer.train import MLP
 from gossamer.train.loop.algorithm_choice import choose
+from gossamer.train.sweep import sweep
 from tests.fixtures import working_devices
 from tests.plan.device_stand_ins import GraphDevice
 
@@ -160,12 +161,11 @@ def test_kernels_as_graphs(blobs: Blobs) -> None:
 
 def test_cut_epochs_of_several_networks(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
     x, labels = blobs
-    configs = sweep(MLP.published((4, 5, 3), epochs=3, shuffle=True, device="host"),
-                    {"seed": [0, 1, 2]})
-    uncut = train_many(configs, x, labels)
+    base = MLP.published((4, 5, 3), epochs=3, shuffle=True, device="host")
+    uncut = sweep(base, {"seed": [0, 1, 2]}, x, labels)
     monkeypatch.setattr("gossamer.train.loop.algorithm_choice._SHORTEST", 1)
     _use(monkeypatch, Bounded())
-    cut = train_many(configs, x, labels, device=RecordingHost())
+    cut = sweep(base, {"seed": [0, 1, 2]}, x, labels, device=RecordingHost())
     for one, other in zip(uncut.networks, cut.networks, strict=True):
         _assert_same(one, other)
 
@@ -234,7 +234,7 @@ def test_the_host_trains_instead_with_a_warning(compiled_device: Device, blobs: 
     _use(monkeypatch, NumpyBackprop())
     with pytest.warns(GossamerWarning, match=r"cannot train 4-5-3 sigmoid squared_error, 120 "
                                              r"samples \(numpy: runs on the host only\); the host "
-                                             "does"):
+                                             "trains it instead"):
         mlp = _trained(compiled_device, blobs)
     assert (mlp.device_, mlp.algorithm_) == ("host", "numpy")
     with pytest.raises(InputError, match="algorithm 'numpy' cannot train .* on "

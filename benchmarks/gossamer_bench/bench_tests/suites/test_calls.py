@@ -56,7 +56,7 @@ def test_calls_from_arrays_and_bytes(tiny_file: Path, tmp_path: Path) -> None:
             assert row.layout == ("NHWC" if "bytes" in row.case else "NCHW")
     if find_spec("torch") is None:
         assert "absent: torch-compile: torch is not installed" in result.stdout
-    assert "notice: absent: tiny/tensors: host holds no tensors" in result.stderr
+    assert "notice: absent: tiny/tensors: host does not support torch tensors" in result.stderr
     assert "p99.9" in result.stdout and "| p99 | p99.9 |" in markdown(rows)
     (line,) = csv.DictReader(io.StringIO(csv_bytes(rows[:1]).decode()))
     assert json.loads(line["tail"]) == rows[0].tail
@@ -130,18 +130,18 @@ def test_a_picture_that_cannot_be_read_is_an_error(tiny_file: Path, tmp_path: Pa
     (folder / "3.png").write_bytes(b"nonsense")
     network = PeerNetwork("tiny", gossamer.load(tiny_file))
     setting: Any = None  # nothing is measured
-    with pytest.raises(InputError, match=r"photos/3\.png: not an image that can be read"):
+    with pytest.raises(InputError, match=r"photos/3\.png: not a readable image"):
         folder_case(lambda batch: network, 2, folder, Load(), setting)
 
 
 @pytest.mark.parametrize("words, message", [
     (("latency", "absent.onnx"), "absent.onnx"),
     (("latency", "--threads", "0"), "--threads 0: expected numbers of 1 or more, like 1,4"),
-    (("latency", "--rate", "0"), "--rate 0: expected calls a second, more than 0"),
-    (("latency", "--seconds", "0"), "--seconds 0: expected more than 0"),
+    (("latency", "--rate", "0"), "--rate 0: expected a number of calls per second above 0"),
+    (("latency", "--seconds", "0"), "--seconds 0: expected a number above 0"),
     (("latency", "--images", "."), "--images .: goes with the suite throughput"),
     (("gemm", "mobilenet_v2"), "--model mobilenet_v2: goes with the suite networks"),
-    (("mobilenet_v2", "yolov4-tiny"), "yolov4-tiny: a table is of one network"),
+    (("mobilenet_v2", "yolov4-tiny"), "yolov4-tiny: expected only one network"),
     (("nothing",), "no suite 'nothing'; there are: "),
     (("mobilenet_v2", "--against", "jax"), "no peer 'jax'; expected some of torch-eager"),
 ])

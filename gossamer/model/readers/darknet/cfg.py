@@ -1,4 +1,4 @@
-"""Parses .cfg files into sections with options, each with its line in the file."""
+"""Parses .cfg files into sections with options and their line numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gossamer.io.limits import whole
 from gossamer.model.readers.other_kinds import by_content
 
 _LARGEST = 2**31 - 1
-"""The largest whole number that Darknet reads."""
+"""The largest integer that Darknet reads."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ class Section:
 
     @property
     def source(self) -> str:
-        """The words by which messages name the section."""
+        """The text by which messages name the section."""
         return f"layer {self.index} [{self.kind}], line {self.line}"
 
     def text(self, key: str, default: str = "") -> str:
         return self.options[key].text if key in self.options else default
 
     def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """Return the whole number of an option.
+        """Return the integer of an option.
 
-        Raises ModelError where the option is no whole number, is less than `least`, or is absent
+        Raises ModelError if the option is not an integer, is less than `least`, or is absent
         without a default.
         """
         if key not in self.options and default is not None:
@@ -63,14 +63,14 @@ class Section:
         return int(text)
 
     def flag(self, key: str) -> bool:
-        """Return whether an option is set to another number than 0."""
+        """Return whether an option is set to a number other than 0."""
         return self.integer(key, 0, least=-_LARGEST) != 0
 
     def number(self, key: str, default: float, low: float = -math.inf,
                high: float = math.inf) -> float:
         """Return the number of an option.
 
-        Raises ModelError where the option is not one number from `low` to `high`.
+        Raises ModelError if the option is not one number from `low` to `high`.
         """
         if key not in self.options:
             return default
@@ -83,8 +83,10 @@ class Section:
         return number
 
     def numbers(self, key: str) -> list[float]:
-        """Return the numbers of an option, which commas separate; an empty list where the option
-        is absent. Raises ModelError where a part is no finite number."""
+        """Return the comma-separated numbers of an option; an empty list if it is absent.
+
+        Raises ModelError unless all of them are finite numbers.
+        """
         parts = [part for part in self.text(key).split(",") if part.strip()]
         if not all(re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", part.strip(), re.I)
                    and len(part) < 40 for part in parts) or (key in self.options and not parts):
@@ -92,27 +94,30 @@ class Section:
         return [float(part) for part in parts]
 
     def integers(self, key: str) -> list[int]:
-        """Return the whole numbers of an option, which commas separate; an empty list where the
-        option is absent. Raises ModelError where a part is no whole number."""
+        """Return the comma-separated integers of an option; an empty list if it is absent.
+
+        Raises ModelError unless all of them are integers.
+        """
         numbers = self.numbers(key)
         if not all(number.is_integer() and abs(number) <= _LARGEST for number in numbers):
             raise self.error(f"{key} is {self.text(key)!r}, expected whole numbers", key)
         return [int(number) for number in numbers]
 
     def refuse(self, *keys: str) -> None:
-        """Raise UnsupportedError where one of the options is set to another number than 0."""
+        """Raise UnsupportedError if one of the options is set to a number other than 0."""
         for key in keys:
             if self.number(key, 0) != 0:
                 raise self.unsupported(f"{key}={self.text(key)} is not computed", key)
 
     def error(self, text: str, key: str = "") -> ModelError:
-        """Return an error that names the line of the option `key`, or the line of the section if
-        the section does not have this option."""
+        """Return an error that names the line of an option.
+
+        It names the line of the section if the section does not have the option.
+        """
         return ModelError(self._message(text, key))
 
     def unsupported(self, text: str, key: str = "") -> UnsupportedError:
-        """Return an error about a section or option that Darknet computes and gossamer does
-        not."""
+        """Return an error about a section or option that only Darknet computes."""
         return UnsupportedError(self._message(text, key))
 
     def _message(self, text: str, key: str) -> str:
@@ -128,8 +133,8 @@ class Section:
 def read_sections(path: Path) -> list[Section]:
     """Return the sections of a .cfg file in order, [net] first.
 
-    Raises InputError where the file cannot be read, ModelError where it is no .cfg file or a line
-    is neither a section nor an option, and UnsupportedError for a section that gossamer does not
+    Raises InputError if the file cannot be read, ModelError if it is not a .cfg file or a line is
+    neither a section nor an option, and UnsupportedError for a section that gossamer does not
     compute.
     """
     data = whole(path)
@@ -150,7 +155,7 @@ def read_sections(path: Path) -> list[Section]:
                 raise ModelError(f"{path}: line {number}: {line[:40]!r} is not expected here; "
                                  f"expected {'key=value or ' if sections else ''}a section like "
                                  f"{'[convolutional]' if sections else '[net]'}")
-            # Darknet takes the first of equal keys, and drops blanks within names and numbers
+            # Darknet uses the first of equal keys, and ignores blanks within names and numbers
             sections[-1].options.setdefault("".join(key.split()),
                                             Option("".join(text.split()), number))
     if not sections or sections[0].kind != "net":
@@ -162,8 +167,10 @@ def read_sections(path: Path) -> list[Section]:
 
 
 def unknown_keys(sections: Sequence[Section]) -> list[str]:
-    """Return one warning, in a list, that names all options of the sections that Darknet does not
-    have; an empty list where there are none."""
+    """Return a list with one warning that names all options that Darknet does not have.
+
+    The list is empty if there are none.
+    """
     unknown = [f"{key!r} of [{section.kind}] (line {option.line})"
                + _do_you_mean(key, KEYS[section.kind]) for section in sections
                for key, option in section.options.items()
@@ -175,7 +182,7 @@ def unknown_keys(sections: Sequence[Section]) -> list[str]:
 
 
 def _do_you_mean(key: str, keys: Iterable[str]) -> str:
-    """Return the question whether another key is meant; empty where no key is similar."""
+    """Return text that asks whether a similar key is meant; empty if no key is similar."""
     close = closest(key, keys, 1, 0.8)
     return f", do you mean {close[0]!r}?" if close else ""
 
@@ -280,4 +287,4 @@ ALEXEYAB_ONLY = _words("""
     iou_normalizer iou_thresh_kind label_smooth_eps letter_box max_delta mixup mosaic new_coords
     nms_kind obj_normalizer objectness_smooth optimized_memory scale_x_y stride_x stride_y
     workspace_size_limit_MB""")
-"""Options that only AlexeyAB's fork has, by which a network for this fork is recognised."""
+"""Options that only AlexeyAB's fork has, and that identify a network for this fork."""

@@ -21,8 +21,8 @@ versions."""
 def convolutional(network: DarknetNetwork, section: Section) -> Layer:
     """Append a convolution with its batch norm or bias, and its activation.
 
-    The .weights file has the biases first, then scales, means and variances of the batch norm, then
-    the weights.
+    The .weights file stores the biases first, then the scales, means and variances of the batch
+    norm, then the weights.
     """
     section.refuse("antialiasing", "binary", "xnor", "bin_output", "share_index",
                    "assisted_excitation", "coordconv", "cbn", "dontload", "dontloadscales",
@@ -38,9 +38,9 @@ def convolutional(network: DarknetNetwork, section: Section) -> Layer:
                             f"{groups} groups", "groups")
     height, width = (_window(section, x, axis, size, 2 * pad, strides[axis]) for axis in (0, 1))
     if dilation > 1 and 2 * pad != size - 1:
-        raise section.unsupported(f"dilation={dilation} with a padding of {pad}: Darknet's own "
-                                  f"size of the output does not fit; pad by {(size - 1) // 2}",
-                                  "dilation")
+        raise section.unsupported(f"dilation={dilation} with a padding of {pad}: Darknet's output "
+                                  "size does not match its dilated filter; use a padding of "
+                                  f"{(size - 1) // 2}", "dilation")
     shape = (filters, x.channels // groups, size, size)
     biases = network.weights.take(section, filters)
     norm = _norm(network, section, filters)
@@ -60,7 +60,7 @@ def convolutional(network: DarknetNetwork, section: Section) -> Layer:
 def connected(network: DarknetNetwork, section: Section) -> Layer:
     """Append a fully connected layer.
 
-    In the .weights file its batch norm comes after the weights.
+    In the .weights file its batch norm follows the weights.
     """
     section.refuse("dontload", "dontloadscales", "numload")
     x = network.as_matrix(section, network.before(section))
@@ -81,10 +81,10 @@ def connected(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def maxpool(network: DarknetNetwork, section: Section) -> Layer:
-    """Append a max pool or, for [local_avgpool], an average pool whose means leave padding out.
+    """Append a max pool or, for [local_avgpool], an average pool that excludes padding.
 
     The padding, by default size - 1, is divided between both sides of the picture. The smaller half
-    lies above and to the left.
+    is above and to the left.
     """
     section.refuse("antialiasing", "maxpool_depth")
     x = network.image_before(section)
@@ -96,7 +96,7 @@ def maxpool(network: DarknetNetwork, section: Section) -> Layer:
     if low >= size or any(
             (count - 1) * stride - low >= length
             for count, stride, length in zip((height, width), strides, x.image, strict=True)):
-        raise section.error(f"padding={padding} makes windows that lie beside the picture",
+        raise section.error(f"padding={padding} makes windows that do not overlap the picture",
                             "padding")
     kind = "max" if section.kind == "maxpool" else "average"
     value = network.build.pool(x.value, kind, (size, size), strides=strides,
@@ -112,11 +112,10 @@ def avgpool(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def softmax(network: DarknetNetwork, section: Section) -> Layer:
-    """Append a softmax; where the section asks for several groups, a softmax for each group of
-    numbers."""
+    """Append a softmax, or one softmax per group if the section has several groups."""
     section.refuse("spatial")
     if "tree" in section.options:
-        raise section.unsupported("tree=... is not computed: the classes form one group", "tree")
+        raise section.unsupported("tree=... is not computed: it groups classes as a tree", "tree")
     x = network.as_matrix(section, network.before(section))
     groups = section.integer("groups", 1)
     temperature = section.number("temperature", 1.0)
@@ -160,7 +159,7 @@ def batchnorm(network: DarknetNetwork, section: Section) -> Layer:
     """Append the batch norm of a [batchnorm] section.
 
     AlexeyAB's fork writes the biases of the batch norm to the file; the original Darknet does not,
-    and computes with biases of 0.
+    and uses biases of 0.
     """
     x = network.image_before(section)
     biases = (network.weights.take(section, x.channels) if network.weights.revision
@@ -176,8 +175,10 @@ def activation(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def unchanged(network: DarknetNetwork, section: Section) -> Layer:
-    """Return the layer before the section: outside of training, dropout, cost and empty layers
-    return their input unchanged."""
+    """Return the layer before the section.
+
+    Outside of training, dropout, cost and empty layers return their input unchanged.
+    """
     return network.before(section)
 
 
@@ -188,8 +189,10 @@ def _strides(section: Section) -> tuple[int, int]:
 
 
 def _window(section: Section, x: Layer, axis: int, size: int, padding: int, stride: int) -> int:
-    """Return the height (axis 0) or width (axis 1) of the result of a window that moves over the
-    picture. Raises ModelError where the window does not fit."""
+    """Return the output height (axis 0) or width (axis 1) of a window that slides over the picture.
+
+    Raises ModelError if the window does not fit.
+    """
     room = x.image[axis] + padding - size
     if room < 0:
         raise section.error(f"size={size} does not fit an input of {x.height}x{x.width}", "size")
@@ -197,7 +200,7 @@ def _window(section: Section, x: Layer, axis: int, size: int, padding: int, stri
 
 
 def _norm(network: DarknetNetwork, section: Section, channels: int) -> list[np.ndarray]:
-    """Return scales, means and variances; an empty list where the section has no batch norm."""
+    """Return scales, means and variances; an empty list if the section has no batch norm."""
     if not section.flag("batch_normalize"):
         return []
     return [network.weights.take(section, channels) for _ in range(3)]
@@ -205,8 +208,7 @@ def _norm(network: DarknetNetwork, section: Section, channels: int) -> list[np.n
 
 def _normalised(network: DarknetNetwork, section: Section, value: str, biases: np.ndarray,
                 norm: list[np.ndarray]) -> str:
-    """Append a layer's batch norm, and return its result; returns `value` where the layer has no
-    batch norm."""
+    """Append a layer's batch norm, and return its result; `value` if there is no batch norm."""
     if not norm:
         return value
     scales, means, variances = norm
@@ -226,7 +228,7 @@ def route(network: DarknetNetwork, section: Section) -> Layer:
     groups = section.integer("groups", 1)
     group = section.integer("group_id", 0, least=0)
     if group >= groups:
-        raise section.error(f"group_id={group} is none of {groups} groups", "group_id")
+        raise section.error(f"group_id={group} is out of range for {groups} groups", "group_id")
     parts = []
     for position, index in enumerate(indices):
         layer = network.layer(section, index, "layers")
@@ -282,8 +284,8 @@ def shortcut(network: DarknetNetwork, section: Section) -> Layer:
 def scaled(network: DarknetNetwork, section: Section) -> Layer:
     """Append the product of another layer and the layer before this section.
 
-    The layer before has one number for each channel, or with scale_wh one number for each pixel;
-    for [sam] it has the other layer's shape.
+    The layer before has one number per channel, or with scale_wh one number per pixel; for [sam] it
+    has the other layer's shape.
     """
     x = network.image_before(section)
     layer = network.layer(section, section.integer("from", least=-section.index), "from")
@@ -299,8 +301,7 @@ def scaled(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def upsample(network: DarknetNetwork, section: Section) -> Layer:
-    """Append the picture with every pixel repeated in both directions and multiplied by
-    `scale`."""
+    """Append the picture with every pixel repeated in both directions, times `scale`."""
     section.refuse("reverse")
     x = network.image_before(section)
     stride, scale = section.integer("stride", 2), section.number("scale", 1.0)
@@ -349,8 +350,10 @@ def reorg(network: DarknetNetwork, section: Section) -> Layer:
 
 def _of_size(network: DarknetNetwork, section: Section, layer: Layer, total: Layer,
              position: int) -> Layer:
-    """Return every n-th pixel of a layer in both directions, so that the result has the size of
-    the layer `total`. Raises UnsupportedError where no n gives this size."""
+    """Return a layer with the size of the layer `total`, by every n-th pixel in both directions.
+
+    Raises UnsupportedError if no n leads to this size.
+    """
     if layer.image == total.image:
         return layer
     step = layer.height // total.height
@@ -367,7 +370,7 @@ def _of_size(network: DarknetNetwork, section: Section, layer: Layer, total: Lay
 def activate(network: DarknetNetwork, section: Section, value: str, default: str) -> str:
     """Append a section's activation, and return its result.
 
-    default: the activation where the section names none. Raises UnsupportedError for an activation
+    default: the activation if the section names none. Raises UnsupportedError for an activation
     that is not in the table.
     """
     name = section.text("activation", default)
@@ -380,8 +383,7 @@ def activate(network: DarknetNetwork, section: Section, value: str, default: str
 
 
 def _mish(x: Value) -> Value:
-    """Return x * tanh(log(1 + exp(x))), written so that exp takes no positive number, and cannot
-    overflow."""
+    """Return x * tanh(log(1 + exp(x))); exp has no positive argument, so it cannot overflow."""
     small = (-x.apply("abs")).apply("exp")
     softplus = x.apply("relu") + (small + 1).apply("log")
     return x * softplus.apply("tanh")

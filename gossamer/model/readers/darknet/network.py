@@ -1,5 +1,4 @@
-"""DarknetNetwork: builds the graph of a .cfg file layer by layer. WeightsFile: reads the numbers of
-a .weights file."""
+"""Builds graphs of .cfg files (DarknetNetwork), and reads .weights files (WeightsFile)."""
 
 from __future__ import annotations
 
@@ -21,13 +20,13 @@ from gossamer.model.readers.darknet.cfg import Section
 from gossamer.model.readers.other_kinds import by_content
 
 _MOST_NUMBERS = 2**40
-"""The most numbers that a layer may ask for: more than any real file has."""
+"""Limit on the numbers of a layer: more than any real file has."""
 _MOST_MISSING = 2**24
-"""If the file ends early, up to this many missing numbers of a layer are read as zeros. Then the
-reader can go on, and count all missing numbers."""
+"""If the file ends early, up to this many missing numbers of a layer are read as zeros, so that the
+reader can go on and count all missing numbers."""
 _HEADER_START = 12
-"""Number of bytes of the version numbers. In a .weights file some of these bytes are 0. A file in
-which all of them are printable characters is text."""
+"""Number of bytes of the version numbers. In a .weights file some of these bytes are 0. A file with
+only printable characters in them is text."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Layer:
     value: name of the graph's value.
     channels, height, width: sizes of the value, without the batch.
     flat: whether the value is a matrix (N, channels), like the result of a connected layer.
-    is_head: whether the layer is a detecting layer, whose result no later layer may read.
+    is_head: whether the layer is a detecting layer; no later layer may read its result.
     """
 
     value: str
@@ -106,7 +105,7 @@ class DarknetNetwork:
     def before(self, section: Section) -> Layer:
         """Return the result of the layer before a section.
 
-        Raises UnsupportedError where this layer is a detecting layer.
+        Raises UnsupportedError if this layer is a detecting layer.
         """
         return self._usable(section, self.layers[-1] if self.layers else self.input,
                             section.index - 1)
@@ -120,12 +119,12 @@ class DarknetNetwork:
 
         index: number of the layer; a negative number counts back from the section.
         key: the option that names the layer.
-        Raises ModelError where there is no such layer before the section, and UnsupportedError
-        where the layer is a detecting layer.
+        Raises ModelError if there is no such layer before the section, and UnsupportedError if the
+        layer is a detecting layer.
         """
         number = index if index >= 0 else section.index + index
         if not 0 <= number < section.index:
-            raise section.error(f"{key} names layer {index}, and {section.index} layers come "
+            raise section.error(f"{key} names layer {index}, but only {section.index} layers come "
                                 "before it", key)
         return self.as_image(section, self._usable(section, self.layers[number], number))
 
@@ -174,15 +173,15 @@ class WeightsFile:
     photos that were seen in training: 8 bytes from version 0.2 on, 4 bytes in older versions.
 
     path: path of the file.
-    revision: 0 in files of the original Darknet, more in files of AlexeyAB's fork.
+    revision: 0 in files of the original Darknet, positive in files of AlexeyAB's fork.
     transposed: whether matrices of connected layers are stored as (inputs, outputs), as in very old
-    files, whose version is above 1000.
+    files with a version above 1000.
     """
 
     def __init__(self, path: Path) -> None:
         """Read a file.
 
-        Raises InputError where the file cannot be read, and ModelError where it is too short for a
+        Raises InputError if the file cannot be read, and ModelError if it is too short for a
         header, ends within a number, or is text.
         """
         data = whole(path)
@@ -206,11 +205,11 @@ class WeightsFile:
         self._short: Section | None = None
 
     def take(self, section: Section, *shape: int) -> np.ndarray:
-        """Return the next numbers, float32 of this shape.
+        """Return the next numbers, as float32 of this shape.
 
-        After the end of the file the numbers are zeros, and finish() says how many are missing.
-        Raises ModelError at once where a layer needs more than _MOST_MISSING numbers and the file
-        ends before the last of them.
+        After the end of the file the numbers are zeros, and finish() reports how many are missing.
+        Raises ModelError at once if a layer needs more than _MOST_MISSING numbers and the file ends
+        before the last of them.
         """
         count = math.prod(shape)
         if count > _MOST_NUMBERS:
@@ -227,17 +226,19 @@ class WeightsFile:
         return self._numbers[start:self._taken].reshape(shape)
 
     def finish(self, cfg: Path, notices: Sequence[str]) -> None:
-        """Raise ModelError unless the layers took all numbers of the file and no more. notices:
-        warnings about the .cfg file, which may name the cause."""
+        """Raise ModelError unless the layers used exactly the numbers of the file.
+
+        notices: warnings about the .cfg file, which may name the cause.
+        """
         if self._taken == self._numbers.size:
             return
         if self._short is not None:
             difference = f"too short: it ends within {self._short.source}"
-            of_first = ", or of its first layers alone, from which training starts"
+            of_first = ", or of the first layers only, to start training from"
         else:
             difference = f"too long by {self._numbers.size - self._taken}"
             of_first = ""
         told = "".join(f" ({notice})" for notice in notices)
         raise ModelError(f"{self.path}: holds {self._numbers.size} numbers, {cfg} needs "
-                         f"{self._taken}, so that it is {difference}; is it the .weights file of "
+                         f"{self._taken}, so it is {difference}; is it the .weights file of "
                          f"another .cfg{of_first}?{told}")

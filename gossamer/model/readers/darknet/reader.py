@@ -1,7 +1,7 @@
 """Reads Darknet's .cfg and .weights files into graphs.
 
-Detecting layers are no part of the graph: their inputs are its outputs, and their options say how
-boxes are decoded.
+Detecting layers are not part of the graph: their inputs are the graph's outputs, and their options
+say how boxes are decoded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gossamer.model.readers.darknet.cfg import ALEXEYAB_ONLY, Section, read_sect
 from gossamer.model.readers.darknet.network import DarknetNetwork, Head, Layer, WeightsFile
 
 _MOST_CLASSES = 10**5
-"""The most outputs that are taken for classes, and are named where the files name none."""
+"""Limit on the outputs that count as classes, which get names if the files have none."""
 
 Anchors = tuple[tuple[float, float], ...]
 
@@ -30,14 +30,14 @@ def load_darknet(cfg: Path, weights: Path, names: Path | None = None) -> Graph:
     """Return the graph of a .cfg file with the numbers of a .weights file.
 
     The outputs of a network with [yolo] or [region] layers are the inputs of these layers, and its
-    metadata say how boxes are decoded. The output of another network is its last layer.
+    metadata says how boxes are decoded. The output of any other network is its last layer.
 
-    names: file with the names of the classes, one a line; by default the file beside the .cfg with
-    the suffix .names. The default file may be absent.
+    names: file with the names of the classes, one per line; by default the file beside the .cfg
+    with the suffix .names. The default file may be absent.
 
-    Raises InputError where a file cannot be read, ModelError where a file is damaged or the files
-    do not fit each other, and UnsupportedError for a section or option that gossamer does not
-    compute; the messages name the line.
+    Raises InputError if a file cannot be read, ModelError if a file is damaged or the files do not
+    match, and UnsupportedError for a section or option that gossamer does not compute; the messages
+    name the line.
     """
     net, *sections = read_sections(cfg)
     numbers = WeightsFile(weights)
@@ -61,7 +61,7 @@ def load_darknet(cfg: Path, weights: Path, names: Path | None = None) -> Graph:
 
 
 def _input(build: GraphBuilder, net: Section) -> Layer:
-    """Add the input, a picture or a row of numbers, and return it."""
+    """Add the input, a picture or a vector of numbers, and return it."""
     if "inputs" in net.options and "height" not in net.options:
         count = net.integer("inputs")
         return Layer(build.input("numbers", (None, count)), count, flat=True)
@@ -71,7 +71,7 @@ def _input(build: GraphBuilder, net: Section) -> Layer:
 
 def _metadata(graph: Graph, network: DarknetNetwork, sections: list[Section],
               names_path: Path) -> ModelMetadata:
-    """Return the meaning of the network's numbers, and warn of class names that do not fit."""
+    """Return the metadata of the network, and warn of class names that do not match."""
     preprocessing = _preprocessing(network)
     if network.heads:
         detector, anchors = _detector_of(network.heads, _letterboxes(network, sections))
@@ -79,7 +79,7 @@ def _metadata(graph: Graph, network: DarknetNetwork, sections: list[Section],
         return ModelMetadata(names, preprocessing=preprocessing, anchors=anchors,
                              detector=detector)
     last = network.layers[-1]
-    # a network of 1000 classes without names would get ImageNet's names, in an order that may
+    # without names, a network of 1000 classes would get ImageNet's names, in an order that may
     # differ from the network's
     names = _names(graph, names_path, last.size) or (
         tuple(f"class {index}" for index in range(last.size))
@@ -88,8 +88,11 @@ def _metadata(graph: Graph, network: DarknetNetwork, sections: list[Section],
 
 
 def _preprocessing(network: DarknetNetwork) -> Preprocessing | None:
-    """Return how photos become inputs: as RGB or grey with numbers from 0 to 1, stretched for a
-    detector and cropped for other networks. Returns None where the input takes no photos."""
+    """Return how photos become inputs; None if the input cannot be a photo.
+
+    Photos are RGB or grey with values from 0 to 1, stretched for a detector and cropped for other
+    networks.
+    """
     net_input = network.input
     if net_input.flat or net_input.channels not in (1, 3) or max(net_input.image) > LONGEST:
         return None
@@ -100,8 +103,8 @@ def _preprocessing(network: DarknetNetwork) -> Preprocessing | None:
 def _letterboxes(network: DarknetNetwork, sections: list[Section]) -> bool:
     """Return whether photos keep their proportions.
 
-    The option letter_box of [net] decides whether they do. Without the option, photos keep their
-    proportions unless the files show that the network was made for AlexeyAB's fork.
+    The option letter_box of [net] decides this. Without the option, photos keep their proportions
+    unless the files show that the network was made for AlexeyAB's fork.
     """
     if "letter_box" in sections[0].options:
         return sections[0].flag("letter_box")
@@ -110,14 +113,17 @@ def _letterboxes(network: DarknetNetwork, sections: list[Section]) -> bool:
 
 
 def _names(graph: Graph, path: Path, classes: int) -> tuple[str, ...]:
-    """Return the lines of a .names file; empty where the file does not exist, or, with a warning,
-    where the number of its lines is not `classes`."""
+    """Return the lines of a .names file.
+
+    The result is empty if the file does not exist or, with a warning, if the number of its lines is
+    not `classes`.
+    """
     if not path.is_file():
         return ()
     lines = path.read_bytes().decode("utf-8-sig", errors="replace").rstrip().splitlines()
     lines = without_blanks([line.strip() for line in lines], classes)
     if len(lines) != classes:
-        graph.warnings.append(f"{path}: has {len(lines)} names, one a line, and the network has "
+        graph.warnings.append(f"{path}: has {len(lines)} names, one per line, but the network has "
                               f"{classes} classes; the names are not used")
         return ()
     return tuple(lines)
@@ -138,12 +144,14 @@ def _yolo(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def _region(network: DarknetNetwork, section: Section) -> Layer:
-    """Make the input of a [region] layer an output of the network. The anchors of the file are in
-    units of cells."""
+    """Make the input of a [region] layer an output of the network.
+
+    The anchors of the file are in units of cells.
+    """
     x = network.image_before(section)
     section.refuse("background")
     if "tree" in section.options:
-        raise section.unsupported("tree=... is not computed: the classes form one group", "tree")
+        raise section.unsupported("tree=... is not computed: it groups classes as a tree", "tree")
     if section.integer("coords", 4) != 4:
         raise section.unsupported(f"coords={section.text('coords')} is not computed, only 4",
                                   "coords")
@@ -156,8 +164,10 @@ def _region(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def _detector_of(heads: Sequence[Head], letterbox: bool) -> tuple[DetectorMetadata, Anchors]:
-    """Return how the network's outputs are decoded, with the anchors of all heads in one list.
-    Raises ModelError where heads have different numbers of classes."""
+    """Return how outputs are decoded, with the anchors of all heads in one list.
+
+    Raises ModelError if heads have different numbers of classes.
+    """
     anchors: list[tuple[float, float]] = []
     shifted = []
     for head in heads:
@@ -180,7 +190,7 @@ def _detector_of(heads: Sequence[Head], letterbox: bool) -> tuple[DetectorMetada
 
 
 def _anchors(section: Section, count: int) -> Anchors:
-    """Return the anchors of a section; where it lists none, anchors of half a pixel or cell."""
+    """Return the anchors of a section; if it lists none, anchors of half a pixel or cell."""
     numbers = section.numbers("anchors") or [0.5] * (2 * count)
     if len(numbers) % 2 or len(numbers) < 2 * count:
         raise section.error(f"anchors has {len(numbers)} numbers, expected {2 * count} for "
@@ -192,8 +202,7 @@ def _noted(network: DarknetNetwork, section: Section, x: Layer, head: DetectionH
            anchors: Anchors) -> Layer:
     """Add a head to the network.
 
-    Raises ModelError where the head's input does not have the number of channels that the head
-    reads.
+    Raises ModelError unless the head's input has as many channels as the head reads.
     """
     classes = section.integer("classes", 20)
     channels = len(head.mask) * (5 + classes)
@@ -215,4 +224,4 @@ _CONVERTERS: dict[str, Callable[[DarknetNetwork, Section], Layer]] = {
     "scale_channels": layers.scaled, "sam": layers.scaled, "upsample": layers.upsample,
     "reorg": layers.reorg, "reorg3d": layers.reorg, "yolo": _yolo, "region": _region,
 }
-"""The function that appends the layer of each kind of section."""
+"""For each kind of section, the function that appends its layer."""

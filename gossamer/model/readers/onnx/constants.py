@@ -1,5 +1,4 @@
-"""Reads the constants of ONNX files: turns tensors into arrays, loads external data, and computes
-nodes whose inputs are constants."""
+"""Reads the constants of ONNX files: tensors, external data, and nodes with constant inputs."""
 
 from __future__ import annotations
 
@@ -42,15 +41,20 @@ def to_array(tensor: onnx.TensorProto) -> np.ndarray:
     if array.shape != tuple(dims):
         raise ValueError(f"it has {array.size} values, its shape is {quoted(dims)}")
     if tensor.data_type == TensorProto.BFLOAT16 and array.dtype.kind == "u":
-        # onnx before 1.19 gives the bits
+        # onnx before 1.19 returns the bits
         return of_bfloat16_bits(array)
     return array
 
 
 def with_dense_constants(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
-    """Return a model in which sparse initializers and sparse values of Constant nodes are dense:
-    the model itself where it has none, else a copy. Raises ValueError for a damaged sparse tensor,
-    and InputError where the dense tensors are too large. file: name of the file, for messages."""
+    """Return a model with sparse tensors made dense.
+
+    They are sparse initializers and sparse values of Constant nodes. The result is the model itself
+    if it has none, else a copy. Raises ValueError for a damaged sparse tensor, and InputError if
+    the dense tensors are too large.
+
+    file: name of the file, for messages.
+    """
     sparse = list(_sparse_tensors(model.graph))
     if not sparse:
         return model
@@ -79,8 +83,8 @@ def _sparse_tensors(graph: onnx.GraphProto) -> Iterator[onnx.SparseTensorProto]:
 def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
     """Return a sparse tensor as a dense one.
 
-    Its indices are positions in the flattened tensor, or one row for each value with one number for
-    each dimension.
+    Its indices are positions in the flattened tensor, or one row per value with one index per
+    dimension.
     """
     name = sparse.values.name
     try:
@@ -90,7 +94,7 @@ def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
             indices = np.ravel_multi_index(tuple(indices.T), dims)
         array = np.zeros(math.prod(dims), values.dtype)
         if indices.shape != values.shape or min(indices, default=0) < 0:
-            raise ValueError("its indices do not fit its values")
+            raise ValueError("its indices do not match its values")
         array[indices] = values
     except (ValueError, IndexError, TypeError) as error:
         raise ValueError(f"sparse tensor {quoted(name)} is damaged: {error}") from None
@@ -98,10 +102,10 @@ def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
 
 
 def load_external_data(model: onnx.ModelProto, path: Path) -> None:
-    """Load the tensors that lie in files beside the model.
+    """Load the tensors that are stored in files beside the model.
 
-    As many bytes are read for a tensor as its shape needs. Raises ValueError for a damaged tensor,
-    and InputError where the tensors are too large.
+    For each tensor, as many bytes are read as its shape needs. Raises ValueError for a damaged
+    tensor, and InputError if the tensors are too large.
     """
     tensors = filter(uses_external_data, _tensors(model.graph))
     files: dict[str, int] = {}
@@ -112,7 +116,7 @@ def load_external_data(model: onnx.ModelProto, path: Path) -> None:
             raise ValueError(f"tensor {quoted(tensor.name)} has shape {quoted(list(tensor.dims))}")
         size = -(-math.prod(tensor.dims) * _item_bits(tensor) // 8)
         if info.length and info.length != size:
-            raise ValueError(f"tensor {quoted(tensor.name)} takes {size} bytes, but the model "
+            raise ValueError(f"tensor {quoted(tensor.name)} needs {size} bytes, but the model "
                              f"states {info.length} for it")
         total += size
         file = path.parent / info.location
@@ -130,8 +134,7 @@ def load_external_data(model: onnx.ModelProto, path: Path) -> None:
 
 
 def external_file(model: onnx.ModelProto) -> str | None:
-    """Return the name of a file that holds some of a model's data; None where the model itself
-    holds all data."""
+    """Return the name of a file that holds some of a model's data, or None if there is none."""
     return next((ExternalDataInfo(tensor).location for tensor in _tensors(model.graph)
                  if uses_external_data(tensor)), None)
 
@@ -147,7 +150,7 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and the graphs within its nodes."""
+    """Yield a graph and the subgraphs of its nodes."""
     yield graph
     for node in graph.node:
         for inner in subgraphs(node):
@@ -160,7 +163,7 @@ def _attributes(graph: onnx.GraphProto) -> Iterator[onnx.AttributeProto]:
 
 
 def _item_bits(tensor: onnx.TensorProto) -> int:
-    """Return the bits of a tensor's element.
+    """Return the bits per element of a tensor.
 
     Raises ValueError for elements without a fixed size.
     """
@@ -175,8 +178,8 @@ def add_constants(tensors: Iterable[onnx.TensorProto], graph: Graph, keeps: bool
                    exact: dict[str, np.ndarray]) -> None:
     """Add tensors to the constants of a graph, floating-point ones as float32.
 
-    keeps: whether float64 stays in parts for ONNX Runtime, and in outputs.
-    exact: takes the float64 values of constants where float64 is kept.
+    keeps: whether float64 is kept in parts for ONNX Runtime, and in outputs.
+    exact: receives the float64 values of constants if float64 is kept.
     """
     narrowed = []
     for tensor in tensors:
@@ -199,16 +202,16 @@ def add_constants(tensors: Iterable[onnx.TensorProto], graph: Graph, keeps: bool
 
 
 class ConstantFolder:
-    """Computes nodes whose inputs are all constants, with ONNX's reference implementation.
+    """Computes nodes with constant inputs only, by ONNX's reference implementation.
 
-    The bytes of all kept results are limited, and checked before a result is computed: see
+    The bytes of all kept results are limited. The limit is checked before a result is computed: see
     gossamer.io.limits.
 
-    reads: for each value, how many nodes of the file read it.
+    reads: for each value, the number of nodes of the file that read it.
     exact: the float64 values of constants, which are float32 in the graph; fold() adds those of its
-    results. None where float64 becomes float32.
-    too_large: by name, the results that are not computed because they exceed the limit, or because
-    they depend on a result that exceeds it, each with the limit in bytes that would allow it.
+    results. None if float64 becomes float32.
+    too_large: the results that are not computed because they, or results on which they depend,
+    exceed the limit. Maps each name to the limit in bytes that would allow the result.
     """
 
     def __init__(self, opset: int, reads: Mapping[str, int],
@@ -221,8 +224,10 @@ class ConstantFolder:
         self.too_large: dict[str, int] = {}
 
     def fold(self, node: onnx.NodeProto, constants: dict[str, np.ndarray]) -> bool:
-        """Add the results of a node to the constants where they can be computed, and drop earlier
-        results that no further node reads. Returns whether the node was computed."""
+        """Add the results of a node to the constants if they can be computed.
+
+        Drops earlier results that no further node reads. Returns whether the node was computed.
+        """
         results = self._results(node, constants)
         if results is None:
             return False
@@ -243,8 +248,11 @@ class ConstantFolder:
 
     def _results(self, node: onnx.NodeProto,
                  constants: dict[str, np.ndarray]) -> list[np.ndarray] | None:
-        """Return the results of a node; None where the results are not constant, are too large, or
-        cannot be computed. The node's converter then raises the error."""
+        """Return the results of a node, or None.
+
+        None means that the results are not constant, are too large, or cannot be computed. The
+        node's converter then raises the error.
+        """
         inputs = [name for name in node.input if name]
         if node.op_type not in FOLDED or node.domain not in ("", "ai.onnx"):
             return None
@@ -271,8 +279,10 @@ class ConstantFolder:
         return results
 
     def fold_last(self, graph: Graph) -> bool:
-        """Compute the last node of a graph, which is element-wise and reads constants. Returns
-        False where its result would be too large, or its inputs do not broadcast."""
+        """Compute the last node of a graph, which is element-wise and reads constants.
+
+        Returns False if its result would be too large, or if its inputs do not broadcast.
+        """
         node = graph.nodes[-1]
         arrays = [graph.constants[name].astype(np.float32) for name in node.inputs]
         try:

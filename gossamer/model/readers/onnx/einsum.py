@@ -13,7 +13,7 @@ from gossamer.model.readers.onnx.node import Converter, OnnxNode
 from gossamer.model.readers.onnx.value_types import OTHER_SIZES, Probe
 
 Term = str
-"""The dimensions of a value, one letter for each."""
+"""The dimensions of a value, one letter each."""
 
 
 def _einsum(node: OnnxNode) -> None:
@@ -41,9 +41,9 @@ def _einsum(node: OnnxNode) -> None:
 def _parsed(node: OnnxNode, shapes: Sequence[Shape | None]) -> tuple[list[Term], Term]:
     """Return the dimensions of each input, and of the result.
 
-    shapes: the shapes of the inputs, None where a shape is not known.
-    Raises ModelError for an equation that does not fit the node, and UnsupportedError for one that
-    gossamer does not compute.
+    shapes: the shapes of the inputs, None if unknown.
+    Raises ModelError for an equation that does not match the node, and UnsupportedError for one
+    that gossamer does not compute.
     """
     equation = node.attribute("equation")
     if not equation:
@@ -71,14 +71,16 @@ def _parsed(node: OnnxNode, shapes: Sequence[Shape | None]) -> tuple[list[Term],
 
 def _spelled_out(node: OnnxNode, terms: Sequence[Term], result: Term,
                  shapes: Sequence[Shape | None]) -> tuple[list[Term], Term]:
-    """Return terms with letters in the place of ellipses. Where ellipses stand for different
-    numbers of dimensions, the last dimensions are the common ones. Raises UnsupportedError where
-    the number of dimensions is not known, or the result has no ellipsis."""
+    """Return terms with letters in place of ellipses.
+
+    Ellipses for different numbers of dimensions have the last dimensions in common. Raises
+    UnsupportedError if a number of dimensions is unknown, or if the result has no ellipsis.
+    """
     counts = []
     for term, shape in zip(terms, shapes, strict=True):
         if shape is None and "..." in term:
-            raise node.unsupported(f"has the term {term!r} for a value whose number of dimensions "
-                                   "gossamer does not know")
+            raise node.unsupported(f"has the term {term!r} for a value with a number of dimensions "
+                                   "that gossamer does not know")
         counts.append(len(shape) - len(term) + 3 if shape is not None and "..." in term else 0)
     free = "".join(letter for letter in string.ascii_letters if letter not in "".join(terms))
     most = max(counts)
@@ -92,8 +94,11 @@ def _spelled_out(node: OnnxNode, terms: Sequence[Term], result: Term,
 
 def _broadcast(node: OnnxNode, probe: Probe, values: Sequence[str], terms: Sequence[Term],
                shapes: Sequence[Shape | None]) -> list[Term]:
-    """Return for each input the letters of its dimensions that are broadcast: they have size 1 in
-    this input, whatever the sizes of the network's inputs, and another size in another input."""
+    """Return for each input the letters of its dimensions that are broadcast.
+
+    They have size 1 in this input, whatever the sizes of the network's inputs, and another size in
+    another input.
+    """
     sizes = [dict(zip(term, shape or (), strict=False))
              for term, shape in zip(terms, shapes, strict=True)]
     others: list[dict[str, int]] | None = None
@@ -116,7 +121,7 @@ def _broadcast(node: OnnxNode, probe: Probe, values: Sequence[str], terms: Seque
 
 
 def _without(node: OnnxNode, value: str, axes: tuple[int, ...], role: str) -> str:
-    """Emit a value without some dimensions of size 1. A constant stays a constant."""
+    """Emit a value without some dimensions of size 1. Constants stay constants."""
     if value in node.graph.constants:
         return node.add_constant(np.squeeze(node.graph.constants[value], axes), role)
     return node.emit("squeeze", [value], role, axes=axes)
@@ -126,8 +131,7 @@ class _Product:
     """The product of two values of an Einsum.
 
     index: number of the second value, for names.
-    later: dimensions of the Einsum's result and of later values; the product does not sum over
-    them.
+    later: dimensions of the Einsum's result and of later values, which the product keeps.
     """
 
     def __init__(self, node: OnnxNode, index: int, later: Iterable[str]) -> None:
@@ -136,9 +140,9 @@ class _Product:
         self._later = frozenset(later)
 
     def of(self, a: tuple[str, Term], b: tuple[str, Term]) -> tuple[str, Term]:
-        """Emit the product of two values, each given with its dimensions.
+        """Emit the product of two values, each a pair of its name and its dimensions.
 
-        Returns the name of the product, and its dimensions.
+        Returns the name and the dimensions of the product.
         """
         a, b = ((name, *_summed(self._node, name, term, self._later.union(other),
                                 self._role(f"sum{side}")))[1:]
@@ -157,14 +161,15 @@ class _Product:
 
     def _matrices(self, a: tuple[str, Term], b: tuple[str, Term], kept: Term, left: Term,
                   summed: Term, right: Term) -> str:
-        """Emit a product of matrices (left, summed) and (summed, right) for each index along the
-        dimensions `kept`. Where `left`, `summed` or `right` has several letters, their dimensions
-        are merged into one dimension of the matrix."""
+        """Emit matrix products (left, summed) x (summed, right), batched over `kept`.
+
+        Several letters in `left`, `summed` or `right` are merged into one dimension of the matrix.
+        """
         node = self._node
         x = _moved(node, *a, kept + left + summed, self._role("a"))
         y = _moved(node, *b, kept + summed + right, self._role("b"))
-        # without `kept`, the right value is one matrix, and the rows of the left value may then lie
-        # along several dimensions
+        # without `kept`, the right value is one matrix, so the rows of the left value may have
+        # several dimensions
         rows = [left] if kept or not left else list(left)
         if [len(group) for group in (*rows, summed, right)] != [1] * (len(rows) + 2):
             x = _regrouped(node, [x], [kept + left + summed], [*kept, *rows, summed],
@@ -178,7 +183,7 @@ class _Product:
 
     def _elements(self, a: tuple[str, Term], b: tuple[str, Term], kept: Term, left: Term,
                   right: Term) -> str:
-        """Emit the products of elements, without sums."""
+        """Emit element-wise products, without sums."""
         node = self._node
         x = _moved(node, *a, kept + left, self._role("a"))
         y = _moved(node, *b, kept + right, self._role("b"))
@@ -193,8 +198,10 @@ class _Product:
 
 def _summed(node: OnnxNode, value: str, term: Term, kept: Iterable[str], role: str
             ) -> tuple[str, Term]:
-    """Emit the sum of a value over the dimensions that are not in `kept`. Returns the name of the
-    sum, and its dimensions."""
+    """Emit the sum of a value over the dimensions that are not in `kept`.
+
+    Returns the name and the dimensions of the sum.
+    """
     axes = tuple(axis for axis, letter in enumerate(term) if letter not in kept)
     if not axes:
         return value, term
@@ -203,8 +210,10 @@ def _summed(node: OnnxNode, value: str, term: Term, kept: Iterable[str], role: s
 
 
 def _moved(node: OnnxNode, value: str, term: Term, wanted: Term, role: str | None) -> str:
-    """Emit a value with its dimensions in the order `wanted`, and return the name of the result.
-    role: role of the result in its name; None for the node's own output."""
+    """Emit a value with its dimensions in the order `wanted`, and return the result's name.
+
+    role: role of the result in its name; None for the node's own output.
+    """
     if term == wanted:
         return value if role is not None else node.emit("identity", [value])
     return node.emit("transpose", [value], role,
@@ -213,9 +222,11 @@ def _moved(node: OnnxNode, value: str, term: Term, wanted: Term, role: str | Non
 
 def _regrouped(node: OnnxNode, values: list[str], terms: list[Term], groups: list[str],
                role: str) -> str:
-    """Emit a reshape of the first value to one dimension for each group of letters. The size of a
-    group is the product of the sizes of its letters, each taken from the first value whose term has
-    the letter."""
+    """Emit a reshape of the first value to one dimension per group of letters.
+
+    The size of a group is the product of the sizes of its letters. The size of a letter is read
+    from the first value with this letter in its term.
+    """
     sizes = tuple(tuple(next((index, term.index(letter)) for index, term in enumerate(terms)
                              if letter in term) for letter in group) for group in groups)
     return node.emit("reshape_by", values, role, sizes=sizes)

@@ -1,4 +1,4 @@
-"""Converters of ONNX's element-wise ops. Most of these ops become one elementwise node."""
+"""Converters of ONNX's element-wise ops. Most of them emit one elementwise node."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gossamer.model.readers.onnx.node import Converter, OnnxNode
 from gossamer.model.readers.onnx.value_types import TYPES
 
 _ROUNDING = {TensorProto.FLOAT16: "to_float16", TensorProto.BFLOAT16: "to_bfloat16"}
-"""The function by which a cast rounds the float32 that stands for a shorter float."""
+"""The function that rounds float32 in a cast to a shorter float, which stays float32 in memory."""
 FLOAT8_ATTRIBUTES = ("saturate", "round_mode")
-"""Attributes that change only casts to floats of 8 bits, which gossamer does not compute."""
+"""Attributes that affect only casts to 8-bit floats, which gossamer does not compute."""
 
 
 def _function(node: OnnxNode, name: str) -> None:
@@ -50,7 +50,7 @@ def _variadic(node: OnnxNode, *values: Value, function: str) -> Value:
 
 
 def _pow(node: OnnxNode) -> None:
-    """Convert Pow. Its result has the dtype of the base, whatever the exponent's dtype is."""
+    """Convert Pow. The result has the dtype of the base, for any dtype of the exponent."""
     c = Composer()
     x, exponent = c.operand(node.required(0)), node.optional_constant(1)
     if exponent is not None and exponent.shape == () and exponent == 2:
@@ -75,8 +75,10 @@ def _selu(node: OnnxNode, x: Value) -> Value:
 
 
 def _exponential_below_zero(x: Value, alpha: float, *, divided: bool = False) -> Value:
-    """Return alpha * (exp(x) - 1) for x below 0, and x itself for other x. divided: whether the
-    exponent is x / alpha."""
+    """Return alpha * (exp(x) - 1) for x below 0, and x itself for other x.
+
+    divided: whether the exponent is x / alpha.
+    """
     exponent = x.apply("min", 0)
     if divided:
         exponent = exponent / alpha
@@ -96,8 +98,8 @@ def _gelu(node: OnnxNode, x: Value) -> Value:
 
 
 def _softplus(x: Value) -> Value:
-    # exp takes no positive number, so that it cannot overflow. log(1 + small) has the relative
-    # error of small: W. Kahan's form, in which the rounding of the sum cancels.
+    # exp has no positive argument, so it cannot overflow. log(1 + small) has the relative error of
+    # small: in W. Kahan's formula, the rounding of the sum cancels.
     small = (-x.apply("abs")).apply("exp")
     total = small + 1
     logarithm = total.apply("log") * (small / (total - 1))
@@ -108,7 +110,7 @@ def _is_infinite(node: OnnxNode, x: Value) -> Value:
     signs = [sign for sign, name in ((1, "detect_positive"), (-1, "detect_negative"))
              if node.attribute(name, 1)]
     if not signs:
-        raise node.unsupported("looks for neither of the infinities")
+        raise node.unsupported("detects neither of the infinities")
     found = [x.apply("equal", sign * math.inf) for sign in signs]
     return found[0] if len(found) == 1 else found[0].apply("or", found[1])
 
@@ -123,8 +125,11 @@ def _hard_sigmoid(node: OnnxNode) -> None:
 
 
 def _clip(node: OnnxNode) -> None:
-    """Convert Clip, whose bounds are attributes before opset 11, and optional inputs since. The
-    defaults of the attributes are the greatest finite numbers."""
+    """Convert Clip.
+
+    The bounds are attributes before opset 11, and optional inputs since. The attributes default to
+    the greatest finite numbers.
+    """
     composer = Composer()
     value = composer.operand(node.required(0))
     bounds: list[tuple[str, float | str]] = []
@@ -190,7 +195,7 @@ _FORMULAS: dict[str, Callable[..., Value]] = {
     # only NaN differs from itself
     "IsNaN": lambda node, x: x.apply("equal", x).apply("not"),
 }
-"""The formulas of the node and its inputs, by the name of the op."""
+"""The formulas, as functions of the node and its inputs, by the name of the op."""
 ELEMENTWISE: dict[str, Converter] = {
     **{op: partial(_function, name=name) for op, name in {
         "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Less": "less",

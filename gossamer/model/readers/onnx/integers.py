@@ -1,4 +1,4 @@
-"""Functions that add the nodes which compute quantised values in float32."""
+"""Functions that add nodes for computing quantised values in float32."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from gossamer.model.readers.onnx.node import RANGES, Centred, OnnxNode, Scaled
 
 def quantisation(node: OnnxNode, indices: tuple[int, int], value: str,
                  axis: int | None = None) -> tuple[np.ndarray, np.ndarray, str]:
-    """Return the scale and the zero point of a quantised value, as float32 arrays that broadcast to
-    the value, and the dtype of the zero point, which is "" where there is none.
+    """Return the scale, the zero point and the zero point's dtype of a quantised value.
+
+    Scale and zero point are float32 arrays that broadcast to the value. The dtype is "" if there is
+    no zero point.
 
     indices: indices of the inputs that hold scale and zero point.
     value: the name of the quantised value, or of another value of its shape.
-    axis: the axis along which scales and zero points may lie; None where each must be one number.
-    Raises ModelError where scale or zero point is malformed, and UnsupportedError where one of them
+    axis: the axis along which scales and zero points may vary; None if each must be one number.
+    Raises ModelError if scale or zero point is malformed, and UnsupportedError if one of them
     depends on the data.
     """
     scale = node.constant(indices[0], "the scale")
@@ -52,7 +54,7 @@ def quantisation(node: OnnxNode, indices: tuple[int, int], value: str,
 
 
 def constant(node: OnnxNode, array: np.ndarray, role: str) -> float | str:
-    """Return the number of an array of one element, else the name of a constant that is added."""
+    """Return the number of an array of one element, else the name of a new constant."""
     if array.size == 1:
         return float(array.reshape(-1)[0])
     return node.add_constant(array.astype(np.float32), role)
@@ -60,8 +62,9 @@ def constant(node: OnnxNode, array: np.ndarray, role: str) -> float | str:
 
 def centre(node: OnnxNode, index: int, zero_point: np.ndarray | str,
            role: str) -> Centred:
-    """Return the integers of an input less a zero point, and add nodes that subtract the zero point
-    where no known value is the difference.
+    """Return the integers of an input minus a zero point.
+
+    Adds nodes that subtract the zero point, unless a known value is the difference.
 
     zero_point: as for Centred.
     role: the end of new names.
@@ -102,7 +105,7 @@ def _shifted(node: OnnxNode, value: Value, zero_point: np.ndarray | str, role: s
 
 
 def give(node: OnnxNode, centred: Centred, output: str) -> None:
-    """Add nodes that make the integers of the file, and note that `centred` stands for them."""
+    """Add nodes that compute the integers of the file, and record their centred form."""
     value = Composer().operand(centred.name)
     number = _shifted(node, value, centred.zero_point, "given", "add")
     name = centred.name if number == value else node.emit_expression(number, "number")
@@ -115,9 +118,9 @@ def requantise(node: OnnxNode, value: Value, zero_point: np.ndarray,
     """Add the node that rounds a value to integers of a dtype and subtracts their zero point.
 
     value: in units of the scale.
-    is_shifted: whether the zero point, one number, has been added to the value already. A value
-    half-way between two of the file's integers is then rounded to the even one; otherwise it is
-    rounded to an integer that is even after the subtraction.
+    is_shifted: whether the zero point, one number, has already been added to the value. Then ties
+    between two of the file's integers round to the even one. Otherwise they round to the integer
+    that is even after the subtraction.
     """
     low, high = RANGES[dtype]
     if is_shifted:
@@ -130,21 +133,20 @@ def requantise(node: OnnxNode, value: Value, zero_point: np.ndarray,
     else:
         value = value.apply("max", constant(node, low - zero_point, "low"))
         value = value.apply("min", constant(node, high - zero_point, "high"))
-    # the bounds are integers, so that the clip may come before the rounding; the value facts of the
-    # result are known only where the rounding is the last step
+    # the bounds are integers, so the clip may precede the rounding; the value facts of the result
+    # are known only if the rounding is the last step
     return Centred(node.emit_expression(value.apply("round"), role), zero_point, dtype)
 
 
 def with_scale(node: OnnxNode, scaled: Scaled, output: str) -> None:
-    """Add the node that multiplies integers by their scale, and note that its output is these
-    integers times this scale."""
+    """Add the node that multiplies integers by their scale, and record its output as scaled."""
     value = Composer().operand(scaled.integers.name)
     node.emit_expression(value * constant(node, scaled.scale, "scale"), [output])
     node.integers.scaled[output] = scaled
 
 
 def renamed(scaled: Scaled, name: str) -> Scaled:
-    """Return a copy of a scaled value whose integers are the run-time value `name`."""
+    """Return a copy of a scaled value with the run-time value `name` as its integers."""
     return Scaled(replace(scaled.integers, name=name), scaled.scale)
 
 

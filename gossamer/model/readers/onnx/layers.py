@@ -1,5 +1,4 @@
-"""Converters of ONNX's layers: convolutions, matrix products, pools, softmax, reductions and
-normalisations.
+"""Converters of ONNX's layers, from convolutions and pools to reductions and normalisations.
 
 A layer norm or RMS norm with a constant scale and bias becomes one node. Others, and instance and
 group norms, become reductions and element-wise nodes.
@@ -19,8 +18,10 @@ from gossamer.model.readers.onnx.node import Converter, OnnxNode
 
 
 def _is_1d(node: OnnxNode, rank: int) -> bool:
-    """Return whether a window op has one spatial dimension, so that it has to become a 2-D op.
-    Raises UnsupportedError for a number `rank` of spatial dimensions other than 1 and 2."""
+    """Return whether a window op has one spatial dimension, and so has to become a 2-D op.
+
+    rank: number of spatial dimensions. Raises UnsupportedError unless it is 1 or 2.
+    """
     if rank not in (1, 2):
         raise node.unsupported(f"has {rank} spatial dimensions; gossamer computes 1 or 2")
     return rank == 1
@@ -28,7 +29,9 @@ def _is_1d(node: OnnxNode, rank: int) -> bool:
 
 def _window(node: OnnxNode, rank: int) -> dict[str, Any]:
     """Return strides, dilations, pads and auto_pad of a window op for two spatial dimensions.
-    rank: number of spatial dimensions in the file."""
+
+    rank: number of spatial dimensions in the file.
+    """
     attributes = {name: node.attribute(name) or (1,) * rank for name in ("strides", "dilations")}
     pads = node.attribute("pads") or (0,) * (2 * rank)
     auto_pad = node.only("auto_pad", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
@@ -53,15 +56,14 @@ def _window(node: OnnxNode, rank: int) -> dict[str, Any]:
 
 
 def _emit_2d(node: OnnxNode, is_1d: bool, op: str, inputs: list[str], **attributes: Any) -> None:
-    """Emit a 2-D op. For a 1-D op of the file, insert a dimension of 1 before the op, and remove it
-    after the op."""
+    """Emit a 2-D op. For a 1-D op of the file, insert a dimension of 1 and remove it afterwards."""
     if not is_1d:
         node.emit(op, inputs, **attributes)
         return
     flat = node.emit("unsqueeze", [inputs[0]], "lifted", axes=(2,))
     result = node.emit(op, [flat, *inputs[1:]], "lifted_result", **attributes)
     node.emit("squeeze", [result], axes=(2,))
-    # the layer, and not the last step, bears the name of the file's node
+    # the layer, not the last step, gets the name of the file's node
     layer, last = node.graph.nodes[-2:]
     layer.name, last.name = last.name, layer.name
 
@@ -75,15 +77,14 @@ def _weight(node: OnnxNode) -> tuple[np.ndarray, bool]:
 
 
 def _check_kernel(node: OnnxNode, weight: np.ndarray) -> None:
-    """Raise ModelError where a convolution states a kernel_shape that its weight does not have."""
+    """Raise ModelError if the kernel_shape of a convolution differs from that of its weight."""
     kernel = node.attribute("kernel_shape", weight.shape[2:])
     if tuple(kernel) != weight.shape[2:]:
         raise node.error(f"kernel_shape is {list(kernel)} but the weight is {list(weight.shape)}")
 
 
 def convolution_attributes(node: OnnxNode, weight: np.ndarray) -> dict[str, Any]:
-    """Return the attributes of conv2d, except the epilogue, for a file's convolution with this
-    weight."""
+    """Return the attributes of conv2d for a convolution of a file, except the epilogue."""
     _check_kernel(node, weight)
     groups = node.attribute("group", 1)
     if groups < 1 or weight.shape[0] % groups:
@@ -92,7 +93,7 @@ def convolution_attributes(node: OnnxNode, weight: np.ndarray) -> dict[str, Any]
 
 
 def bias_of(node: OnnxNode, index: int, channels: int) -> str:
-    """Return the name of the bias, which must have one value for each channel."""
+    """Return the name of the bias, which must have one value per channel."""
     bias = node.constant(index, "the bias")
     if bias.shape != (channels,):
         raise node.error(f"bias {quoted(node.input(index))} has shape {list(bias.shape)}, expected "
@@ -152,15 +153,17 @@ def _global_pool(node: OnnxNode, kind: str) -> None:
 
 
 def _axes(node: OnnxNode) -> tuple[list[str], dict[str, Any], bool]:
-    """Return the inputs of a reduction, its axes as attributes where they are no input, and whether
-    the reduction is the identity because it has no axes. Axes are an attribute before opset 18 (13
-    for ReduceSum), and an input since. An empty list of axes means the same as no list."""
+    """Return the inputs of a reduction, its attributes, and whether it is the identity.
+
+    The axes are an attribute before opset 18 (13 for ReduceSum), and an input since. An empty list
+    of axes means the same as no list. A reduction without axes may be the identity.
+    """
     inputs, attributes = [node.required(0)], {"axes": node.attribute("axes") or None}
     without_axes_is_identity = bool(node.attribute("noop_with_empty_axes", 0))
     if node.input(1):
         axes = node.optional_constant(1)
         if axes is None and without_axes_is_identity:
-            raise node.unsupported("has noop_with_empty_axes 1 and axes that are no constant; "
+            raise node.unsupported("has noop_with_empty_axes 1 and axes that are not constant; "
                                    "export it with constant axes")
         if axes is None or axes.size:
             inputs.append(node.input(1))
@@ -171,9 +174,9 @@ def _axes(node: OnnxNode) -> tuple[list[str], dict[str, Any], bool]:
 def _reduce(node: OnnxNode, kind: str, before: str = "", after: str = "") -> None:
     """Convert a reduction.
 
-    before: name of the function that is applied to each element before the reduction; "mul" squares
-    the element.
-    after: name of the function that is applied to the result.
+    before: name of the function applied to each element before the reduction; "mul" squares the
+    element.
+    after: name of the function applied to the result.
     """
     inputs, attributes, is_identity = _axes(node)
     keepdims = bool(node.attribute("keepdims", 1))
@@ -196,7 +199,7 @@ def _log_sum_exp(node: OnnxNode) -> None:
     """Convert ReduceLogSumExp.
 
     The greatest element, if finite, is subtracted before the exponential, which then cannot
-    overflow, and is added again at the end.
+    overflow. It is added again at the end.
     """
     inputs, attributes, is_identity = _axes(node)
     if is_identity:
@@ -217,9 +220,9 @@ def _log_sum_exp(node: OnnxNode) -> None:
 def _gemm(node: OnnxNode) -> None:
     """Convert Gemm.
 
-    The attribute alpha is multiplied into b where b is constant, else it goes into the epilogue.
-    The attribute beta is multiplied into c where c is constant. A constant c with one value for
-    each column becomes the bias. Any other c is multiplied by beta and added in a separate node.
+    The attribute alpha is multiplied into a constant b, else it goes into the epilogue. The
+    attribute beta is multiplied into a constant c. A constant c with one value per column becomes
+    the bias. Any other c is multiplied by beta and added in a separate node.
     """
     alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
     trans_a, trans_b = bool(node.attribute("transA", 0)), bool(node.attribute("transB", 0))
@@ -297,7 +300,7 @@ def _softmax(node: OnnxNode, log: bool) -> None:
 def _standardised(node: OnnxNode, x: str, axes: int | str) -> Value:
     """Emit the mean and the variance of x, and return (x - mean) / sqrt(variance + epsilon).
 
-    axes: "spatial", or the number of an axis, which stands for this axis and all axes after it.
+    axes: "spatial", or the index of an axis, which means this axis and all later ones.
     """
     mean = node.emit("reduce", [x], "mean", kind="mean", axes=axes, keepdims=True)
     centred = node.emit("elementwise", [x, mean], "centred", expression=apply("sub"))
@@ -311,9 +314,11 @@ def _standardised(node: OnnxNode, x: str, axes: int | str) -> Value:
 
 
 def _emitted_as_one(node: OnnxNode, *, centred: bool) -> bool:
-    """Emit a layer norm or RMS norm as one node and return True. Return False, and emit nothing,
-    where the scale or the bias depends on the data, and where axis 0 is normalised, since the scale
-    would then be broadcast along the batch."""
+    """Emit a layer norm or RMS norm as one node if possible, and return whether it was.
+
+    It is not possible if the scale or the bias depends on the data, or if axis 0 is normalised,
+    since the scale would then be broadcast along the batch.
+    """
     x, scale, axis = node.required(0), node.optional_constant(1), node.attribute("axis", -1)
     if axis == 0 or scale is None or (node.input(2) and node.optional_constant(2) is None):
         return False
@@ -336,8 +341,7 @@ def _layer_norm(node: OnnxNode) -> None:
 
 
 def _rms_norm(node: OnnxNode) -> None:
-    """Convert RMSNormalization: x divided by the square root of the mean of its squares, times a
-    scale."""
+    """Convert RMSNormalization: x / sqrt(mean(x * x) + epsilon) * scale."""
     node.only("stash_type", 1)
     if _emitted_as_one(node, centred=False):
         return
@@ -353,9 +357,9 @@ def _rms_norm(node: OnnxNode) -> None:
 
 
 def _scaled(node: OnnxNode, x: str, outputs: str | None) -> str:
-    """Emit x times a scale plus a bias, the node's inputs 1 and 2, with a number for each channel.
+    """Emit x * scale + bias, with the node's inputs 1 and 2, which have one value per channel.
 
-    The new node is a batch norm with a mean of 0 and a variance of 1, which takes x of any rank.
+    The new node is a batch norm with mean 0 and variance 1, which accepts x of any rank.
     """
     scale, bias = node.constant(1, "scale"), node.constant(2, "bias")
     if scale.ndim != 1 or scale.shape != bias.shape:
@@ -372,8 +376,10 @@ def _instance_norm(node: OnnxNode) -> None:
 
 
 def _group_norm(node: OnnxNode) -> None:
-    """Convert GroupNormalization, whose scale and bias have a number for each group in opset 18,
-    and a number for each channel from opset 21 on."""
+    """Convert GroupNormalization.
+
+    Scale and bias have one value per group in opset 18, and one per channel from opset 21 on.
+    """
     node.only("stash_type", 1)
     x, groups = node.required(0), node.attribute("num_groups")
     if not groups or groups < 1:

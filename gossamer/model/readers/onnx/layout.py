@@ -1,4 +1,4 @@
-"""Converters of ONNX's ops that move, repeat, choose or order data, or compute shapes."""
+"""Converters of ONNX's ops that move, repeat, select or sort data, or compute shapes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _split(node: OnnxNode) -> None:
 
 
 def _slice(node: OnnxNode) -> None:
-    """Convert Slice, whose bounds are attributes before opset 10, and inputs since."""
+    """Convert Slice. Its bounds are attributes before opset 10, and inputs since."""
     if node.opset < 10:
         bounds = {name: node.attribute(name) for name in ("starts", "ends", "axes")}
         if bounds["starts"] is None or bounds["ends"] is None:
@@ -56,8 +56,10 @@ def _blocks(node: OnnxNode) -> None:
 
 
 def _squeeze(node: OnnxNode) -> None:
-    """Convert Squeeze and Unsqueeze, whose axes are an attribute before opset 13. A Squeeze without
-    the attribute, or with an empty one, removes all dimensions of size 1."""
+    """Convert Squeeze and Unsqueeze. Before opset 13, their axes are an attribute.
+
+    A Squeeze without the attribute, or with an empty one, removes all dimensions of size 1.
+    """
     inputs = [node.required(0), *([node.input(1)] if node.input(1) else [])]
     axes = node.attribute("axes")
     if node.op == "Squeeze":
@@ -85,7 +87,7 @@ def _pad(node: OnnxNode) -> None:
 def _resize(node: OnnxNode) -> None:
     """Convert Resize and Upsample.
 
-    Upsample and the Resize of opset 10 take scales only, and measure coordinates from the image's
+    Upsample and the Resize of opset 10 have scales only, and measure coordinates from the image's
     corner. The scales of Upsample are an attribute before opset 9. The Resize of opset 10 rounds
     coordinates down when it enlarges, and up when it shrinks.
     """
@@ -149,7 +151,7 @@ def _constant_of_shape(node: OnnxNode) -> None:
 
 
 def _range(node: OnnxNode) -> None:
-    # accepted, but ignored: it names the type of ONNX's sums, and gossamer's sums are float32
+    # accepted, but ignored: it is the type of ONNX's sums, and gossamer's sums are float32
     node.attribute("stash_type")
     node.emit("range", [node.required(i) for i in range(3)])
 
@@ -172,8 +174,7 @@ def _scatter_elements(node: OnnxNode) -> None:
 
 
 def _arg_first(node: OnnxNode) -> None:
-    """Convert ArgMax and ArgMin, which give the index of the greatest or least element, or of the
-    first NaN."""
+    """Convert ArgMax and ArgMin: the index of the greatest or least element or first NaN."""
     axis = node.attribute("axis", 0)
     keeps = bool(node.attribute("keepdims", 1))
     output = node.outputs[0]
@@ -186,7 +187,7 @@ def _arg_first(node: OnnxNode) -> None:
 
 
 def _top_k(node: OnnxNode) -> None:
-    """Convert TopK, whose number of elements is an attribute before opset 10."""
+    """Convert TopK. Its number of elements is an attribute before opset 10."""
     inputs, attributes = [node.required(0)], {}
     if node.opset < 10:
         count = node.attribute("k")
@@ -195,7 +196,7 @@ def _top_k(node: OnnxNode) -> None:
         attributes["count"] = (count,)
     else:
         inputs.append(node.required(1))
-    node.attribute("sorted")  # where the file allows any order, sorted elements are right too
+    node.attribute("sorted")  # if the file allows any order, sorted elements are right too
     outputs = [name or f"{node.outputs[index - 1]}.{index}"
                for index, name in enumerate([*node.outputs, ""][:2])]
     node.emit("top_k", inputs, outputs, axis=node.attribute("axis", -1),

@@ -1,7 +1,8 @@
 """Reads the nodes of an ONNX file in three steps.
 
-The first computes nodes of constants. The second converts each other node, or finds the reason why
-gossamer does not compute it. The third joins the nodes with a reason into parts for ONNX Runtime.
+First, nodes of constants are computed. Second, each other node is converted, or recorded with the
+reason why gossamer does not compute it. Third, nodes with a reason are joined into parts for ONNX
+Runtime.
 """
 
 from __future__ import annotations
@@ -31,19 +32,18 @@ from gossamer.model.readers.onnx.quantised import KEEPING, MICROSOFT, QUANTISED
 from gossamer.model.readers.onnx.value_types import FileTypes, Probe, is_of_numbers
 
 OLDEST_OPSET = 7
-"""The oldest opset whose operators are all read. In files with an older opset, only the operators
-that have the same definition in this opset are read."""
+"""The oldest opset from which all operators are read. In files with an older opset, an operator is
+read only if it has the same definition in this opset."""
 
 _QUANTISED = ("QLinear", "QAttention", "MatMulIntegerToFloat", "DynamicQuantize")
-"""Beginnings of the names of operators that only quantised networks have."""
+"""Prefixes of the names of operators that only quantised networks have."""
 _BOX_CHOICES = frozenset(("NonMaxSuppression", "TopK", "EfficientNMS_TRT", "BatchedNMS_TRT",
                        "BatchedNMSDynamic_TRT"))
-"""Operators by which exported detectors choose among their boxes."""
+"""Operators by which exported detectors select boxes."""
 
 
 _CONVERTERS: dict[str, Converter] = {**ELEMENTWISE, **LAYERS, **LAYOUT, **EINSUM, **QUANTISED}
-"""The converters of ONNX's own operators; where QUANTISED has an operator too, its converter is
-taken."""
+"""The converters of ONNX's own operators. Those in QUANTISED take precedence."""
 
 
 def load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo], opset: int,
@@ -52,9 +52,9 @@ def load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo]
 
     inputs: all inputs of the network.
     keeps_float64: whether ONNX Runtime computes the file's float64 values.
-    exact: the float64 values of constants where float64 is kept.
-    Raises ModelError for a malformed node or an output that no node makes, and UnsupportedError
-    where neither gossamer nor ONNX Runtime computes a node.
+    exact: the float64 values of constants if float64 is kept.
+    Raises ModelError for a malformed node or an output that no node makes, and UnsupportedError for
+    a node that neither gossamer nor ONNX Runtime computes.
     """
     nodes = in_order(model.graph, [info.name for info in graph.outputs], graph.file)
     loader = _Loader(model, graph, nodes, inputs, opset, keeps_float64, exact)
@@ -70,9 +70,9 @@ def load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo]
 
 
 class _Loader:
-    """The state of a file's nodes while they are read.
+    """The state of a file's nodes during reading.
 
-    parts: collects the nodes that are left to ONNX Runtime; None where it is not installed.
+    parts: collects the nodes for ONNX Runtime; None if it is not installed.
     """
 
     def __init__(self, model: onnx.ModelProto, graph: Graph, nodes: Sequence[onnx.NodeProto],
@@ -91,7 +91,7 @@ class _Loader:
         self.parts = (Parts(graph, self._types, keeps_float64) if onnx_model.has_runtime()
                       else None)
         self._integers = Integers(Probe(graph) if self.parts is None else self.parts.probe)
-        # for each output of an If whose condition follows from shapes: the If, and its condition
+        # for each output of an If with a condition that follows from shapes: the If, its condition
         self._guarded: dict[str, tuple[OnnxNode, bool]] = {}
         if self.parts is not None:
             for value in model.graph.input:
@@ -99,11 +99,11 @@ class _Loader:
                     self.parts.add_input(value)
 
     def fold(self, nodes: Iterable[onnx.NodeProto]) -> list[OnnxNode]:
-        """Compute the nodes whose inputs are constants, and return the others.
+        """Compute the nodes with constant inputs, and return the others.
 
-        An If whose condition is a constant is replaced by the nodes of the branch that it takes.
-        Raises ModelError for a node that is malformed, reads a value that nothing provides or makes
-        a name that is taken.
+        An If with a constant condition is replaced by the nodes of the branch that it selects.
+        Raises ModelError for a node that is malformed, reads a value that nothing provides, or
+        makes a name that is already in use.
         """
         left = []
         for proto in nodes:
@@ -119,8 +119,9 @@ class _Loader:
     def convert(self, nodes: Iterable[OnnxNode]) -> list[Outcome]:
         """Add the nodes that gossamer computes to the graph, and return the outcome of each node.
 
-        An If whose condition follows from shapes is replaced by the nodes of the branch that it
-        takes. Raises UnsupportedError where neither gossamer nor ONNX Runtime computes a node.
+        An If with a condition that follows from shapes is replaced by the nodes of the branch that
+        it selects. Raises UnsupportedError for a node that neither gossamer nor ONNX Runtime
+        computes.
         """
         outcomes = []
         waiting = deque(nodes)
@@ -169,7 +170,11 @@ class _Loader:
 
     def _branch(self, node: OnnxNode, truth: bool) -> list[onnx.NodeProto] | None:
         """Return the nodes that replace an If, and add the constants of its branch to the graph.
-        Returns None where the branch does not fit into the graph. truth: the condition."""
+
+        Returns None if the branch does not fit into the graph.
+
+        truth: the condition.
+        """
         self._available.difference_update(node.outputs)
         found = _branch(node.proto, truth, self._available, self._graph.file)
         if found is None:
@@ -186,7 +191,7 @@ class _Loader:
         return self._guarded.get(node.outputs[0]) if node.outputs else None
 
     def _is_folded(self, node: OnnxNode) -> bool:
-        """Compute a node whose inputs are constants; return whether that was possible."""
+        """Compute a node with constant inputs, and return whether that was possible."""
         constants = self._graph.constants
         if self._guard_of(node) is not None:
             return False
@@ -197,7 +202,7 @@ class _Loader:
             return True
         if (node.proto.domain, node.op) not in QONNX or len(inputs) < len(set(node.inputs)):
             return False
-        # weights that an op of QONNX quantises
+        # an op of QONNX may quantise constant weights
         begin = len(self._graph.nodes)
         try:
             is_folded = not self._converted(node) and self._folder.fold_last(self._graph)
@@ -207,7 +212,7 @@ class _Loader:
         return is_folded
 
     def _converted(self, node: OnnxNode) -> str:
-        """Convert a node; return the reason where gossamer does not compute it, else ""."""
+        """Convert a node; return the reason why gossamer does not compute it, else ""."""
         begin, converter = len(self._graph.nodes), _converter(
             node.proto, self._opset, self._integers)
         reason = "" if self.parts is None else self.parts.reason(node.proto)
@@ -233,9 +238,9 @@ class _Loader:
         return reason
 
     def _emit(self, node: OnnxNode, converter: Converter) -> None:
-        """Add the nodes that a node of the file becomes.
+        """Add the nodes that replace a node of the file.
 
-        Raises UnsupportedError where gossamer does not compute the node, and ModelError where it is
+        Raises UnsupportedError if gossamer does not compute the node, and ModelError if it is
         malformed.
         """
         if not node.outputs or not node.outputs[0]:
@@ -249,8 +254,10 @@ class _Loader:
         self._integers.probe.add(self._graph.nodes[begin:])
 
     def _unknown(self, nodes: Sequence[OnnxNode]) -> UnsupportedError:
-        """Return the error for a node that nothing computes. nodes: this node, and the nodes after
-        it."""
+        """Return the error for a node that nothing computes.
+
+        nodes: this node and all later ones.
+        """
         first, *others = nodes
         names = [f"{node.source} of domain {quoted(node.proto.domain or 'ai.onnx')}"
                  for node in (first, *(each for each in others if self._is_unknown(each)))]
@@ -264,8 +271,10 @@ class _Loader:
 
 
 def _as_cast(node: onnx.NodeProto, types: FileTypes) -> onnx.NodeProto:
-    """Return a CastLike to float16 or bfloat16 as a Cast, and any other node as it is. In the graph
-    these types are float32, so that the CastLike would not round."""
+    """Turn a CastLike to float16 or bfloat16 into a Cast; return any other node unchanged.
+
+    In the graph these types are float32, so a CastLike would not round.
+    """
     kind = types.elem_type(node.input[1]) if (
         node.op_type == "CastLike" and len(node.input) == 2) else 0
     if kind not in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
@@ -279,8 +288,10 @@ def _as_cast(node: onnx.NodeProto, types: FileTypes) -> onnx.NodeProto:
 
 
 def _known(node: OnnxNode) -> None:
-    """Convert a node whose results follow from shapes and constants. ONNX's reference computes it
-    when shapes are inferred, so that its op needs no algorithm."""
+    """Convert a node with results that follow from shapes and constants.
+
+    ONNX's reference computes it during shape inference, so its op needs no algorithm.
+    """
     for attribute in node.proto.attribute:
         node.attribute(attribute.name)
     node.emit("onnx_known", [name for name in node.inputs if name],
@@ -288,7 +299,7 @@ def _known(node: OnnxNode) -> None:
 
 
 def _converter(node: onnx.NodeProto, opset: int, integers: Integers) -> Converter | None:
-    """Return the converter of a node; None where there is none for its op or for the opset."""
+    """Return the converter of a node; None if there is none for its op or for the opset."""
     if node.domain == "com.microsoft":
         return MICROSOFT.get(node.op_type)
     if node.domain not in ("", "ai.onnx"):
@@ -312,18 +323,20 @@ def _advice(proto: onnx.GraphProto) -> str:
     used = {entry.op_type for entry in proto.node}
     extra = "" if onnx_model.has_runtime() else f", or {onnx_model.EXTRA}"
     if any(op.startswith(_QUANTISED) for op in used):
-        return f"take the float32 model that it was quantised from{extra}"
-    hint = (" (a detector without its own choice of boxes, which `gossamer detect` makes)"
+        return f"use the float32 model that it was quantised from{extra}"
+    hint = (" (a detector without its selection of boxes, which `gossamer detect` does)"
             if used & _BOX_CHOICES else "")
     return f"export the model without them{hint}{extra}"
 
 
 def _branch(node: onnx.NodeProto, truth: bool, taken: set[str], file: str
             ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]] | None:
-    """Return the nodes and the initializers of the branch that an If takes.
+    """Return the nodes and the initializers of the branch that an If selects.
 
-    The last nodes are an Identity for each output of the If. Returns None where the branch uses
-    names that are taken, or has another number of outputs than the If. truth: the condition.
+    The last nodes are an Identity for each output of the If. Returns None if the branch uses names
+    in `taken`, or if it does not have as many outputs as the If.
+
+    truth: the condition.
     """
     name = "then_branch" if truth else "else_branch"
     graph = next((attribute.g for attribute in node.attribute if attribute.name == name), None)
@@ -341,16 +354,20 @@ def _branch(node: onnx.NodeProto, truth: bool, taken: set[str], file: str
 
 
 def _guard(node: Node, condition: OnnxNode, truth: bool) -> None:
-    """Turn an identity after a branch into a check of the If's condition, which fails at shapes for
-    which the condition is not `truth`."""
+    """Turn an identity after a branch into a check of the If's condition.
+
+    The check fails at shapes for which the condition is not `truth`.
+    """
     node.op, node.source = "branch", condition.source
     node.inputs.append(condition.inputs[0])
     node.attributes["taken"] = truth
 
 
 def _exact_outputs(graph: Graph, exact: Mapping[str, np.ndarray]) -> None:
-    """Replace outputs that are float64 constants in the file by their float64 values. Nodes go on
-    reading them in float32."""
+    """Replace outputs that are float64 constants in the file by their float64 values.
+
+    Nodes still read them in float32.
+    """
     for info in graph.outputs:
         if info.dtype == "float64" and info.name in exact and info.name in graph.constants:
             number = unused_name(names_of(graph), f"{info.name}.as_number")
@@ -361,8 +378,10 @@ def _exact_outputs(graph: Graph, exact: Mapping[str, np.ndarray]) -> None:
 
 
 def _cast_truth_outputs(graph: Graph) -> None:
-    """Append a cast to each output that the file declares as bool, since truth values are numbers
-    inside a graph."""
+    """Append a cast to each output that the file declares as bool.
+
+    Booleans are numbers inside a graph.
+    """
     truths = {info.name: f"{info.name}.number" for info in graph.outputs if info.dtype == "bool"}
     if not truths:
         return

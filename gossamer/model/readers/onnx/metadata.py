@@ -1,19 +1,20 @@
-"""Converts a network's metadata to and from the texts in the `metadata_props` of an ONNX file. The
-fields below are the keys of the texts.
+"""Converts a network's metadata to and from the `metadata_props` of an ONNX file.
+
+The fields below are the keys of the texts in `metadata_props`.
 
 classes: JSON list of the names of the classes.
-outputs: "scores" where the score of a class does not depend on the other classes.
+outputs: "scores" if the score of a class does not depend on the other classes.
 picture: JSON object of the grey picture that a row of the input holds: height, width, channels
 ("grey") and the brightness of the pictures that the network was trained on.
-preprocessing: JSON object of the fields of a `Preprocessing` of gossamer.io.images, which says how
-photos are prepared.
+preprocessing: JSON object of the fields of a `Preprocessing` of gossamer.io.images: how photos are
+prepared.
 anchors: JSON list of [width, height], in pixels of the input.
-detector: JSON object of the fields of a `DetectorMetadata` of gossamer.model.metadata,
-which says how boxes are decoded from the outputs.
+detector: JSON object of the fields of a `DetectorMetadata` of gossamer.model.metadata: how boxes
+are decoded from the outputs.
 columns: JSON list with an object for each column of the table that the network was trained on: its
 name, the number that fills an empty cell, and the texts (values) that its cells may hold.
 names: names of the classes as Ultralytics' exporters write them: a dict or, in older files, a list,
-as Python prints it. They are read where there are no `classes`.
+in Python's syntax. They are read if there are no `classes`.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ _Value = TypeVar("_Value")
 def read(model: onnx.ModelProto) -> ModelMetadata:
     """Return the metadata that a file's texts state.
 
-    A text that is not in the format of entries() is ignored, since other programs use the same keys
-    for other things.
+    A text in another format than that of entries() is ignored, since other programs use the same
+    keys for other things.
     """
     texts = {entry.key: entry.value for entry in model.metadata_props}
     classes, picture = _parsed(texts.get(CLASSES)), _parsed(texts.get(PICTURE))
@@ -90,8 +91,7 @@ def entries(metadata: ModelMetadata) -> Mapping[str, str]:
 
 
 def _shape(picture: Any) -> tuple[int, int] | None:
-    """Return height and width of a grey picture; None where the value describes no grey
-    picture."""
+    """Return height and width of a grey picture; None for any other value."""
     if not isinstance(picture, dict) or picture.get("channels") != "grey":
         return None
     height, width = picture.get("height"), picture.get("width")
@@ -101,8 +101,11 @@ def _shape(picture: Any) -> tuple[int, int] | None:
 
 
 def _exported_names(text: str | None) -> list[str]:
-    """Return the names of a dict like {0: 'person', 1: 'bicycle'} or a list like ['person',
-    'bicycle']; an empty list where the text is neither."""
+    """Return the class names in the text of a Python dict or list.
+
+    Examples are {0: 'person', 1: 'bicycle'} and ['person', 'bicycle']. The result is empty for any
+    other text.
+    """
     try:
         names = ast.literal_eval(text or "")
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -123,8 +126,7 @@ def _parsed(text: str | None) -> Any:
 
 
 def _valid(convert: Callable[[Any], _Value], text: str | None) -> _Value | None:
-    """Return the result of a function for the value of a JSON text; None where the function raises
-    ValueError."""
+    """Convert the value of a JSON text; None if `convert` raises ValueError."""
     try:
         return convert(_parsed(text))
     except ValueError:

@@ -1,10 +1,9 @@
-"""OnnxNode: a node of an ONNX file, for which a converter adds nodes to the graph. Integers: the
-quantised values of the file, while it is read.
+"""OnnxNode: a node of an ONNX file while it is converted. Integers: the file's quantised values.
 
-A quantised value holds integers q of few bits that stand for the numbers (q - zero point) * scale.
-In gossamer's graph the value is q - zero point in float32. Float32 holds these integers exactly.
-Images can be padded with zeros, since 0 stands for the zero point. The rounding to integers is
-element-wise arithmetic, which goes into the epilogue of the layer before. Where a node reads the
+A quantised value holds integers q of few bits for the numbers (q - zero point) * scale. In
+gossamer's graph the value is q - zero point in float32, which holds these integers exactly. Images
+can be padded with zeros, since 0 represents the zero point. The rounding to integers is
+element-wise arithmetic, which is fused into the epilogue of the layer before. If a node reads the
 integers q of the file, they are computed from the float32 value.
 """
 
@@ -43,7 +42,7 @@ _FIELDS = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.ST
 _NEWEST_OPSET = onnx.defs.onnx_opset_version()
 RANGES = {kind: (float(np.iinfo(kind).min), float(np.iinfo(kind).max))
           for kind in ("int8", "uint8", "int16", "uint16")}
-"""The least and the greatest value of the dtypes that files are quantised to."""
+"""The minimum and maximum of the dtypes to which files are quantised."""
 _ANY = (-128.0, 255.0)
 """Bounds of 8-bit values that may be signed or unsigned."""
 _MOST_INT32 = 2.0**31
@@ -52,8 +51,10 @@ _MOST_INT32 = 2.0**31
 
 @functools.cache
 def _definition(op: str, opset: int) -> onnx.defs.OpSchema | None:
-    """Return ONNX's definition of an op in an opset, or in the newest opset that has the op; None
-    where no opset has the op."""
+    """Return ONNX's definition of an op in an opset, or in the newest opset that has the op.
+
+    Returns None if no opset has the op.
+    """
     for version in (opset, _NEWEST_OPSET):
         if onnx.defs.has(op, version):
             schema = onnx.defs.get_schema(op, version)
@@ -77,7 +78,7 @@ def _value(attribute: onnx.AttributeProto) -> Any:
 
 @dataclass(frozen=True)
 class Centred:
-    """The integers of a quantised value less its zero point.
+    """The integers of a quantised value minus its zero point.
 
     name: the float32 value or constant in gossamer's graph.
     zero_point: the subtracted zero point, as an array that broadcasts to the value, or the name of
@@ -101,11 +102,11 @@ class Centred:
 
 @dataclass(frozen=True)
 class Scaled:
-    """A float value that is integers times a scale.
+    """A float value that equals integers times a scale.
 
-    integers: the integers before scaling, less their zero point.
+    integers: the integers before scaling, minus their zero point.
     scale: float32, an array that broadcasts to the value.
-    array: the integers where they are constant, else None.
+    array: the integers if they are constant, else None.
     """
 
     integers: Centred
@@ -114,18 +115,18 @@ class Scaled:
 
 
 Requantise = Callable[["OnnxNode", np.ndarray, np.ndarray, str], Centred]
-"""A function that adds the node that rounds a layer's float result to integers for a
-QuantizeLinear, and returns the integers. Its arguments are the QuantizeLinear, the scale and the
-zero point (one number each), and the dtype of the integers.
+"""A function that adds the node that rounds a layer's float result to integers, and returns the
+integers. Its arguments are the QuantizeLinear of the file, the scale and the zero point (one number
+each), and the dtype of the integers.
 
-ONNX Runtime fuses a layer, the nodes that dequantise its inputs and the node that quantises its
+ONNX Runtime fuses a layer, the nodes that dequantise its inputs, and the node that quantises its
 result into one operator on integers. The function rounds as this operator does."""
 
 
 class Integers:
     """The quantised values of a file while it is read.
 
-    centred: for each value of integers in the file, by name, the float32 value that stands for it.
+    centred: for each integer value of the file, by name, the float32 value that represents it.
     scaled: for each float value that is integers times a scale, by name, the integers and the
     scale.
     layers: for each float value that a layer computes from integers, by name, the function that
@@ -140,8 +141,7 @@ class Integers:
         self.probe = probe
 
     def forget(self, names: Iterable[str]) -> None:
-        """Drop all that was noted about some values, since gossamer turned out not to compute the
-        node that makes them."""
+        """Drop all that is known of the values of a node that gossamer does not compute."""
         for name in names:
             self.centred.pop(name, None)
             self.scaled.pop(name, None)
@@ -152,12 +152,12 @@ class Integers:
         return any(name in self.centred or name in self.scaled for name in names)
 
     def rank(self, name: str) -> int | None:
-        """Return the number of dimensions of a value; None where the number is not known."""
+        """Return the number of dimensions of a value; None if it is unknown."""
         shape = self.probe.shape(name)
         return None if shape is None else len(shape)
 
     def learn_constant(self, entry: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> None:
-        """Note the integers and the scale of a constant that a DequantizeLinear makes.
+        """Record the integers and the scale of a constant that a DequantizeLinear makes.
 
         entry: the DequantizeLinear.
         values: the inputs of the node by name, all constants.
@@ -182,10 +182,10 @@ class Integers:
 
 
 class OnnxNode:
-    """A node of an ONNX file, as a converter reads it and replaces it by nodes of a graph.
+    """A node of an ONNX file, which a converter replaces by nodes of a graph.
 
     After the conversion, finish() raises UnsupportedError for an attribute that the converter did
-    not ask for.
+    not read.
 
     opset: version of ONNX's operators that the file uses.
     used: for each value, the number of nodes that read it, plus 1 for an output of the graph.
@@ -218,8 +218,10 @@ class OnnxNode:
         self._asked: set[str] = set()
 
     def _check_form(self, proto: onnx.NodeProto) -> None:
-        """Raise ModelError where the node does not have the number of inputs or outputs, or the
-        types of attributes, that ONNX's definition of the op demands."""
+        """Raise ModelError unless the node matches ONNX's definition of its op.
+
+        The numbers of inputs and outputs and the types of attributes have to match.
+        """
         schema = _definition(self.op, self.opset) if proto.domain in ("", "ai.onnx") else None
         types: dict[str, int] = {}
         if schema is not None:
@@ -255,12 +257,11 @@ class OnnxNode:
         return self._attributes.get(name, default)
 
     def allow(self, *names: str) -> None:
-        """Accept attributes that do not change what gossamer computes of the node."""
+        """Accept attributes that do not affect the results that gossamer computes."""
         self._asked.update(names)
 
     def only(self, name: str, *allowed: Any) -> Any:
-        """Return an attribute that must have one of the values `allowed`; the first value is the
-        default."""
+        """Return an attribute that must have one of some values; the first is the default."""
         value = self.attribute(name, allowed[0])
         if value not in allowed:
             expected = " or ".join(map(quoted, allowed))
@@ -269,19 +270,18 @@ class OnnxNode:
         return value
 
     def finish(self) -> None:
-        """Raise UnsupportedError where the node has an attribute that the converter did not ask
-        for."""
+        """Raise UnsupportedError for an attribute that the converter did not read."""
         for name in self._attributes:
             if name not in self._asked:
                 raise self.unsupported(f"attribute {quoted(name)} of opset {self.opset} is not "
                                        "supported; export the model without it")
 
     def input(self, index: int) -> str:
-        """Return the name of an input; "" where it is absent."""
+        """Return the name of an input; "" if it is absent."""
         return self.inputs[index] if index < len(self.inputs) else ""
 
     def required(self, index: int) -> str:
-        """Return the name of an input. Raises ModelError where it is absent."""
+        """Return the name of an input. Raises ModelError if it is absent."""
         if not self.input(index):
             raise self.error(f"input {index} is missing")
         return self.inputs[index]
@@ -289,16 +289,16 @@ class OnnxNode:
     def constant(self, index: int, what: str) -> np.ndarray:
         """Return the value of an input that must be a constant.
 
-        what: name of the input's role in messages.
-        Raises UnsupportedError where the value depends on the data.
+        what: the input's role, for messages.
+        Raises UnsupportedError if the value depends on the data.
         """
         name = self.required(index)
         if name in self._too_large:
             needed = self._too_large[name]
             raise self.unsupported(
-                f"{what} comes from {quoted(name)}, a constant that would be computed from others; "
-                f"together they take up to {bytes_text(needed)}, expected at most "
-                f"{bytes_text(most_value_bytes(0))}; where that is meant, set {raised(needed)}")
+                f"{what} comes from {quoted(name)}, a constant computed from other constants; "
+                f"together they need up to {bytes_text(needed)}, expected at most "
+                f"{bytes_text(most_value_bytes(0))}; if this is intended, set {raised(needed)}")
         if name not in self.graph.constants:
             raise self.unsupported(f"{what} comes from {quoted(name)}, which depends on the "
                                    "data; expected a constant")
@@ -308,7 +308,7 @@ class OnnxNode:
         return self.graph.constants.get(self.input(index))
 
     def dtype(self, name: str) -> str | None:
-        """Return the dtype of a value in the file; None where the dtype is not known."""
+        """Return the dtype of a value in the file; None if it is unknown."""
         if name in self.integers.centred:
             return self.integers.centred[name].dtype
         if name in self.graph.constants:
@@ -316,7 +316,7 @@ class OnnxNode:
         return self.integers.probe.dtype(name)
 
     def only_first_output(self) -> None:
-        """Drop all outputs but the first. Raises UnsupportedError where another output is used."""
+        """Drop all outputs but the first. Raises UnsupportedError if another output is used."""
         for name in self.outputs[1:]:
             if name in self._used:
                 raise self.unsupported(f"its output {quoted(name)} is used; gossamer computes the "
@@ -324,8 +324,7 @@ class OnnxNode:
         del self.outputs[1:]
 
     def is_only_reader_of(self, name: str) -> bool:
-        """Return whether this node is the only reader of a value, and the value is no output of
-        the graph."""
+        """Return whether a value is read by this node only, and is not an output of the graph."""
         return self._used[name] == 1
 
     def add_constant(self, array: np.ndarray, role: str) -> str:
@@ -338,8 +337,9 @@ class OnnxNode:
 
     def emit(self, op: str, inputs: Sequence[str], outputs: Sequence[str] | str | None = None,
              **attributes: Any) -> str:
-        """Append a node to the graph, with attributes in place of constant parameters, and return
-        its first output.
+        """Append a node to the graph, and return its first output.
+
+        Constant parameters become attributes of the node.
 
         outputs: names of the outputs; or a string, the end of a new name; or None for the outputs
         of the file's node.
@@ -364,4 +364,4 @@ class OnnxNode:
 
 
 Converter = Callable[[OnnxNode], None]
-"""A function that adds to the graph the nodes that replace a node of the file."""
+"""A function that replaces a node of the file by nodes of the graph."""

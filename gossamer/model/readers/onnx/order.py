@@ -1,5 +1,4 @@
-"""The order in which nodes of an ONNX graph are computed, and groups of nodes that are computed
-together."""
+"""Orders the nodes of an ONNX graph, and groups nodes that are computed together."""
 
 from __future__ import annotations
 
@@ -18,10 +17,10 @@ _QUOTED = re.compile(r"'([^']*)'")
 
 
 def in_order(graph: onnx.GraphProto, outputs: Iterable[str], file: str) -> list[onnx.NodeProto]:
-    """Return the nodes on which the outputs depend, each after the nodes whose results it reads.
-    The nodes keep the file's order where it fulfils this condition.
+    """Return the nodes on which the outputs depend, in an order in which they can be computed.
 
-    Raises ModelError where two nodes make one value, or where nodes form a cycle.
+    The nodes keep the file's order where possible. Raises ModelError if two nodes make one value,
+    or if nodes form a cycle.
     """
     makers: dict[str, int] = {}
     for index, node in enumerate(graph.node):
@@ -47,12 +46,13 @@ def in_order(graph: onnx.GraphProto, outputs: Iterable[str], file: str) -> list[
 
 
 def stable_order(before: Sequence[Collection[int]], needed: Iterable[int]) -> list[int]:
-    """Return the indices of nodes in an order in which the nodes can be computed. Where several can
-    be computed next, the smallest index comes first. Nodes of a cycle, and nodes that depend on a
-    cycle, are left out.
+    """Return the indices of nodes in an order in which the nodes can be computed.
 
-    before: for each node, the indices of the nodes whose results it reads.
-    needed: the indices of the nodes that are ordered.
+    Among nodes that can be computed next, the smallest index comes first. Nodes of a cycle, and
+    nodes that depend on a cycle, are excluded.
+
+    before: for each node, the indices of the nodes that make its inputs.
+    needed: the indices of the nodes to order.
     """
     missing = {index: len(before[index]) for index in needed}
     readers: dict[int, list[int]] = {index: [] for index in missing}
@@ -73,8 +73,7 @@ def stable_order(before: Sequence[Collection[int]], needed: Iterable[int]) -> li
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the values that a node reads, including values of the enclosing graph that its
-    subgraphs read."""
+    """Yield the values that a node reads, including outer values that its subgraphs read."""
     yield from filter(None, node.input)
     for graph in subgraphs(node):
         inner = {info.name for info in graph.input}
@@ -97,10 +96,10 @@ def node_name(node: onnx.NodeProto) -> str:
 
 def _given_name(node: onnx.NodeProto) -> str:
     scopes = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), "")
-    # "['', 'layer1', 'layer1.0', 'conv2d_2']": the modules, each by its path, and the call
+    # "['', 'layer1', 'layer1.0', 'conv2d_2']": the path of each module, then the call
     *modules, call = _QUOTED.findall(scopes) or [""]
     if "batch_norm" in call and len(node.input) > 1 and node.input[1].endswith(".weight"):
-        # the exporter folded the batch norm into the layer before it, whose node now stands here
+        # the exporter folded the batch norm into the layer before it: this node is that layer
         modules.append(node.input[1].removesuffix(".weight"))
     return f"{modules[-1]}/{node.op_type}" if modules and modules[-1] else node.name
 
@@ -133,9 +132,11 @@ class Clusters:
         return number
 
     def join(self, step: int) -> None:
-        """Make a group of the last step that was added, and join to it each group whose values
-        the step reads. A group is not joined where a path through steps outside of both groups
-        leads from one of them to the other."""
+        """Make a group of the last step that was added, and merge groups that it reads into it.
+
+        A group is not merged if a path through steps outside of both groups leads from one of them
+        to the other.
+        """
         group = step
         self._group[step], self._members[step] = step, [step]
         for other in dict.fromkeys(self._group_of(name) for name in self._reads[step]):
@@ -157,12 +158,12 @@ class Clusters:
     def independent(self, groups: Sequence[Collection[int]]) -> list[list[int]]:
         """Return lists of groups, as indices, that can be computed together in one step.
 
-        All groups of a list have the same depth, which is the number of groups on the longest path
-        to them, so that none depends on another.
+        All groups of a list have the same depth, the number of groups on the longest path to them,
+        so none depends on another.
 
         groups: some of the groups; steps of other groups are computed alone.
         """
-        # the first step of a group stands for the group
+        # the first step of a group represents the group
         first_step = list(range(len(self._reads)))
         for group in groups:
             for step in group:
@@ -181,7 +182,7 @@ class Clusters:
         return [sorted(together) for together in found.values()]
 
     def maker(self, name: str) -> int | None:
-        """Return the step that makes a value; None where no step makes it."""
+        """Return the step that makes a value; None if no step makes it."""
         return self._makers.get(name)
 
     def _group_of(self, name: str) -> int | None:
@@ -189,8 +190,7 @@ class Clusters:
         return None if maker is None else self._group.get(maker)
 
     def _leads(self, first: int, second: int) -> bool:
-        """Return whether a path leads from the group `first` through steps outside of both groups
-        to the group `second`."""
+        """Return whether a path leads from one group to another through steps outside of both."""
         inside = {*self._members[first], *self._members[second]}
         waiting = [maker for member in self._members[second] for maker in self._before(member)
                    if maker not in inside]

@@ -1,5 +1,4 @@
-"""Parts: collects the nodes of an ONNX file that gossamer does not compute, and makes models of
-them for ONNX Runtime."""
+"""Parts: turns the nodes that gossamer does not compute into models for ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -25,24 +24,23 @@ from gossamer.model.readers.onnx.value_types import (
 from gossamer.onnx_model import MOST_PARAMETERS, subgraphs
 
 _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
-"""The domains whose operators ONNX Runtime knows."""
+"""The domains with operators that ONNX Runtime supports."""
 _CAST_OPSET = 17
 """The opset of nodes that are added to a file without nodes of ONNX's own domain. All supported
-versions of ONNX Runtime know it; they may not know the newest opset of the onnx package."""
-_FLOAT64 = "which is float64; give a precision, such as fp32, to have it computed in float32"
-"""The end of a reason; before it comes the name of a float64 value."""
+versions of ONNX Runtime have it; they may not have the newest opset of the onnx package."""
+_FLOAT64 = "which is float64; set a precision, such as fp32, to compute it in float32"
+"""The end of a reason, after the name of a float64 value."""
 _REFUSED = frozenset(("EPContext", "ImageDecoder"))
-"""Operators that no file may ask for: EPContext names another file, ImageDecoder decodes
-pictures."""
+"""Operators that are refused: EPContext names another file, ImageDecoder decodes pictures."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a node of the file.
+    """The result of converting a node of the file.
 
     proto: the node.
-    nodes: the nodes of gossamer's graph that take its place.
-    reason: why the node is left to ONNX Runtime instead; "" where it is not.
+    nodes: the nodes of gossamer's graph that replace it.
+    reason: why ONNX Runtime computes the node instead; "" if it does not.
     """
 
     proto: onnx.NodeProto
@@ -51,11 +49,11 @@ class Outcome:
 
 
 class Parts:
-    """Nodes of a file that are left to ONNX Runtime.
+    """Nodes of a file that ONNX Runtime computes.
 
     Connected nodes form one part where possible, and so do nodes that do not depend on each other.
-    A value whose shape depends on the data cannot leave its part, so that all its readers belong to
-    the part too; nor can a float64 value where `keeps_float64` is set.
+    A value with a shape that depends on the data cannot leave its part, so all its readers belong
+    to the part too. The same holds for a float64 value if `keeps_float64` is set.
     """
 
     def __init__(self, graph: Graph, types: FileTypes, keeps_float64: bool = False) -> None:
@@ -65,14 +63,16 @@ class Parts:
         self.probe = Probe(graph)
         self._clusters = Clusters()
         self._outcomes: Sequence[Outcome] = ()
-        # types of the values that cannot leave their part, because only ONNX Runtime takes them
+        # types of the values that cannot leave their part, because only ONNX Runtime supports them
         self._confined: dict[str, onnx.TypeProto] = {}
         self._functions = {(function.domain, function.name)
                            for function in types.model.functions}
 
     def reason(self, node: onnx.NodeProto) -> str:
-        """Return the reason why a node has to be left to ONNX Runtime because of the values that
-        it reads or make; "" where there is no such reason."""
+        """Return the reason why the values of a node require ONNX Runtime, else "".
+
+        The values are those that the node reads or makes.
+        """
         for name in reads(node):
             if name in self._confined:
                 is_float64 = self._confined[name].tensor_type.elem_type == TensorProto.DOUBLE
@@ -85,17 +85,22 @@ class Parts:
         return ""
 
     def is_known(self, node: onnx.NodeProto) -> bool:
-        """Return whether the results of a node follow from shapes and constants, so that gossamer
-        can compute them without an algorithm. False where a result is a float64 output of the
-        network, since it would become float32."""
+        """Return whether the results of a node follow from shapes and constants.
+
+        gossamer can then compute them without an algorithm. False if a result is a float64 output
+        of the network, since it would become float32.
+        """
         outputs = {info.name for info in self._graph.outputs}
         return node.op_type in FOLDED and node.domain in ("", "ai.onnx") and all(
             self.probe.known(name) is not None for name in filter(None, node.input)) and not any(
             name in outputs and self._is_kept(name) for name in node.output)
 
     def truth(self, name: str) -> bool | None:
-        """Return the value of a condition if it follows from shapes and constants, and is the same
-        at two sizes of the open dimensions; None for other conditions."""
+        """Return the value of a condition that follows from shapes and constants.
+
+        Returns None for other conditions, and if the value differs between two sizes of the open
+        dimensions.
+        """
         value = self.probe.known(name)
         if value is None or value.size != 1:
             return None
@@ -110,15 +115,18 @@ class Parts:
         return self._keeps_float64 and self._types.elem_type(name) == TensorProto.DOUBLE
 
     def takes(self, node: onnx.NodeProto) -> bool:
-        """Return whether a node may be left to ONNX Runtime: it knows the domains of the node and
-        of the nodes within it, and none of them is in _REFUSED."""
+        """Return whether ONNX Runtime may compute a node.
+
+        It must support the domains of the node and of the nodes within it, and none of them may be
+        in _REFUSED.
+        """
         if node.op_type in _REFUSED or (
                 node.domain not in _DOMAINS and (node.domain, node.op_type) not in self._functions):
             return False
         return all(self.takes(inner) for graph in subgraphs(node) for inner in graph.node)
 
     def leave(self, node: onnx.NodeProto) -> None:
-        """Note what is known of the results of a node that ONNX Runtime computes."""
+        """Record what is known of the results of a node that ONNX Runtime computes."""
         kinds: dict[str, onnx.TypeProto] = {}
         known: dict[str, np.ndarray] = {}
         for name in reads(node):
@@ -138,17 +146,17 @@ class Parts:
                 self.probe.add_value(name, shape, TYPES[kind.tensor_type.elem_type])
 
     def add_input(self, info: onnx.ValueInfoProto) -> None:
-        """Add an input of the network that is no tensor of numbers."""
+        """Add an input of the network that is not a numeric tensor."""
         self._confined[info.name] = info.type
 
     def join(self, outcomes: Sequence[Outcome], inputs: Sequence[ValueInfo]) -> None:
-        """Join the nodes that are left to ONNX Runtime into parts, and add the parts to the graph.
+        """Join the nodes that ONNX Runtime computes into parts, and add the parts to the graph.
 
-        Nodes that depend on values which cannot leave their part become the graph's tail.
+        Nodes that depend on values that cannot leave their part become the graph's tail.
 
         outcomes: the outcomes of all nodes, in order.
         inputs: all inputs of the network.
-        Raises UnsupportedError for a node in the tail that ONNX Runtime does not know.
+        Raises UnsupportedError for a node in the tail that ONNX Runtime does not support.
         """
         is_any_left = any(outcome.reason for outcome in outcomes)
         if not is_any_left and len(inputs) == len(self._graph.inputs):
@@ -178,8 +186,8 @@ class Parts:
     def _steps_of_tail(self) -> set[int]:
         """Return the steps that become the tail.
 
-        A step is in the tail if it depends on another step of the tail, or on an input that is no
-        tensor of numbers. A step that makes a value which cannot leave its part is also in the tail
+        A step is in the tail if it depends on another step of the tail, or on an input that is not
+        a numeric tensor. A step that makes a value that cannot leave its part is also in the tail
         if the value is an output of the network, or is read outside of the part or in the tail.
         """
         outputs = {info.name for info in self._graph.outputs}
@@ -214,15 +222,17 @@ class Parts:
         return self._clusters.group_of(step) if self._outcomes[step].reason else None
 
     def _reads_of(self, step: int, as_in_file: bool) -> Iterable[str]:
-        """Return the values that a step reads: the inputs of the file's node, or the inputs of the
-        nodes that took its place in gossamer's graph."""
+        """Return the values that a step reads.
+
+        They are the inputs of the file's node, or of the nodes that replace it in gossamer's graph.
+        """
         outcome = self._outcomes[step]
         if as_in_file or outcome.reason:
             return reads(outcome.proto)
         return (name for node in outcome.nodes for name in node.inputs)
 
     def _tail(self, steps: Sequence[int], inputs: Sequence[ValueInfo]) -> Tail:
-        """Return the tail that consists of these steps.
+        """Return the tail of these steps.
 
         The values that the tail reads become outputs of the graph.
         """
@@ -242,7 +252,7 @@ class Parts:
         needed = {name for node in graph.nodes for name in node.inputs}
         needed.update(info.name for info in graph.outputs if info not in outputs)
         as_in_file = {info.name for info in graph.inputs if info.name not in needed} | made
-        # truth values are numbers in the graph, but not where they are outputs
+        # booleans are numbers in the graph, but not where they are outputs
         as_in_file.update(info.name for info in graph.outputs if info.dtype == "bool")
         graph.inputs = [info for info in graph.inputs if info.name in needed]
         model, read = self._model("tail", members, [info.name for info in outputs],
@@ -262,8 +272,10 @@ class Parts:
         return tail
 
     def _typed(self, info: ValueInfo, as_in_file: Container[str]) -> ValueInfo:
-        """Return an input or output of the network, with the file's dtype where the tail reads or
-        makes it as in the file. as_in_file: the names of these values."""
+        """Return an input or output of the network, with the file's dtype if it is as in the file.
+
+        as_in_file: the names of values that the tail reads or makes as in the file.
+        """
         kind = self._types.elem_type(info.name)
         if info.name not in as_in_file or kind not in TYPES:
             return info
@@ -271,8 +283,7 @@ class Parts:
                        returned_dtype="")
 
     def _elem_type(self, name: str) -> int:
-        """Return ONNX's type of a value in the file; where this type is not known, the type of the
-        value in gossamer's graph."""
+        """Return ONNX's type of a value in the file or, if unknown, in gossamer's graph."""
         if kind := self._types.elem_type(name):
             return kind
         dtype = self.probe.dtype(name) or "float32"
@@ -280,7 +291,7 @@ class Parts:
 
     def _part(self, name: str, members: Sequence[tuple[onnx.NodeProto, str]],
               read: Container[str], names: set[str]) -> Node:
-        """Return the graph's node that stands for nodes of the file.
+        """Return the node of the graph that computes nodes of the file.
 
         read: the values that other nodes read, and the graph's outputs.
         """
@@ -294,9 +305,12 @@ class Parts:
     def _model(self, name: str, members: Sequence[tuple[onnx.NodeProto, str]],
                crossing: Sequence[str], names: set[str],
                as_in_file: Container[str] = ()) -> tuple[np.ndarray, list[str]]:
-        """Return the bytes of a model that consists of some nodes and has the outputs `crossing`,
-        and the names of the model's inputs. as_in_file: inputs and outputs that keep the type of
-        the file; all others have their type in gossamer's graph."""
+        """Return the bytes of a model of some nodes, and the names of the model's inputs.
+
+        crossing: the outputs of the model.
+        as_in_file: inputs and outputs that keep the type of the file; all others have their type in
+        gossamer's graph.
+        """
         graph = helper.make_graph([], name, [], [])
         made = {value for node, _ in members for value in node.output if value}
         taken = made.union(*(reads(node) for node, _ in members))
@@ -330,9 +344,11 @@ class Parts:
 
     def _enter(self, graph: onnx.GraphProto, value: str, taken: set[str],
                names: set[str], as_in_file: bool) -> list[str]:
-        """Add to the model of a part a value that the part's nodes read from outside. A small
-        constant is copied from the file; any other value becomes an input. Returns the names of the
-        inputs."""
+        """Add a value that a part reads from outside to the model of the part.
+
+        A small constant is copied from the file; any other value becomes an input. Returns the
+        names of the inputs.
+        """
         if value in self._confined:
             graph.input.append(onnx.ValueInfoProto(name=value, type=self._confined[value]))
             return [value]
@@ -362,8 +378,8 @@ class Parts:
             inner = unused_name(taken, f"{value}.as_number")
             taken.add(inner)
             graph.node.append(helper.make_node("Cast", [inner], [value], to=kind))
-        # ONNX Runtime gets the rank alone. If it knew all shapes, it would replace operators that
-        # ONNX defines as functions by the operators of these functions. With the rank it refuses
+        # ONNX Runtime gets only the rank. With all shapes, it would replace operators that ONNX
+        # defines as functions by the operators of these functions. With the rank, it refuses
         # operators that would end the process.
         shape: Sequence[int | None] | None = self.probe.shape(value)
         if shape is not None and not self.probe.is_only_size:
@@ -386,7 +402,7 @@ class Parts:
 
 
 def in_reading_order(nodes: Sequence[Node]) -> list[Node]:
-    """Return the nodes, each after the nodes whose results it reads."""
+    """Return the nodes, each after the nodes that make its inputs."""
     makers = {name: index for index, node in enumerate(nodes) for name in node.outputs}
     before = [{makers[name] for name in node.inputs if name in makers} for node in nodes]
     return [nodes[index] for index in stable_order(before, range(len(nodes)))]

@@ -1,6 +1,8 @@
-"""Converters of the ops of QONNX. Brevitas and other tools write quantised networks with these ops
-(A. Pappalardo et al., "QONNX: representing arbitrary-precision quantized neural networks", arXiv
-2206.07527, 2022)."""
+"""Converters of the ops of QONNX, with which Brevitas and other tools write quantised networks.
+
+See A. Pappalardo et al., "QONNX: representing arbitrary-precision quantized neural networks", arXiv
+2206.07527, 2022.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,7 @@ DOMAINS = ("qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")
 
 
 def _bipolar(node: OnnxNode) -> None:
-    """Convert BipolarQuant, whose inputs are x and a scale.
-
-    The result is the scale where x is 0 or more, else minus the scale.
-    """
+    """Convert BipolarQuant (x, scale): scale where x is 0 or more, else minus scale."""
     if len(node.inputs) != 2:
         raise node.error(f"has {len(node.inputs)} inputs, expected 2: x and its scale")
     c = Composer()
@@ -28,8 +27,10 @@ def _bipolar(node: OnnxNode) -> None:
 
 
 def _quant(node: OnnxNode) -> None:
-    """Convert Quant, whose inputs are x, a scale, a zero point and a number of bits:
-    (round(clip(x / scale + zero point)) - zero point) * scale."""
+    """Convert Quant (x, scale, zero point, number of bits).
+
+    The result is (round(clip(x / scale + zero point)) - zero point) * scale.
+    """
     if len(node.inputs) != 4:
         raise node.error(f"has {len(node.inputs)} inputs, expected 4: x, its scale, its zero point "
                          "and its number of bits")
@@ -69,7 +70,7 @@ def _rounding(node: OnnxNode) -> str:
 
 
 def _magnitudes(x: Value, rounding: str) -> Value:
-    """Return x with its magnitudes rounded by a function, and with its signs."""
+    """Return x with its magnitude rounded by a function, and its sign kept."""
     return x.apply("sign") * _ROUNDING[rounding](x.apply("abs"))
 
 

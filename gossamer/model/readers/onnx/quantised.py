@@ -1,8 +1,10 @@
-"""Converters of ONNX's operators on quantised values, of layers of floats between DequantizeLinear
-and QuantizeLinear, and of the quantised operators of ONNX Runtime's domain com.microsoft.
+"""Converters of ONNX's operators on quantised values.
+
+They include layers of floats between DequantizeLinear and QuantizeLinear, and the quantised
+operators of ONNX Runtime's domain com.microsoft.
 
 Sums are computed from integers, without rounding. All arithmetic on these sums is in float32, in
-the order of ONNX Runtime, so that the results are the same integers as in ONNX Runtime.
+the order of ONNX Runtime, so the results are the same integers as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from gossamer.model.readers.onnx.value_types import TYPES
 
 def _quantise(node: OnnxNode) -> None:
     """Convert QuantizeLinear: clip(round(x / scale) + zero point)."""
-    # `saturate` changes only floats of 8 bits, and x is divided in float32 whatever `precision` is
+    # `saturate` affects only 8-bit floats, and x is divided in float32 whatever `precision` is
     node.allow("saturate", "precision")
     _refuse_blocks(node)
     x = node.required(0)
@@ -52,7 +54,7 @@ def _quantise(node: OnnxNode) -> None:
         raise node.unsupported(f"quantises to {dtype}; gossamer computes {', '.join(RANGES)}")
     known = node.integers.scaled.get(x)
     if known is not None and known.array is None and are_same(known.scale, scale):
-        # integers that were multiplied by a scale and are divided by the same scale stay the same
+        # integers that are multiplied and divided by the same scale stay the same
         if known.integers.dtype == dtype and are_same(known.integers.zero_point, zero):
             give(node, known.integers, node.outputs[0])
             return
@@ -71,7 +73,7 @@ def _dequantise(node: OnnxNode) -> None:
     """Convert DequantizeLinear: (q - zero point) * scale."""
     _refuse_blocks(node)
     if TYPES.get(node.attribute("output_dtype", 0) or TensorProto.FLOAT) != "float32":
-        raise node.error("its output_dtype is no type of floats")
+        raise node.error("its output_dtype is not a floating-point type")
     q = node.required(0)
     scale, zero, dtype = quantisation(node, (1, 2), q, node.attribute("axis", 1))
     given = node.dtype(q)
@@ -90,8 +92,7 @@ def _refuse_blocks(node: OnnxNode) -> None:
 def _quantise_dynamically(node: OnnxNode) -> None:
     """Convert DynamicQuantizeLinear.
 
-    Its scale and zero point follow from the least and the greatest value of the input, with 0
-    counted among the values.
+    Its scale and zero point follow from the least and the greatest of the input's values and 0.
     """
     x, (output, scale_name, zero_name) = node.required(0), node.outputs
     greatest = node.emit("reduce", [x], "greatest", kind="max", axes=None, keepdims=False)
@@ -114,7 +115,7 @@ def _quantise_dynamically(node: OnnxNode) -> None:
 def _cast(node: OnnxNode) -> None:
     """Convert Cast.
 
-    A cast of quantised integers to float32 is computed from the float32 value that stands for the
+    A cast of quantised integers to float32 is computed from the float32 value that represents the
     integers.
     """
     known = node.integers.centred.get(node.input(0))
@@ -127,8 +128,11 @@ def _cast(node: OnnxNode) -> None:
 
 
 def _selecting(node: OnnxNode, converter: Converter) -> None:
-    """Convert an op whose outputs hold values of its input. Where the input is quantised with one
-    scale and one zero point, the op selects from the integers less the zero point."""
+    """Convert an op with outputs that hold values of its input.
+
+    If the input is quantised with one scale and one zero point, the op selects from the integers
+    minus the zero point.
+    """
     source, outputs = node.input(0), list(node.outputs)
     centred, scaled = node.integers.centred.get(source), node.integers.scaled.get(source)
     known = scaled.integers if scaled is not None else centred
@@ -161,8 +165,10 @@ def _max_pool(node: OnnxNode) -> None:
 
 
 def _reduce_min(node: OnnxNode) -> None:
-    """Convert ReduceMin, which negates the maximum of the negated numbers. Integers are refused,
-    since not all of them have a negative."""
+    """Convert ReduceMin, which negates the maximum of the negated numbers.
+
+    Integers are refused, since not all of them have a negative.
+    """
     dtype = node.dtype(node.required(0))
     if dtype not in (None, "float32", "bool"):
         raise node.unsupported(f"computes with {dtype}; gossamer computes this op in float32 only")
@@ -172,8 +178,8 @@ def _reduce_min(node: OnnxNode) -> None:
 def _concat(node: OnnxNode) -> None:
     """Convert Concat.
 
-    Integers are concatenated where all inputs are integers times the same scale, or integers with
-    the same zero point.
+    Integers are concatenated if all inputs are integers times the same scale, or integers with the
+    same zero point.
     """
     scaled = [node.integers.scaled.get(name) for name in node.inputs]
     centred = [node.integers.centred.get(name) for name in node.inputs]
@@ -203,7 +209,7 @@ def _concat(node: OnnxNode) -> None:
 def _averaging(node: OnnxNode, converter: Converter) -> None:
     """Convert an average.
 
-    Where the input is integers times a scale, the result is the average of the integers times the
+    If the input is integers times a scale, the result is the average of the integers times the
     scale.
     """
     scaled = node.integers.scaled.get(node.input(0))
@@ -227,9 +233,10 @@ def _averaging(node: OnnxNode, converter: Converter) -> None:
 
 def sum_of_scaled(node: OnnxNode, a: Scaled, b: Scaled, scale: np.ndarray, zero: np.ndarray,
                   dtype: str) -> Centred:
-    """Return the integers of the sum of two values that are integers times a scale, and add the
-    node that computes these integers. The node rounds as ONNX Runtime does, which adds all zero
-    points as one number.
+    """Return the integers of a sum of two values, and add the node that computes them.
+
+    Both values are integers times a scale. The node rounds as ONNX Runtime does, which adds all
+    zero points as one number.
 
     a, b: the values; their zero points must be arrays.
     scale, zero, dtype: the scale, zero point and dtype of the sum.
@@ -247,8 +254,11 @@ def sum_of_scaled(node: OnnxNode, a: Scaled, b: Scaled, scale: np.ndarray, zero:
 
 
 def _add(node: OnnxNode) -> None:
-    """Convert Add. Where both operands are integers times a scale, also note the function that
-    rounds their sum to integers for a QuantizeLinear."""
+    """Convert Add.
+
+    If both operands are integers times a scale, also record the function that rounds their sum to
+    integers for a QuantizeLinear.
+    """
     ELEMENTWISE["Add"](node)
     a, b = (node.integers.scaled.get(node.input(index)) for index in (0, 1))
     if a is not None and b is not None and all(
@@ -261,8 +271,10 @@ def _add(node: OnnxNode) -> None:
 
 def _input(node: OnnxNode, first: int,
            role: str) -> tuple[Centred, np.ndarray, np.ndarray]:
-    """Return the integers of an input less their zero point, the scale, and the zero point. The
-    integers are input `first` of the node; the next two inputs are the scale and the zero point."""
+    """Return the integers of an input minus their zero point, the scale, and the zero point.
+
+    first: index of the input with the integers; the next two inputs are scale and zero point.
+    """
     scale, zero, _ = quantisation(node, (first + 1, first + 2), node.required(first))
     return centre(node, first, zero, role), scale, zero
 
@@ -270,8 +282,8 @@ def _input(node: OnnxNode, first: int,
 def _output(node: OnnxNode, first: int) -> tuple[np.ndarray, np.ndarray, str]:
     """Return scale, zero point and dtype of the output.
 
-    Input `first` holds the scale, and the next input the zero point. Without a zero point, the
-    dtype is the dtype of input 0.
+    first: index of the input with the scale; the next input is the zero point. Without a zero
+    point, the dtype is the dtype of input 0.
     """
     scale, zero, dtype = quantisation(node, (first, first + 1), node.outputs[0])
     return scale, zero, dtype or node.dtype(node.required(0)) or "uint8"
@@ -303,7 +315,10 @@ def _function(node: OnnxNode, function: str) -> None:
 
 
 def _average(node: OnnxNode, op: str) -> None:
-    """Convert QLinearAveragePool and QLinearGlobalAveragePool. op: the operator on floats."""
+    """Convert QLinearAveragePool and QLinearGlobalAveragePool.
+
+    op: the operator on floats.
+    """
     node.only("channels_last", 0)
     x, x_scale, _ = _input(node, 0, "x")
     scale, zero, dtype = _output(node, 3)
@@ -316,7 +331,7 @@ def _average(node: OnnxNode, op: str) -> None:
 
 
 def _qlinear_concat(node: OnnxNode) -> None:
-    """Convert QLinearConcat, whose first two inputs are scale and zero point of the output."""
+    """Convert QLinearConcat. Its first two inputs are scale and zero point of the output."""
     scale, zero, dtype = quantisation(node, (0, 1), node.outputs[0])
     axis = node.attribute("axis")
     if axis is None or len(node.inputs) % 3 != 2:
@@ -334,7 +349,7 @@ def _qlinear_concat(node: OnnxNode) -> None:
 
 
 def _qgemm(node: OnnxNode) -> None:
-    """Convert QGemm, whose result is integers where the node states a scale for it, else floats."""
+    """Convert QGemm. Its result is integers if the node has a scale for it, else floats."""
     a, a_scale, _ = _input(node, 0, "a")
     node.only("transA", 0)
     matrix, transposed = node.constant(3, "the second matrix"), bool(node.attribute("transB", 0))
@@ -357,7 +372,7 @@ QUANTISED: dict[str, Converter] = {
     "DynamicQuantizeLinear": _quantise_dynamically, **PRODUCTS, "MaxPool": _max_pool,
     "ReduceMin": _reduce_min,
 }
-"""Converters of operators on quantised values, and of operators that compute integers differently
+"""Converters of operators on quantised values, and of operators that treat integers differently
 from floats."""
 
 KEEPING: dict[str, Converter] = {

@@ -1,8 +1,8 @@
-"""Converters of ONNX's convolutions and matrix products on quantised values, and of convolutions
-and products of floats between DequantizeLinear and QuantizeLinear.
+"""Converters of ONNX's convolutions and matrix products on quantised values.
 
-Sums of products of integers are exact in float32: a sum that might be too large is computed in
-slices of channels.
+They include convolutions and products of floats between DequantizeLinear and QuantizeLinear. Sums
+of products of integers are exact in float32: a sum that might be too large is computed in slices of
+channels.
 """
 
 from __future__ import annotations
@@ -32,35 +32,38 @@ NO_ZERO = np.zeros((), np.float32)
 _LARGEST = 2.0**24
 """The largest magnitude up to which float32 holds all integers exactly."""
 _MULTIPLES = (64, 16, 8)
-"""Kernels prefer a number of input channels that is a multiple of one of these numbers; the best
-comes first."""
+"""Kernels prefer a multiple of one of these numbers as the number of input channels. The best comes
+first."""
 _UNIT = 2.0**12
-"""The sums of more than two slices are added in two parts: their multiples of this unit, and their
-remainders. The total of each part is exact in float32."""
+"""The sums of more than two slices are added in two steps: the multiples of this unit, and the
+remainders. The total of each step is exact in float32."""
 
 
-def _is_one_a_row(scale: np.ndarray, weight: np.ndarray) -> bool:
-    """Return whether a scale that broadcasts to weights is one number, or one for each row."""
+def _is_one_per_row(scale: np.ndarray, weight: np.ndarray) -> bool:
+    """Return whether a scale that broadcasts to weights is one number, or one per row."""
     return scale.size == 1 or (scale.size == weight.shape[0] == scale.shape[0]
                                and scale.ndim == weight.ndim)
 
 
 def _per_channel(array: np.ndarray, rank: int) -> np.ndarray:
-    """Return an array of one number, or one number a channel, in a shape that broadcasts to images
-    of `rank` dimensions."""
+    """Return one number, or one per channel, in a shape that broadcasts to images.
+
+    rank: number of dimensions of the images.
+    """
     return array.reshape(-1, *[1] * (rank - 2)) if array.size > 1 else array.reshape(())
 
 
 def _sums_of_window(node: OnnxNode, x: Centred, weight: np.ndarray) -> list[str]:
-    """Add a convolution of integers without its bias, in slices of channels. Returns the names of
-    the slices' results, whose sum is the convolution.
+    """Add a convolution of integers without its bias, in slices of channels.
+
+    Returns the names of the slices' results; their sum is the convolution.
 
     weight: integers (M, C/groups, ...).
     """
     attributes = convolution_attributes(node, weight)
     parts = slices(node, weight, x.bounds)
     if len(parts) > 1 and attributes["groups"] > 1:
-        raise node.unsupported("has groups, whose sums float32 may not hold exactly")
+        raise node.unsupported("has groups with sums that float32 may not hold exactly")
     is_1d = weight.ndim == 3
 
     def sums_of(sliced: str, part: slice, role: str) -> str:
@@ -78,12 +81,12 @@ def _sums_of_window(node: OnnxNode, x: Centred, weight: np.ndarray) -> list[str]
 def _conv(node: OnnxNode) -> None:
     """Convert Conv.
 
-    Where input and weights are integers times a scale, the convolution multiplies the integers.
+    If input and weights are integers times a scale, the convolution multiplies the integers.
     """
     x, weight = (node.integers.scaled.get(node.input(index)) for index in (0, 1))
     if x is None or weight is None or weight.array is None or x.scale.size != 1 or (
             not x.integers.name or weight.array.ndim not in (3, 4)) or (
-            not _is_one_a_row(weight.scale, weight.array)):
+            not _is_one_per_row(weight.scale, weight.array)):
         LAYERS["Conv"](node)
         return
     begin, rows, rank = len(node.graph.nodes), weight.array.shape[0], weight.array.ndim
@@ -99,25 +102,26 @@ def _conv(node: OnnxNode) -> None:
 
 
 def _for_each(scale: np.ndarray, channels: int) -> np.ndarray:
-    """Return a vector with a scale for each channel.
+    """Return a vector with one scale per channel.
 
-    A single scale is repeated for all channels: otherwise the scale would be a number in the
-    kernel's code, and layers of one shape with different scales could not share a kernel.
+    A single scale is repeated for all channels: as a number in the kernel's code, it would prevent
+    layers of one shape with different scales from sharing a kernel.
     """
     return np.broadcast_to(scale.astype(np.float32).reshape(-1), channels)
 
 
 def _give_scaled(node: OnnxNode, sums: Sequence[str], scale: np.ndarray,
                  bias: str, shaped: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Add the node that computes sums of integers times a scale, plus a bias. Also notes the
-    function that rounds the node's output to integers for a QuantizeLinear. Where the bias is
-    integers times the same scale, the noted function adds these integers to the sums before it
+    """Add the node that computes sums of integers times a scale, plus a bias.
+
+    Also records the function that rounds the node's output to integers for a QuantizeLinear. If the
+    bias is integers times the same scale, this function adds these integers to the sums before it
     scales the sums.
 
-    scale: one number for each channel.
-    bias: the name of the constant that is added, or "".
-    shaped: function that gives an array of one number, or of one number for each channel, a shape
-    that broadcasts to the result.
+    scale: one number per channel.
+    bias: the name of the constant to add, or "".
+    shaped: function that reshapes an array of one number, or of one number per channel, so that it
+    broadcasts to the result.
     """
     numbers = node.graph.constants[bias] if bias else None
     if numbers is not None and not numbers.any():
@@ -140,8 +144,12 @@ def _give_scaled(node: OnnxNode, sums: Sequence[str], scale: np.ndarray,
 
 
 def _in_units(bias: Scaled | None, scale: np.ndarray) -> np.ndarray | None:
-    """Return the integers whose products with `scale`, a number for each channel, are the bias.
-    Returns None where the bias has another scale, or where float32 does not hold the integers."""
+    """Return the integers that are the bias when they are multiplied by `scale`.
+
+    Returns None if the bias has another scale, or if float32 does not hold the integers.
+
+    scale: one number per channel.
+    """
     if bias is None or bias.array is None or bias.array.ndim != 1 or not np.allclose(
             bias.scale.reshape(-1), scale, rtol=1e-5, atol=0) or (
             np.abs(bias.array) > _LARGEST).any():
@@ -152,7 +160,7 @@ def _in_units(bias: Scaled | None, scale: np.ndarray) -> np.ndarray | None:
 def _matrix_product(node: OnnxNode) -> None:
     """Convert Gemm and MatMul.
 
-    Where the input and a constant matrix are integers times a scale, the product multiplies the
+    If the input and a constant matrix are integers times a scale, the product multiplies the
     integers.
     """
     converter = LAYERS[node.op]
@@ -186,14 +194,12 @@ def _matrix_product(node: OnnxNode) -> None:
 
 
 def of_columns(array: np.ndarray) -> np.ndarray:
-    """Return an array of one number, or one number a column, in a shape that broadcasts to the
-    rows of a matrix."""
+    """Return one number, or one per column, in a shape that broadcasts to rows of a matrix."""
     return array.reshape(-1 if array.size > 1 else ())
 
 
 def _qlinear_conv(node: OnnxNode) -> None:
-    """Convert QLinearConv, whose bias is in units of the product of the input's and the weight's
-    scale."""
+    """Convert QLinearConv. The bias is in units of the input's scale times the weight's scale."""
     weight = node.constant(3, "the weight")
     if weight.ndim not in (3, 4):
         raise node.unsupported(f"has {weight.ndim - 2} spatial dimensions; gossamer computes 1 or "
@@ -212,8 +218,10 @@ def _qlinear_conv(node: OnnxNode) -> None:
 
 
 def _check_rows(node: OnnxNode, scale: np.ndarray, zero: np.ndarray, rows: int) -> None:
-    """Raise ModelError unless scale and zero point of the weights are each one number, or one
-    number for each output channel."""
+    """Raise ModelError unless scale and zero point of the weights have the right sizes.
+
+    Each must be one number, or one per output channel.
+    """
     for what, array in (("scale", scale), ("zero point", zero)):
         if array.size not in (1, rows):
             raise node.error(f"the weight's {what} has {array.size} values, expected one or "
@@ -224,7 +232,7 @@ def scaled_sums(node: OnnxNode, sums: Sequence[str], bias: np.ndarray | None,
                 factor: np.ndarray) -> Value:
     """Return (sums + bias) * factor.
 
-    sums: names of the values that are added first.
+    sums: names of the values to add first.
     bias: integers that broadcast to the sums, or None.
     factor: numbers that broadcast to the sums.
     """
@@ -235,8 +243,10 @@ def scaled_sums(node: OnnxNode, sums: Sequence[str], bias: np.ndarray | None,
 
 
 def bias_of_integers(node: OnnxNode, index: int, channels: int, rank: int) -> np.ndarray | None:
-    """Return a bias of integers, one for each channel, in a shape that broadcasts to a value of
-    `rank` dimensions; None where the node has no bias."""
+    """Return a bias of integers, in a shape that broadcasts to a value of `rank` dimensions.
+
+    The bias has one integer per channel. Returns None if the node has no bias.
+    """
     if not node.input(index):
         return None
     bias = node.constant(index, "the bias")
@@ -250,8 +260,9 @@ def bias_of_integers(node: OnnxNode, index: int, channels: int, rank: int) -> np
 
 
 def product(node: OnnxNode, a: Centred, b: Centred | np.ndarray) -> list[str]:
-    """Add a matrix product of integers, in slices of the summed axis. Returns the names of the
-    slices' results, whose sum is the product.
+    """Add a matrix product of integers, in slices of the summed axis.
+
+    Returns the names of the slices' results; their sum is the product.
 
     b: a constant matrix, or a value that depends on the data.
     """
@@ -285,9 +296,10 @@ def _qlinear_matmul(node: OnnxNode) -> None:
 
 
 def _zero_point(node: OnnxNode, index: int, *, per_column: bool = False) -> np.ndarray | str:
-    """Return the zero point of one factor of a product of integers: an array of one number or,
-    where `per_column` is set, possibly of one number for each column. Returns the zero point's name
-    where it depends on the data.
+    """Return the zero point of one factor of a product of integers.
+
+    It is an array of one number or, if `per_column` is set, possibly of one number per column. If
+    the zero point depends on the data, its name is returned.
     """
     name = node.input(index)
     if not name:
@@ -303,7 +315,7 @@ def _zero_point(node: OnnxNode, index: int, *, per_column: bool = False) -> np.n
 
 
 def _matmul_integer(node: OnnxNode) -> None:
-    """Convert MatMulInteger, whose result is int32."""
+    """Convert MatMulInteger. Its result is int32."""
     a = centre(node, 0, _zero_point(node, 2), "a")
     b_zero, constant_b = _zero_point(node, 3, per_column=True), node.optional_constant(1)
     b = constant_b.astype(np.float32) - b_zero if (
@@ -313,7 +325,7 @@ def _matmul_integer(node: OnnxNode) -> None:
 
 
 def _conv_integer(node: OnnxNode) -> None:
-    """Convert ConvInteger, whose result is int32."""
+    """Convert ConvInteger. Its result is int32."""
     weight, zero = node.constant(1, "the weight"), _zero_point(node, 3, per_column=True)
     if weight.ndim not in (3, 4) or isinstance(zero, str):
         raise node.unsupported("needs constant weights of 1 or 2 spatial dimensions, with constant "
@@ -332,20 +344,21 @@ def _give_sums(node: OnnxNode, sums: list[str]) -> None:
 
 def slices(node: OnnxNode, weight: np.ndarray, bounds: tuple[float, float]
            ) -> list[tuple[int, int]]:
-    """Return slices (begin, end) of the input channels, as few as possible, such that float32 holds
-    the sum of each slice, and each partial sum in any order, for all inputs within bounds. Where
-    possible, all slices but the last have the same number of channels, a multiple of one of
-    _MULTIPLES.
+    """Return slices (begin, end) of the input channels with sums that float32 holds exactly.
 
-    weight: integers (rows, channels, ...), a row for each output channel.
-    bounds: the least and the greatest input; zeros of a padding may occur as well.
-    Raises UnsupportedError where the sum of the products of one channel alone is too large.
+    There are as few slices as possible. The sum of each slice, and each partial sum in any order,
+    is exact for all inputs within bounds. Where possible, all slices but the last have the same
+    number of channels, a multiple of one of _MULTIPLES.
+
+    weight: integers (rows, channels, ...), one row per output channel.
+    bounds: the least and the greatest input; zeros of padding may occur as well.
+    Raises UnsupportedError if the sum of the products of one channel alone is too large.
     """
     low, high = min(bounds[0], 0.0), max(bounds[1], 0.0)
     rows, channels = weight.shape[:2]
     positive = np.maximum(weight, 0).reshape(rows, channels, -1).sum(axis=2, dtype=np.float64)
     negative = positive - weight.reshape(rows, channels, -1).sum(axis=2, dtype=np.float64)
-    # the sum of all products that may be positive, and of all products that may be negative
+    # the largest magnitudes of positive and of negative sums
     reached = np.stack([positive * high - negative * low, negative * high - positive * low])
     if not reached.size or reached.sum(axis=2).max() <= _LARGEST:
         return [(0, channels)]
@@ -379,7 +392,7 @@ def sliced_sums(node: OnnxNode, x: str, parts: Sequence[tuple[int, int]], axis: 
                 sums_of: Callable[[str, slice, str], str]) -> list[str]:
     """Add nodes for the sums of each slice of channels, and return the names of the sums.
 
-    x: the value that is multiplied by the weights, with its channels along `axis`.
+    x: the value to multiply by the weights, with its channels along `axis`.
     sums_of: function that adds the nodes for the sums of one slice, and returns their name. Its
     arguments are the name of the slice of x, the slice, and the end of new names.
     """
@@ -396,7 +409,7 @@ def sliced_sums(node: OnnxNode, x: str, parts: Sequence[tuple[int, int]], axis: 
 def total(sums: Sequence[str]) -> Value:
     """Return the sum of some values.
 
-    Where the sum of integers is larger than float32 holds exactly, it is rounded only once.
+    A sum of integers that is larger than float32 holds exactly is rounded only once.
     """
     c = Composer()
     values = [c.operand(name) for name in sums]
@@ -409,8 +422,10 @@ def total(sums: Sequence[str]) -> Value:
 
 
 def give_int32(node: OnnxNode, sums: Sequence[str], output: str) -> str | None:
-    """Add the nodes that compute the sum over all slices as int32. Returns the name of the float32
-    value that holds the same integers; None where there are several slices."""
+    """Add the nodes that compute the sum over all slices as int32.
+
+    Returns the name of the float32 value with the same integers; None if there are several slices.
+    """
     if len(sums) == 1:
         node.emit("cast", sums, [output], dtype="int32")
         return sums[0]
@@ -422,8 +437,11 @@ def give_int32(node: OnnxNode, sums: Sequence[str], output: str) -> str | None:
 
 
 def check_depth(node: OnnxNode, depth: int | None, first: float, second: float) -> None:
-    """Raise UnsupportedError where a sum of `depth` products of two run-time values may exceed the
-    integers that float32 holds exactly. first, second: the largest magnitudes of the factors."""
+    """Raise UnsupportedError if float32 may not hold a sum of products exactly.
+
+    depth: number of products of two run-time values; None if unknown.
+    first, second: the largest magnitudes of the factors.
+    """
     if depth is None or depth * first * second > _LARGEST:
         raise node.unsupported("multiplies two values that depend on the data, and float32 may not "
                                "hold the sums exactly")

@@ -1,4 +1,4 @@
-"""Reads ONNX files into graphs, and refuses files that libraries would not finish reading."""
+"""Reads ONNX files into graphs, and refuses files that libraries would never finish reading."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ _EXPECTED = "expected an ONNX model; is it truncated, or another kind of file?"
 _NAMES_OF_EXPORTERS = ("", "main", "main_graph", "torch_jit", "torch-jit-export")
 """Names that exporters give to every graph."""
 MOST_EXPANDED = 2**14
-"""The most nodes that a file may gain when its calls of functions are replaced by the functions'
-nodes. ONNX Runtime expands as many within 5 s on one core; twice as many take it more than twice as
-long."""
+"""The most nodes that a file may gain when calls of functions are replaced by the functions' nodes.
+ONNX Runtime expands this many within 5 s on one core; twice as many need more than twice the
+time."""
 MOST_NESTED = 100
 """The deepest nesting of calls of functions, which the onnx package follows recursively."""
 _Key = tuple[str, str, str]
@@ -65,13 +65,13 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
               outputs: Sequence[str] | None = None, *, narrows: bool = False) -> Graph:
     """Return the graph of an .onnx or .onnx.gz file, of its content, or of a model in memory.
 
-    outputs: names of the outputs that are wanted, in their order; None for all. Nodes that only
-    other outputs need are not read.
+    outputs: names of the outputs to read, in this order; None for all. Nodes that only other
+    outputs need are not read.
     narrows: whether float64 becomes float32, as it always does without ONNX Runtime. Otherwise
     float64 values stay in parts that ONNX Runtime computes.
-    Raises InputError when the file is absent or lacks an output of `outputs`; ModelError when the
-    file is truncated, is not ONNX or is malformed; UnsupportedError for ops, attributes or opsets
-    that gossamer does not compute.
+    Raises InputError if the file is absent or lacks an output of `outputs`; ModelError if the file
+    is truncated, is not ONNX or is malformed; UnsupportedError for ops, attributes or opsets that
+    gossamer does not compute.
     """
     unnamed: Sequence[str] = ("",)
     if isinstance(model, str | Path):
@@ -110,8 +110,8 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
 def _opset(model: onnx.ModelProto, file: str) -> int:
     """Return the opset of ONNX's own operators.
 
-    Raises ModelError where the file names no opset, and UnsupportedError where the installed onnx
-    does not know the opset.
+    Raises ModelError if the file names no opset, and UnsupportedError if the installed onnx does
+    not have the opset.
     """
     versions = {entry.domain: entry.version for entry in model.opset_import}
     opset = versions.get("", versions.get("ai.onnx", NEWEST_OPSET if versions else 0))
@@ -125,8 +125,10 @@ def _opset(model: onnx.ModelProto, file: str) -> int:
 
 
 def read_model(path: Path) -> onnx.ModelProto:
-    """Return the content of an .onnx or .onnx.gz file with its external data loaded. Raises the
-    errors of load_onnx()."""
+    """Return the content of an .onnx or .onnx.gz file with its external data loaded.
+
+    Raises the errors of load_onnx().
+    """
     if not path.is_file():
         reason = ("is no regular file" if path.exists() else
                   f"No such file or directory{similar_file(path)}")
@@ -146,9 +148,9 @@ def read_model(path: Path) -> onnx.ModelProto:
 
 
 def _parsed(data: bytes, file: str) -> onnx.ModelProto:
-    """Return the model that bytes hold.
+    """Parse a model.
 
-    Raises ModelError where they hold none, or another kind of file.
+    Raises ModelError for bytes that hold no model, or another kind of file.
     """
     try:
         return _checked(onnx.load_model_from_string(data), file)
@@ -161,7 +163,7 @@ def _parsed(data: bytes, file: str) -> onnx.ModelProto:
 
 
 def _checked(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
-    """Return the model, or raise ModelError where it holds no network or a name is no text."""
+    """Return the model. Raises ModelError if it holds no network or a name is not text."""
     if not model.ir_version or not model.graph.output:
         raise ModelError(f"{file}: holds no network; {_EXPECTED}")
     if (damaged := next(_damaged_texts(model.graph), None)) is not None:
@@ -172,16 +174,16 @@ def _checked(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
 def _in_memory(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
     """Return a model that came without a path.
 
-    Raises InputError where data lie in another file, whose folder is not known.
+    Raises InputError if data is in another file, since its folder is unknown.
     """
     if (location := external_file(model)) is not None:
-        raise InputError(f"{file}: its weights lie in another file, {quoted(location)}; give the "
+        raise InputError(f"{file}: its weights are in another file, {quoted(location)}; pass the "
                          "path of the model, or read it with onnx.load, which loads them")
     return model
 
 
 def _damaged_texts(graph: onnx.GraphProto) -> Iterator[bytes]:
-    """Yield the names in a graph that are no UTF-8 text; protobuf returns such names as bytes."""
+    """Yield the names in a graph that are not UTF-8 text; protobuf returns such names as bytes."""
     named = (graph.initializer, graph.input, graph.output, graph.node,
              *(node.attribute for node in graph.node))
     names = [graph.name, *(entry.name for entries in named for entry in entries)]
@@ -202,9 +204,9 @@ def _load_interface(model: onnx.ModelProto, graph: Graph, outputs: Sequence[str]
     without a type have the type that ONNX's inference finds.
 
     outputs: as for load_onnx().
-    keeps: whether float64 is left to ONNX Runtime.
-    Returns all inputs of the network. Inputs that are no tensors of numbers, which only ONNX
-    Runtime takes, are not added to the graph.
+    keeps: whether ONNX Runtime computes float64.
+    Returns all inputs of the network. Inputs that are not numeric tensors, which only ONNX Runtime
+    supports, are not added to the graph.
     """
     seen = set(graph.constants)
     inputs = []
@@ -273,26 +275,29 @@ def _warn_of_narrowed(proto: onnx.GraphProto, graph: Graph) -> None:
             if info.dtype == "float32" and kind in (TensorProto.DOUBLE, TensorProto.BFLOAT16):
                 name = TensorProto.DataType.Name(kind).lower().replace("double", "float64")
                 graph.warnings.append(f"{graph.file}: {what} {quoted(info.name)} is {name}; "
-                                      "gossamer takes and gives float32")
+                                      "gossamer accepts and returns float32")
 
 
 def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
-    """Return the value with its first dimension open, where this dimension is the batch."""
+    """Return the value with its first dimension open, if this dimension is the batch."""
     if info.shape[:1] != (batch,):
         return info
     return replace(info, shape=(None, *info.shape[1:]))
 
 
 def check_expansion(model: onnx.ModelProto, file: str) -> None:
-    """Raise ModelError where the functions of a file expand to too many nodes or call themselves,
-    or where the shape inference of the onnx package would not end for an equation of Einsum."""
+    """Raise ModelError for a file that would take too long to read.
+
+    Its functions must not call themselves or expand to too many nodes. The shape inference of the
+    onnx package must end for each equation of Einsum.
+    """
     functions = {(each.domain, each.name, getattr(each, "overload", "")):
                  list(nodes_within(each.node)) for each in model.functions}
     nodes = list(nodes_within(model.graph.node))
     added = _Expansion(functions, file).count(nodes, ()) - len(nodes)
     if added > MOST_EXPANDED:
         raise ModelError(f"{file}: the calls of its functions expand to {quoted(added)} nodes, the "
-                         f"limit is {MOST_EXPANDED}; where that is meant, expand them with "
+                         f"limit is {MOST_EXPANDED}; if this is intended, expand them with "
                          "onnx.inliner.inline_local_functions(model)")
     defaults = [attribute for each in model.functions for attribute in each.attribute_proto]
     _check_equations([*nodes, *(node for body in functions.values() for node in body)],
@@ -310,7 +315,7 @@ class _Expansion:
     def count(self, nodes: Iterable[onnx.NodeProto], callers: tuple[_Key, ...]) -> int:
         """Return the number of nodes.
 
-        callers: the functions whose nodes these are, outermost first. Raises ModelError for
+        callers: the functions that contain these nodes, outermost first. Raises ModelError for
         functions that call themselves or are nested too deeply.
         """
         total = 0
@@ -332,8 +337,10 @@ class _Expansion:
 
 def _check_equations(nodes: Iterable[onnx.NodeProto], functions: Mapping[_Key, object],
                      defaults: Iterable[onnx.AttributeProto], file: str) -> None:
-    """Raise ModelError where a term of an equation has more dots than one "...". All texts that
-    functions are called with are checked, since a function may use them as equations."""
+    """Raise ModelError if a term of an equation has more dots than one "...".
+
+    All texts passed to functions are checked, since a function may use them as equations.
+    """
     texts = [(source(node), attribute) for node in nodes for attribute in node.attribute
              if _key(node) in functions
              or (node.op_type == "Einsum" and attribute.name == "equation")]

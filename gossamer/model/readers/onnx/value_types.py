@@ -1,6 +1,6 @@
 """The types and shapes of a file's values, as far as they are known while the file is read.
 
-FileTypes has their types in the file, which ONNX's own inference finds. Probe has their shapes and
+FileTypes has their types in the file, found by ONNX's own inference. Probe has their shapes and
 dtypes in gossamer's graph at one size of the network's inputs.
 """
 
@@ -27,9 +27,9 @@ TYPES: dict[int, str] = {
     **{kind: "float32" for kind in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE,
                                     TensorProto.BFLOAT16)},
 }
-"""The dtype that a tensor of each ONNX type has in a graph."""
+"""The dtype in a graph of tensors of each ONNX type."""
 _OPEN_SIZE = 256
-"""The size that a probe takes for a dimension that the file leaves open."""
+"""The size that a probe uses for a dimension that the file leaves open."""
 OTHER_SIZES = {"batch": 2, "open_size": 192}
 """The sizes of open dimensions in a second probe, which shows what depends on these sizes."""
 
@@ -65,25 +65,31 @@ class FileTypes:
 
     def add(self, nodes: Sequence[onnx.NodeProto], initializers: Sequence[onnx.TensorProto]
             ) -> None:
-        """Add nodes that take the place of a node of the file, and the constants that they read.
-        The new nodes come after all others."""
+        """Add nodes that replace a node of the file, and the constants that they read.
+
+        The new nodes come after all others.
+        """
         self._nodes = [*self._nodes, *nodes]
         self.initializers.update({tensor.name: tensor for tensor in initializers})
         self.__dict__.pop("_inferred", None)
 
     def elem_type(self, name: str) -> int:
-        """Return ONNX's number for the type of a tensor's elements in the file; 0 where the type is
-        not known, or where ONNX has no type of this number."""
+        """Return ONNX's number for the type of a tensor's elements in the file.
+
+        Returns 0 if the type is unknown, or if ONNX has no type of this number.
+        """
         kind = self._inferred.get(name)
         number = kind.tensor_type.elem_type if kind is not None else 0
         return number if number in TensorProto.DataType.values() else 0
 
     def value_info(self, name: str) -> onnx.ValueInfoProto:
-        """Return the declaration of a value, with its type in the file where the type is known. The
-        shape of a node's result is left out: ONNX Runtime infers it better."""
+        """Return the declaration of a value, with its type in the file if it is known.
+
+        The shape of a node's result is omitted: ONNX Runtime infers it better.
+        """
         info = onnx.ValueInfoProto(name=name, type=self._inferred.get(name))
         if is_untyped(info):
-            # ONNX Runtime takes values without a type, and refuses tensors of an undefined type
+            # ONNX Runtime accepts values without a type, but refuses tensors of an undefined type
             info.ClearField("type")
         elif info.type.HasField("tensor_type") and all(
                 name != given.name for given in self.model.graph.input):
@@ -92,10 +98,10 @@ class FileTypes:
 
     def outputs_of(self, node: onnx.NodeProto, inputs: Mapping[str, onnx.TypeProto],
                    known: Mapping[str, np.ndarray]) -> dict[str, onnx.TypeProto]:
-        """Return, by name, the types of those outputs of a node whose types can be inferred.
+        """Return the types of a node's outputs that can be inferred, by name.
 
         inputs: types of the values that the node reads, with shapes at one size of the network.
-        known: arrays of the inputs whose values follow from shapes and constants.
+        known: arrays of the inputs that follow from shapes and constants.
         """
         graph = helper.make_graph([node], "node", [], [])
         for name in dict.fromkeys(reads(node)):
@@ -107,8 +113,10 @@ class FileTypes:
         return {name: types[name] for name in node.output if name in types}
 
     def tensor(self, name: str, array: np.ndarray) -> onnx.TensorProto:
-        """Return a tensor for the value `name` in the file's type: the initializer of this name
-        where the file has it, else a tensor that holds `array`."""
+        """Return a tensor for a value, in the file's type.
+
+        It is the initializer `name` if the file has it, else a tensor that holds `array`.
+        """
         if name in self.initializers:
             return self.initializers[name]
         if name in self._exact:
@@ -119,8 +127,7 @@ class FileTypes:
         return numpy_helper.from_array(array, name)
 
     def with_graph(self, graph: onnx.GraphProto) -> onnx.ModelProto:
-        """Return a model of some nodes of the file, with the file's operator versions and
-        functions."""
+        """Return a model of a graph, with the file's operator versions and functions."""
         model = onnx.ModelProto(ir_version=max(self.model.ir_version, 8), producer_name="gossamer")
         model.graph.CopyFrom(graph)
         model.opset_import.extend(self.model.opset_import)
@@ -131,8 +138,7 @@ class FileTypes:
         try:
             result = inferred(self.with_graph(graph))
         except Exception:
-            # onnx raises exceptions of its own classes; ONNX Runtime will raise an error that
-            # describes the fault
+            # onnx raises exceptions of its own classes; ONNX Runtime will raise a descriptive error
             return {}
         return {info.name: info.type for info in result.graph.value_info}
 
@@ -144,16 +150,22 @@ def is_untyped(value: onnx.ValueInfoProto) -> bool:
 
 
 def is_of_numbers(value: onnx.ValueInfoProto, keeps: bool) -> bool:
-    """Return whether a value is a tensor of numbers that gossamer computes with. A value without a
-    type is assumed to be one. keeps: whether float64 is left to ONNX Runtime."""
+    """Return whether a value is a numeric tensor that gossamer computes with.
+
+    A value without a type counts as one.
+
+    keeps: whether ONNX Runtime computes float64.
+    """
     kind = value.type.tensor_type.elem_type or TensorProto.FLOAT
     return is_untyped(value) or (value.type.HasField("tensor_type") and kind in TYPES and not (
         keeps and kind == TensorProto.DOUBLE))
 
 
 def has_float64(graph: onnx.GraphProto) -> bool:
-    """Return whether values of a graph may be float64, because an input, output, constant or
-    attribute is float64."""
+    """Return whether values of a graph may be float64.
+
+    They may be if an input, output, constant or attribute is float64.
+    """
     wanted = TensorProto.DOUBLE
     return any(tensor.data_type == wanted for tensor in graph.initializer) or any(
         info.type.tensor_type.elem_type == wanted
@@ -164,8 +176,7 @@ def has_float64(graph: onnx.GraphProto) -> bool:
 
 
 def known_shape(kind: onnx.TypeProto | None) -> tuple[int, ...] | None:
-    """Return the shape of a tensor; None where the shape is not known, or the value is no
-    tensor."""
+    """Return the shape of a tensor; None if it is unknown, or the value is not a tensor."""
     if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return None
     dims: Iterable[onnx.TensorShapeProto.Dimension] = kind.tensor_type.shape.dim
@@ -186,7 +197,7 @@ def type_text(kind: onnx.TypeProto) -> str:
 class Probe:
     """The shapes and dtypes of a graph's values at one size of its open dimensions.
 
-    Values are not known where a node does not fit this size.
+    Values are unknown if a node does not support this size.
 
     batch: the batch size, unless the file has a fixed batch size.
     open_size: the size of open dimensions other than the batch.
@@ -202,7 +213,7 @@ class Probe:
     def add(self, nodes: list[Node]) -> None:
         """Infer the shapes and dtypes of the results of nodes.
 
-        Raises UnsupportedError for a node that gossamer computes at no size.
+        Raises UnsupportedError for a node that gossamer cannot compute at any size.
         """
         for node in nodes:
             for name in filter(None, node.inputs):
@@ -214,7 +225,7 @@ class Probe:
             except UnsupportedError:
                 raise
             except GossamerError:
-                # the sizes of this probe do not fit the node, or the file is wrong: resolve()
+                # the sizes of this probe do not suit the node, or the file is wrong: resolve()
                 # raises an error for a wrong file
                 continue
 

@@ -1,8 +1,8 @@
 """Reads the tensors of a file written by torch.save, without torch.
 
 Both containers are read: the zip archive (torch 1.6 and later) and the older sequence of pickles
-with raw storages after them. Every offset, size and stride is checked against the file before
-memory is allocated.
+followed by raw storages. Every offset, size and stride is checked against the file before memory is
+allocated.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LEGACY_PROTOCOL = 1001
 _MAX_DIMENSIONS = 32
 """The most dimensions of a tensor: the limit of NumPy 1."""
 _MAX_EXPANSION = 8
-"""The largest allowed ratio of the bytes of all tensors together to the bytes of the file. Tensors
-may share a storage, but few do."""
+"""The largest allowed ratio of the bytes of all tensors to the bytes of the file. Tensors may share
+a storage, but few do."""
 
 _DTYPES = {
     "DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2", "BFloat16Storage": "<u2",
@@ -68,12 +68,12 @@ class _Tensor:
 def read_tensors(path: str | Path) -> dict[str, np.ndarray]:
     """Return the named tensors of a state dict saved by torch.save, in the file's order.
 
-    The state dict may also lie under "state_dict" or "model" of a checkpoint. The arrays are
+    The state dict may also be the entry "state_dict" or "model" of a checkpoint. The arrays are
     contiguous copies; bfloat16 becomes float32. Other values of the dict (numbers, names) are
-    left out.
+    skipped.
 
-    Raises ModelError, which names the file and the reason, for a file that is no state dict, that
-    is damaged, or that holds objects other than tensors and plain data.
+    Raises ModelError, which names the file and the reason, for a file that is not a state dict, is
+    damaged, or holds objects other than tensors and plain data.
     """
     path = Path(path)
     try:
@@ -220,7 +220,7 @@ def _storage(identity: Any) -> _Storage:
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> _Tensor:
-    """Return a tensor that lies within its storage. Raises MalformedPickle for other tensors."""
+    """Return a tensor within its storage. Raises MalformedPickle for other tensors."""
     if type(storage) is not _Storage:
         raise MalformedPickle("has a tensor without a storage")
     if type(shape) is not tuple or type(strides) is not tuple or len(shape) != len(strides):
@@ -241,7 +241,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> _Tensor:
 
 
 def _state_dict(content: Any) -> dict[str, _Tensor]:
-    """Return the named tensors of the pickled object, or of the state dict inside of it."""
+    """Return the named tensors of the pickled object, or of the state dict inside it."""
     for candidate in (content, *(content.get(key) for key in ("state_dict", "model")
                                  if type(content) is dict)):
         if type(candidate) is dict:

@@ -1,8 +1,8 @@
 """Reads pickles that hold plain data and tensors only.
 
 Python's own unpickler can call anything that it can import, and trusts every size that it reads.
-The unpickler here knows only the two dozen opcodes that a saved state dict has. It imports nothing,
-and calls only the functions that its caller passes.
+The unpickler here knows only the two dozen opcodes of saved state dicts. It imports nothing, and
+calls only the functions that its caller passes.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ _PUSH_VALUE: dict[str, Callable[[], Any]] = {
 }
 """Opcodes that push a new value on the stack, with the function that makes the value."""
 _TUPLE_SIZES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-"""Opcodes that make a tuple of values from the stack, with the number of these values."""
+"""Opcodes that make a tuple of values from the stack, with the length of the tuple."""
 
 
 def load(stream: BinaryIO, call: Callable[[Name, tuple], Any],
          persistent: Callable[[Any], Any]) -> Any:
-    """Return the object of the pickle at the stream's position, and move the stream to the end of
-    this pickle.
+    """Return the object of the pickle at the stream's position.
+
+    The stream is moved to the end of this pickle.
 
     call(name, arguments): returns the result of a function or class that the pickle names; raises
-    an error for a name that it does not know. persistent(id): returns the object that is stored
-    outside the pickle under this id.
+    an error for an unknown name. persistent(id): returns the object that is stored outside the
+    pickle under this id.
 
     Raises MalformedPickle, and the errors of the two functions.
     """
@@ -149,7 +150,7 @@ class _Machine:
                                   "not need; save model.state_dict()")
 
     def _since_mark(self) -> list[Any]:
-        """Return the values since the last mark, and take the mark off the stack."""
+        """Return the values since the last mark, and remove the mark from the stack."""
         if not self.marked:
             raise MalformedPickle("takes more values than it holds")
         values, self.stack = self.stack, self.marked.pop()

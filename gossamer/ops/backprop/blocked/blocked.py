@@ -1,7 +1,7 @@
 """Back-propagation by exact blocking: online training with the first layer in blocks of samples.
 
-This module has the algorithm, and the forms that take several launches per block (in_turn.cl and
-advance.cl). The forms in one work-group are in pipeline.py.
+This module has the algorithm, and the configs with two launches per block (in_turn.cl and
+advance.cl). The configs with one work-group per network are in pipeline.py.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ _UNITS_TILE, _SLICE = 8, 128
 _LARGEST_GRID = 65535
 
 MOST_LAUNCHES = 1 << 15
-"""Largest number of launches of one call."""
+"""Maximum number of launches of a call."""
 
 
 @dataclass(frozen=True)
 class InTurn:
     """A config of exact blocking by two launches per block.
 
-    In the first, many work-groups change and multiply the weights of the first layer. In the
-    second, one work-group per network trains the upper layers on the samples of the block in turn.
+    In the first, many work-groups update and multiply the weights of the first layer. In the
+    second, one work-group per network trains the upper layers on the samples of the block, one by
+    one.
 
     block: number of samples of a block.
     threads: work-items of the work-group that trains the upper layers.
@@ -74,16 +75,17 @@ class InTurn:
         """Return why the device cannot train the network; None where it can."""
         blocks, units = -(-problem.samples // self.block), problem.sizes[1]
         if 2 * blocks > MOST_LAUNCHES:
-            return f"{2 * blocks} launches, more than {MOST_LAUNCHES} a call"
+            return f"needs {2 * blocks} launches per call, at most {MOST_LAUNCHES} are allowed"
         if max(problem.networks, -(-units // _UNITS_TILE)) > _LARGEST_GRID:
-            return f"more than {_LARGEST_GRID} networks or tiles of units"
+            return f"supports at most {_LARGEST_GRID} networks, and as many tiles of units"
         if (sums := _Memory(problem, self).sum_count) >= 2**31:
-            return f"{sums} sums of a block: indices are 32-bit"
+            return f"needs {sums} sums per block, too many for 32-bit indices"
         if self.threads > device.limits.work_group_size:
-            return f"{self.threads} work-items a group"
+            return (f"needs {self.threads} work-items per work-group, {device.name} allows "
+                    f"{device.limits.work_group_size}")
         needed, limit = _InTurnLayout(problem, self).nbytes, device.limits.shared_bytes_opt_in
         if needed > limit:
-            return f"{needed} bytes of shared memory, {device.name} has {limit}"
+            return f"needs {needed} bytes of shared memory, {device.name} has {limit}"
         return None
 
     def launches(self, problem: BackpropProblem, device: Device) -> list[Launch]:
@@ -101,8 +103,11 @@ class InTurn:
         launches = []
 
         def advance_launch(done: int, done_count: int, following: int, count: int) -> Launch:
-            """Return the launch that changes the first layer by the `done_count` samples from
-            `done` on, and multiplies it by the `count` samples from `following` on."""
+            """Return the launch that updates and multiplies the first layer.
+
+            The update is by `done_count` samples, starting at `done`. The product is with `count`
+            samples, starting at `following`.
+            """
             return Launch(advance, tiles, (_SLICE, 1, 1), (
                 x, order, settings, after if done_count else before, after, memory.deltas,
                 memory.sums, inputs, units, problem.parameter_count, problem.samples, done,
@@ -132,7 +137,7 @@ class _Memory:
 
     samples: the inner products of samples.
     sums: for one block, the sums of the first layer's units over each slice of the inputs.
-    deltas: for one block, the changes of weights whose input is 1.
+    deltas: for one block, the changes of weights for an input of 1.
     sum_count: number of sums.
     nbytes: bytes of the workspace.
     """
@@ -149,8 +154,7 @@ class _Memory:
 
 
 class _InTurnLayout(SharedMemoryLayout):
-    """The shared memory of in_turn.cl: the upper layers, and the sums and coefficients of a block.
-    """
+    """The shared memory of in_turn.cl: upper layers, and sums and coefficients of a block."""
 
     def __init__(self, problem: BackpropProblem, form: InTurn) -> None:
         units = problem.sizes[1]
@@ -169,18 +173,19 @@ _FORMS: dict[tuple[tuple[str, int | str], ...], PipelineMma | Pipeline | InTurn]
 
 
 class Blocked(KernelBackprop):
-    """Online training whose first layer is changed and multiplied by a block of samples at a time.
+    """Online training that processes the first layer in blocks of samples.
 
-    Up to rounding, the results are those of changing all weights after each sample.
+    Up to rounding, the results equal those of updating all weights after each sample.
 
-    Let W_s be the first layer's weights before sample s, and let g_s have, for each hidden unit,
-    the amount by which the update after sample s changes a weight whose input is 1. Then
-    W_{s+1} x = W_s x + g_s (x_s . x) for every input x, so that only this correction and the upper
-    layers have to be computed sample after sample.
+    Let W_s be the first layer's weights before sample s. Let g_s hold, for each hidden unit, the
+    change of a weight for an input of 1 in the update after sample s. Then
+    W_{s+1} x = W_s x + g_s (x_s . x) for every input x. So only this correction and the upper
+    layers have to be computed sample by sample.
 
-    There are two kinds of forms, which are configs with the code that runs them. A pipeline trains
-    a network with one hidden layer in one work-group, with or without tensor cores. The other forms
-    take two launches per block, with the first layer's weights distributed over all work-groups.
+    A form is a config together with the code that runs it. There are two kinds of forms. A pipeline
+    trains a network with one hidden layer in one work-group, with or without tensor cores. The
+    other forms need two launches per block, and distribute the first layer's weights over all
+    work-groups.
     """
 
     name = "blocked"
@@ -191,14 +196,16 @@ class Blocked(KernelBackprop):
         if (reason := not_plain(problem)) is not None:
             return reason
         if problem.batch > 1 or problem.velocity:
-            return "it trains online (batch 1) without momentum"
+            return "it supports only online training (batch 1) without momentum"
         if any(form.why_unfit(problem, device) is None for form in _FORMS.values()):
             return None
         return (f"pipeline: {PIPELINES[0].why_unfit(problem, device)}; "
                 f"launches: {IN_TURN[-1].why_unfit(problem, device)}")
 
     def is_pipelined(self, problem: BackpropProblem, device: Device) -> bool:
-        """Return whether a pipeline can train the problem; the first variants are then pipelines.
+        """Return whether a pipeline can train the problem.
+
+        If so, the first variants are pipelines.
         """
         return self.supports(problem, device) is None and any(
             form.why_unfit(problem, device) is None for form in _PIPELINES)

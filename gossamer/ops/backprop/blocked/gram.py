@@ -1,4 +1,4 @@
-"""The inner products of samples that exact blocking needs, for a part of the samples at a time."""
+"""Inner products of samples for exact blocking, computed part by part."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _THREADS = 256
 TILE = 64
 """Number of samples whose inner products one work-group computes."""
 _MOST_BYTES = 1 << 26
-"""The most bytes of inner products that are in memory at once, unless one tile takes more."""
+"""Maximum bytes of inner products in memory at once, unless one tile needs more."""
 
 
 @dataclass(frozen=True)
 class SamplePart:
-    """Consecutive samples whose inner products are in memory at the same time.
+    """Consecutive samples with inner products in memory at the same time.
 
     first: the first sample.
     count: number of samples.
-    gram: launch that computes the samples' inner products.
-    buffers: the problem's inputs and outputs, as kernel arguments of the training on these samples.
+    gram: launch that computes the inner products.
+    buffers: the problem's inputs and outputs, as kernel arguments for training on these samples.
     """
 
     first: int
@@ -49,13 +49,14 @@ class SamplePart:
 class SampleProducts:
     """The inner products of each sample of a problem with the next `reach` samples.
 
-    They do not depend on the weights. Those of a part of the samples at a time are in memory.
+    They do not depend on the weights. Memory holds the products of one part of the samples at a
+    time.
 
-    samples: the most samples of a part.
+    samples: maximum number of samples of a part.
     products: the kernel argument for the inner products.
-    same: the kernel argument for the flags. The flag of a network and a tile is 1 where the network
-    takes the products of the first network, which has the same samples in the tile.
-    nbytes: bytes that the products and the flags take at the start of the workspace.
+    same: the kernel argument for flags of each network and tile. A flag is 1 where the network has
+    the same samples in the tile as the first network, and uses the first network's products.
+    nbytes: bytes of the products and flags, at the start of the workspace.
     """
 
     def __init__(self, problem: BackpropProblem, reach: int) -> None:
@@ -70,8 +71,10 @@ class SampleProducts:
         self.nbytes = aligned(products) + same
 
     def parts(self, device: Device) -> Iterator[SamplePart]:
-        """Yield the parts in order. Each but the first begins with the parameters that the previous
-        one has put out."""
+        """Yield the parts in order.
+
+        Each part continues from the parameters that the previous part wrote.
+        """
         problem = self.problem
         kernel = device.compile(KernelSource.of(
             _SOURCE, "gram", {"THREADS": _THREADS, "TILE": TILE, "REACH": self.reach}))

@@ -22,24 +22,24 @@ _KERNELS = Path(__file__).parent
 
 _MOST_HIDDEN, _MOST_OUTPUTS = 64, 32
 _MOST_NETWORKS = 65535
-"""The most networks: they are the y axis of the grid that computes inner products."""
+"""Maximum number of networks: the y axis of the grid that computes inner products."""
 _MOST_FETCHED = 64
-"""The most registers of a work-item that hold inputs of the next block."""
+"""Maximum number of registers of a work-item for inputs of the next block."""
 _BLOCK, _GROUP, _TILE = 8, 8, 16
-"""Numbers of samples, inputs and units that one tensor core instruction takes."""
+"""Numbers of samples, inputs and units of one tensor core instruction."""
 _MOST_GROUPS = 30
-"""The most groups of inputs of a warp: each has a bit in a word, beside the bit INEXACT."""
+"""Maximum number of groups of inputs of a warp: each has a bit in a word, which also has the bit
+INEXACT."""
 _OTHER_REGISTERS = 24
-"""Registers of a work-item that hold neither weights, nor inputs, nor changes."""
-
+"""Registers of a work-item for values other than weights, inputs and changes."""
 
 
 class _Layout:
     """The shared memory and the macros of sequential_core.h and pipeline.h.
 
-    Subclasses reserve further memory with reserve().
+    Subclasses reserve more memory with reserve().
 
-    reach: later samples with which a sample's inner products are needed.
+    reach: number of later samples with which inner products of a sample are needed.
     registers: approximate number of registers that a work-item needs.
     nbytes: bytes of shared memory.
     """
@@ -49,7 +49,7 @@ class _Layout:
         """Assign the offsets.
 
         stride: number of hidden units, padded.
-        matmul_warps: number of warps that change and multiply the first layer's weights.
+        matmul_warps: number of warps that update and multiply the first layer's weights.
         recording: number of warps that make records.
         """
         inputs, hidden, outputs = problem.sizes
@@ -57,7 +57,8 @@ class _Layout:
         parts = 2 if hidden > 32 and 2 * outputs <= 32 else 1
         share = padded(-(-hidden // parts))
         targets = padded(outputs)
-        # of the first warp: weights, their inputs, pending changes, values of the last sample, rest
+        # registers of the first warp: weights, their inputs, pending changes, values of the last
+        # sample, and others
         self.registers = 2 * share + -(-hidden // 32) * (targets + self.reach) + (
             self.reach + targets + 40)
         self.macros: dict[str, object] = {
@@ -78,9 +79,9 @@ class _Layout:
         })
 
     def reserve(self, floats: dict[str, int]) -> None:
-        """Reserve shared memory for each name, and define a macro of this name: its offset.
+        """Reserve shared memory, and define macros of the offsets.
 
-        floats: how many floats to reserve for each name.
+        floats: number of floats to reserve, by the name of the macro.
         """
         for name, count in floats.items():
             self.macros[name] = self.nbytes // 4
@@ -88,28 +89,29 @@ class _Layout:
         self.macros["FLOATS"] = self.nbytes // 4
 
     def why_unfit(self, device: Device) -> str | None:
-        """Return why a work-group has no room for the network; None where it has."""
+        """Return why the network does not fit a work-group; None where it does."""
         limits = device.limits
         if self.nbytes > limits.shared_bytes_opt_in:
-            return (f"{self.nbytes} bytes of shared memory, {device.name} has "
+            return (f"needs {self.nbytes} bytes of shared memory, {device.name} has "
                     f"{limits.shared_bytes_opt_in}")
         if self.threads > limits.work_group_size:
-            return f"{self.threads} work-items a group"
+            return (f"needs {self.threads} work-items per work-group, {device.name} allows "
+                    f"{limits.work_group_size}")
         if self.registers > registers_of(self.threads):
-            return "too many registers"
+            return "needs more registers than a work-item has"
         return None
 
 
 def unfit_sizes(problem: BackpropProblem) -> str | None:
     """Return why the sequential core cannot train networks of these sizes; None where it can."""
     if len(problem.sizes) != 3:
-        return f"{len(problem.sizes) - 2} hidden layers, not one"
+        return f"needs one hidden layer, has {len(problem.sizes) - 2}"
     hidden, outputs = problem.sizes[1:]
     if hidden > _MOST_HIDDEN or outputs > _MOST_OUTPUTS:
-        return (f"{hidden} hidden units and {outputs} outputs, more than {_MOST_HIDDEN} and "
-                f"{_MOST_OUTPUTS}")
+        return (f"supports at most {_MOST_HIDDEN} hidden units and {_MOST_OUTPUTS} outputs, has "
+                f"{hidden} and {outputs}")
     if problem.networks > _MOST_NETWORKS:
-        return f"{problem.networks} networks, more than {_MOST_NETWORKS}"
+        return f"supports at most {_MOST_NETWORKS} networks, has {problem.networks}"
     return None
 
 
@@ -129,7 +131,7 @@ class _Form(abc.ABC):
 
     @abc.abstractmethod
     def source(self, macros: Mapping[str, object]) -> KernelSource:
-        """Return the source of the kernel that trains."""
+        """Return the source of the training kernel."""
 
     def workspace(self, problem: BackpropProblem) -> int:
         """Return the bytes of workspace that the launches need."""
@@ -159,7 +161,7 @@ class Pipeline(_Form):
 
     block: number of samples of a block.
     threads: work-items of the work-group.
-    apart: 1 where the other warps in the first warp's sub-partition of the multiprocessor are idle,
+    apart: 1 where all other warps in the first warp's sub-partition of the multiprocessor are idle,
     else 0.
     units: hidden units of a work-item of the matmul warps.
     """
@@ -190,7 +192,7 @@ class _PipelineLayout(_Layout):
     """The shared memory of pipeline.cl, with the first layer's weights and the lists of inputs.
 
     lanes: work-items that share a row of weights.
-    fetched: registers of a work-item that hold inputs of the next block.
+    fetched: registers of a work-item for inputs of the next block.
     """
 
     def __init__(self, problem: BackpropProblem, form: Pipeline) -> None:
@@ -221,7 +223,7 @@ class _PipelineLayout(_Layout):
         if (reason := super().why_unfit(device)) is not None:
             return reason
         if self.lanes > 32 or self.fetched > _MOST_FETCHED:
-            return "too many registers"
+            return "needs more registers than a work-item has"
         return None
 
 
@@ -230,8 +232,8 @@ class PipelineMma(_Form):
     """A pipeline on tensor cores.
 
     threads: work-items of the work-group.
-    apart: 1 where all other warps in the first warp's sub-partition of the multiprocessor make
-    records (see sequential_core.h), which is little work; 0 where one of them makes records, and
+    apart: 1 where all other warps in the first warp's sub-partition of the multiprocessor only make
+    records (see sequential_core.h), which is little work. 0 where one of them makes records, and
     the others are matmul warps.
     """
 
@@ -255,7 +257,7 @@ class PipelineMma(_Form):
 MMA_PIPELINES = (PipelineMma(384, 0), PipelineMma(384, 1), PipelineMma(480, 0), PipelineMma(224, 0),
                  PipelineMma(160, 0))
 """The configs in the order in which they are tried. They have 10, 9, 13, 5 and 3 matmul warps, to
-which groups of inputs are dealt one by one. A row of a picture has 3.5 groups for 28 pixels and 4
+which groups of inputs are assigned in turn. A row of a picture has 3.5 groups for 28 pixels and 4
 groups for 32 pixels. No number of warps is a multiple of 3.5 or 4, so that each warp gets an equal
 share of any part of the picture."""
 
@@ -274,7 +276,7 @@ class _MmaLayout(_Layout):
                          recording)
         self.groups = -(-problem.sizes[0] // (_GROUP * self.matmul_warps))
         pairs = -(-self.groups // 2)
-        # registers hold weights, changes in two parts, inputs that are fetched, and their addresses
+        # registers hold weights, changes in two parts, fetched inputs, and their addresses
         self.registers = max(self.registers, 4 * self.groups * tiles + 8 * tiles + (
             6 * -(-pairs // 2) + (8 if problem.sizes[0] % 4 else 0)) + _OTHER_REGISTERS)
         self.macros.update(APART=form.apart, GROUPS=self.groups)
@@ -286,5 +288,6 @@ class _MmaLayout(_Layout):
 
     def why_unfit(self, device: Device) -> str | None:
         if self.groups > _MOST_GROUPS:
-            return f"{self.groups} groups of inputs a warp, more than {_MOST_GROUPS}"
+            return (f"supports at most {_MOST_GROUPS} groups of {_GROUP} inputs per warp, has "
+                    f"{self.groups}")
         return super().why_unfit(device)

@@ -33,17 +33,17 @@ from gossamer.tensor import Format, TensorSpec
 
 _WORD_BITS = 64
 _WORDS_AT_ONCE = 32 * 1024
-"""Number of 64-bit words that are compared at once. The words and their counts then stay in a
-core's L2 cache. The number was chosen on two cores of an AMD EPYC; on another processor another
-number may be faster."""
+"""Number of 64-bit words that are compared at once, so that the words and their counts stay in a
+core's L2 cache. It was chosen on two cores of an AMD EPYC; on other processors another number may
+be faster."""
 _COUNTS_OF_A_BYTE = 255 // _WORD_BITS
-"""The most 64-bit words whose set bits can be counted in one byte."""
+"""Maximum number of 64-bit words with a count of set bits that fits one byte."""
 _PIXELS_AT_ONCE = 1024
-"""Small images are computed together, up to this number of output pixels. A larger image is
+"""Small images are computed together, up to this total number of output pixels. A larger image is
 computed alone."""
 _FEW_PIXELS = 16
-"""With fewer output pixels than this number, NumPy's inner loop runs over the words of one pixel;
-else the loop runs over pixels or channels. The number is a rule of thumb."""
+"""With fewer output pixels than this number, NumPy's inner loop runs over the words of one pixel.
+Otherwise it runs over pixels or channels. The number is a rule of thumb."""
 
 
 class HostPopcount(Algorithm):
@@ -113,11 +113,11 @@ def compute(layer: BinaryLayer, constants: Constants, variant: Variant,
 
 @dataclass(frozen=True)
 class Constants:
-    """A layer's constants as arrays that the host computes with.
+    """A layer's constants as NumPy arrays.
 
     words: signs of the weights (groups, M/groups, words of a group * R * S).
     base: initial accumulators of shape (M, output rows, output columns), or (M, 1, 1) where all
-    pixels of a channel begin with the same number.
+    pixels of a channel start from the same number.
     outside: the words of a pixel outside of the image (words, planes).
     alphas: magnitude of each channel's weights.
     thresholds: integers that replace the epilogue, or None.
@@ -154,11 +154,10 @@ class Constants:
 def _base(arrays: Mapping[str, np.ndarray], layer: BinaryLayer) -> np.ndarray:
     """Return the initial accumulators.
 
-    With one-bit inputs an accumulator begins with the number of products, which is the sum of the
-    products if all signs agree. Zeros outside of the image are then stored as bits of 0, which
-    stand for -1; the terms that these bits add are subtracted from the initial accumulators. With
-    two-bit inputs accumulators begin with 0, because _accumulators() counts the products whose
-    inputs are not 0.
+    With one-bit inputs, an accumulator starts from the number of products, which is the sum of the
+    products if all signs agree. Zero padding is stored as bits of 0, which represent -1; the
+    initial accumulators compensate for these terms. With two-bit inputs, accumulators start from 0,
+    because _accumulators() counts the products with nonzero inputs.
     """
     problem = layer.convolution
     shape = (problem.out_channels, problem.out_height, problem.out_width)
@@ -194,7 +193,7 @@ def _input_planes(x: np.ndarray, layer: BinaryLayer, spec: TensorSpec) -> np.nda
 
 def _windows(planes: np.ndarray, problem: Conv2dProblem,
              outside: np.ndarray | int = 0) -> np.ndarray:
-    """Return what each tap reads for all output pixels, (P * taps, N * output pixels).
+    """Return the values that each tap reads, (P * taps, N * output pixels).
 
     planes: P planes of values of the input, of shape (P, N, H, W).
     outside: the value of pixels outside of the image, either one value for all planes or an array
@@ -231,7 +230,7 @@ def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) 
         outside = constants.outside[first:first + count] & masks[group, :part.shape[1], None]
         columns = [_windows(plane & mask, problem, outside[:, number])
                    for number, plane in enumerate(part)]
-        # the last groups may find fewer than `count` words left in the input
+        # fewer than `count` words of the input may remain for the last groups
         words = constants.words[group].reshape(channels, count, -1)[:, :part.shape[1]]
         sums = _differences(columns, words.reshape(channels, -1))
         sums *= -2

@@ -1,9 +1,9 @@
-"""Convolutions of signs: which there are, their formats, and the words that hold their bits.
+"""Convolutions of signs: their conditions, their formats, and the words that hold their bits.
 
-All weights of an output channel must have the same magnitude, which is not 0, and all inputs must
-be -1, 0 or 1. The inner product of signs is an integer, the accumulator. The epilogue gets the
-accumulator times the magnitude of the output channel's weights (`alphas`). Inputs of -1 and 1 take
-one bit each ("bits"), inputs of -1, 0 and 1 take two bits each ("trits").
+All weights of an output channel must have the same nonzero magnitude, and all inputs must be -1, 0
+or 1. The inner product of signs is an integer, the accumulator. The epilogue's input is the
+accumulator times the magnitude of the output channel's weights (`alphas`). Inputs of -1 and 1 need
+one bit each ("bits"); inputs of -1, 0 and 1 need two bits each ("trits").
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ LARGEST_ACCUMULATOR = 2**24
 _BOUNDS: dict[str, Callable[[Sequence[float]], float]] = {
     **dict.fromkeys(("add", "sub"), sum),
     **dict.fromkeys(("neg", "abs", "relu", "min", "max"), max)}
-"""The functions that compute integers from integers. Each has a function that computes a bound on
-the magnitude of the result from bounds on the magnitudes of the arguments."""
+"""The functions that map integers to integers. The value for each function computes a bound on the
+magnitude of its result from bounds on the magnitudes of its arguments."""
 _LARGEST_OF_FLOAT16 = 2**11
 """Integers up to this magnitude are exact in float16."""
 
 
 @dataclass(frozen=True)
 class BinaryForm:
-    """The packed dtypes with which a product of signs is computed on bits.
+    """The packed dtypes of a product of signs.
 
-    input: the packed dtype that holds the inputs, "bits" or "trits".
-    output: the packed dtype that holds the results; None where a result may be another number than
-    -1, 0 and 1.
+    input: the packed dtype of the inputs, "bits" or "trits".
+    output: the packed dtype of the results; None where results may differ from -1, 0 and 1.
     """
 
     input: str
@@ -51,15 +50,16 @@ class BinaryForm:
 
 
 def reason_not_binary(problem: Conv2dProblem) -> str | None:
-    """Return why bits cannot compute a problem, as shown to the user; None where they can."""
+    """Return why a problem cannot be computed on bits; None where it can."""
     known = problem.facts[0] if problem.facts else REAL
     if _dtype_of(known) is None:
         values = "any floats" if known == REAL else str(known)
-        return f"its inputs are {values}, not known to be -1, 0 or 1"
+        return f"its inputs are not known to be -1, 0 or 1; possible values: {values}"
     if not problem.weights_info.scaled_signs:
         if problem.weights_info.density < 1:
-            return "some of its weights are 0, not plus or minus one number a channel"
-        return "its weights are not plus or minus one number a channel"
+            return ("some of its weights are 0: the weights of a channel must have one nonzero "
+                    "magnitude")
+        return "its weights have different magnitudes within a channel"
     if problem.depth > LARGEST_ACCUMULATOR:
         return f"sums of {problem.depth} products are not exact in float32"
     return None
@@ -85,7 +85,7 @@ def alphas(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _dtype_of(known: ValueFacts) -> str | None:
-    """Return the smallest packed dtype that has all values of the facts; None without one."""
+    """Return the smallest packed dtype for all values of the facts, or None."""
     if known.count is None or known.count > 3:
         return None
     return smallest_dtype({known.low + known.step * k for k in range(known.count)})
@@ -93,9 +93,9 @@ def _dtype_of(known: ValueFacts) -> str | None:
 
 @dataclass(frozen=True)
 class BinaryLayer:
-    """A convolution of signs as algorithms on bits compute it.
+    """A convolution of signs for algorithms on bits.
 
-    convolution: the problem, whose epilogue has one result or two. Of two results the first is
+    convolution: the problem. Its epilogue has one result or two. Of two results, the first is
     written as floats and the second as packed words.
     padding: the value of the pixels outside of the image, -1, 0 or 1.
     """
@@ -113,7 +113,7 @@ class BinaryLayer:
 
     @property
     def has_two_results(self) -> bool:
-        """Whether there is a second result."""
+        """Whether the epilogue has a second result."""
         return len(self.convolution.epilogue.expression.outputs) == 2
 
     @property
@@ -134,10 +134,10 @@ class BinaryLayer:
 
     @property
     def largest_integer(self) -> float | None:
-        """A bound on the magnitude of the first result where it is known to be an integer.
+        """Bound on the magnitude of the first result if it is an integer, else None.
 
-        It is where weights and operands are integers and the epilogue computes integers from them;
-        otherwise the bound is None.
+        The result is an integer if the weights and the operands are integers and the epilogue maps
+        integers to integers.
         """
         problem = self.convolution
         weights, operands = problem.weights_info.facts, iter(self.operand_facts)
@@ -155,7 +155,7 @@ class BinaryLayer:
     def rounds_integers(self, writes_floats: bool) -> bool:
         """Return whether float16 would round values that are known to be integers.
 
-        These are the epilogue's run-time operands, and the first result where `writes_floats`.
+        The values are the epilogue's run-time operands and, if `writes_floats`, the first result.
         """
         integers = [facts.largest for facts in self.operand_facts if facts.is_integer]
         if writes_floats:
@@ -163,7 +163,7 @@ class BinaryLayer:
         return max(integers, default=0) > _LARGEST_OF_FLOAT16
 
     def reason_not_binary(self) -> str | None:
-        """Return why bits cannot compute the layer, as shown to the user; None where they can."""
+        """Return why the layer cannot be computed on bits; None where it can."""
         if (reason := reason_not_binary(self.convolution)) is not None:
             return reason
         if self.has_two_results and self.form.output is None:
@@ -172,7 +172,7 @@ class BinaryLayer:
 
 
 def words_are_whole(problem: Conv2dProblem, word_bits: int) -> bool:
-    """Return whether each word of the output has channels of one group only."""
+    """Return whether each word of the output holds channels of one group only."""
     return problem.groups == 1 or problem.group_out_channels % word_bits == 0
 
 
@@ -182,14 +182,14 @@ def first_words(problem: Conv2dProblem, word_bits: int) -> np.ndarray:
 
 
 def words_of_a_group(problem: Conv2dProblem, word_bits: int) -> int:
-    """Return the most words over which the channels of one group extend."""
+    """Return the maximum number of words that hold channels of one group."""
     first = first_words(problem, word_bits)
     end = -(-np.arange(1, problem.groups + 1) * problem.group_channels // word_bits)
     return int((end - first).max())
 
 
 def group_masks(problem: Conv2dProblem, word_bits: int) -> np.ndarray:
-    """Return masks (groups, words of a group), whose bits are 1 for the group's channels."""
+    """Return masks (groups, words of a group); bits of a group's channels are 1."""
     return _words(_positioned(np.ones((problem.groups, problem.group_channels), bool),
                           np.arange(problem.groups), problem, word_bits), word_bits)
 
@@ -208,8 +208,8 @@ def sign_words(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
 def tap_sums(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the sum of each tap's signs over the input channels, (M, R, S) in int32.
 
-    A pixel whose bits are all 0 stands for -1 in every channel: a tap that reads this pixel adds
-    the negative of the tap's sum.
+    A pixel with all bits 0 is -1 in every channel: a tap that reads this pixel contributes the
+    negative of the tap's sum.
     """
     return np.where(arrays["weight"] > 0, 1, -1).sum(axis=1).astype(np.int32)
 
@@ -229,14 +229,14 @@ def value_words(values: np.ndarray, dtype: str, word_bits: int) -> np.ndarray:
 
 def _positioned(bits: np.ndarray, groups: np.ndarray, problem: Conv2dProblem,
                 word_bits: int) -> np.ndarray:
-    """Return bits (rows, C/groups, ...) at their positions among the bits of the group's words.
+    """Return bits (rows, C/groups, ...) at their positions in the group's words.
 
     groups: the group of each row.
     """
     channels = problem.group_channels
     width = words_of_a_group(problem, word_bits) * word_bits
     positioned = np.zeros((len(bits), width, *bits.shape[2:]), bool)
-    # groups whose channels begin at the same bit of a word are moved at once
+    # groups that begin at the same bit of a word are moved at once
     offsets = groups * channels % word_bits
     for offset in np.unique(offsets):
         positioned[offsets == offset, offset:offset + channels] = bits[offsets == offset]
@@ -252,7 +252,7 @@ def _words(bits: np.ndarray, word_bits: int) -> np.ndarray:
 
 
 def group_tables(weights: Weights, problem: Conv2dProblem, word_bits: int) -> list[Buffer]:
-    """Return each group's masks, and the index of its first word in a pixel, on the device."""
+    """Return the masks and the first words of all groups, on the device."""
     form = f"{word_bits} bits, binary"
     return [weights.packed(f"masks of groups, {form}",
                            lambda arrays: group_masks(problem, word_bits)),
@@ -261,12 +261,12 @@ def group_tables(weights: Weights, problem: Conv2dProblem, word_bits: int) -> li
 
 
 def float_specs(variant: Variant) -> list[TensorSpec]:
-    """Return the specs of the floats that a variant reads and writes; all have one format."""
+    """Return the specs of a variant's float tensors, which all have the same format."""
     return [spec for spec in (*variant.inputs[1:], *variant.outputs) if not spec.format.is_packed]
 
 
 def format_macros(variant: Variant, *, has_thresholds: bool) -> dict[str, int]:
-    """Return the macros for what a kernel reads and writes, and whether it has thresholds."""
+    """Return the macros of a variant's formats and of thresholds."""
     target = variant.outputs[-1]
     return {"PLANES": PACKED_DTYPES[variant.inputs[0].dtype].planes,
             "OUTPUT_PLANES": PACKED_DTYPES[target.dtype].planes if target.format.is_packed else 0,
@@ -276,11 +276,10 @@ def format_macros(variant: Variant, *, has_thresholds: bool) -> dict[str, int]:
 
 def packed_variants(layer: BinaryLayer, inputs: Sequence[TensorSpec],
                     config: tuple[tuple[str, int | str], ...], word_bits: int) -> Iterator[Variant]:
-    """Yield the variants of a config that reads words of `word_bits` bits.
+    """Yield the variants of a config that read words of `word_bits` bits.
 
-    A layer with one result has variants that write floats and variants that write words. A layer
-    with two results has variants that write both, the first result as floats and the second as
-    words.
+    Variants of a layer with one result write floats or words. Variants of a layer with two results
+    write the first result as floats and the second as words.
 
     inputs: the input of the layer, and the run-time operands of its epilogue.
     """

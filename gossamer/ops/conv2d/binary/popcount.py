@@ -3,8 +3,8 @@
 The kernel follows the published method of binary convolutions on GPUs. Channels are packed into
 words of 32 or 64 bits, N(C/b)HWb. A tile has several output channels, rows and columns; a work-item
 computes up to 4 x 4 outputs of one channel. Inputs are staged in shared memory, and a vote of 32
-work-items packs 32 results. Unlike in the published method, the vote compares sums with an integer
-threshold for each channel, instead of taking the sign of a result.
+work-items packs 32 results. The published method takes the sign of a result; here the vote compares
+a sum with an integer threshold of its channel.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from gossamer.tensor import TensorSpec
 _SOURCE = Path(__file__).with_name("popcount.cl")
 WORD_BITS = (32, 64)
 _STAGED_BYTES = 8 * 1024
-"""The most bytes of one plane of inputs that shared memory holds at once. One word of each input
-pixel is always held, even where these words take more bytes."""
+"""Maximum bytes of one plane of inputs that are in shared memory at once. One word of each input
+pixel is always in shared memory, even where these words exceed the limit."""
 _WORDS_PER_MICROSECOND = 600
 """Words of 64 bits that a processor compares in a microsecond, measured at 3.4 GHz with AVX-512
 under PoCL. On another processor the tuner corrects the estimate by its measurements."""
@@ -121,18 +121,19 @@ TILES = (
     Tile(32, 1, 2, 2, 2),
     Tile(64, 1, 1, 1, 1),
 )
-"""The published tile of 16 x 16 outputs, and smaller tiles for small images."""
+"""Candidate tiles: the published one of 16 x 16 outputs, and smaller ones for small images."""
 
 
 def reason_not_popcount(layer: BinaryLayer, device: Device,
                         tiles: Iterable[Tile] = TILES) -> str | None:
-    """Return why the kernel cannot compute a layer, as shown to the user; None where it can."""
+    """Return why the kernel cannot compute a layer; None where it can."""
     if (reason := layer.reason_not_binary()) is not None:
         return reason
     if (reason := cannot_compile(layer.convolution, device)) is not None:
         return reason
     if not fitting(layer.convolution, device, tiles):
-        return f"its window does not fit {device.limits.shared_bytes} bytes of shared memory"
+        return (f"no tile fits the work-groups of {device.name} and its "
+                f"{device.limits.shared_bytes} bytes of shared memory")
     return None
 
 
@@ -169,12 +170,13 @@ class Popcount(Algorithm):
 
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
              device: Device) -> list[Launch]:
-    """Return the launches (none or one) that compute a layer in a variant whose config is a tile.
+    """Return one launch, or none where the output is empty.
 
     Where the variant's tensors are matrices, the layer is a convolution of one image, and each row
     of a matrix is a pixel of the image.
 
     weights: the layer's constants, under their names in the layer's convolution.
+    variant: a variant with a tile as its config.
     """
     problem = layer.convolution
     if variant.outputs[0].size == 0:
@@ -192,7 +194,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     tiles_m = -(-channels // tile.tile_m) * problem.groups
     tiles_y = -(-problem.out_height // tile.rows)
     tiles_x = -(-problem.out_width // tile.columns)
-    # run-time operands of the epilogue lie in memory like a float output
+    # run-time operands of the epilogue have the format of a float output
     floats = next(iter(float_specs(variant)), problem.outputs[0])
     return [Launch(
         kernel, (tiles_m * tiles_y * tiles_x * problem.batch,), (tile.work_group,),
@@ -214,10 +216,10 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
 
 
 def _strides(spec: TensorSpec) -> tuple[int, ...]:
-    """Return the distances between images, channels, rows and columns.
+    """Return the strides of images, channels, rows and columns.
 
-    Distances in packed tensors are counted in parts of 32 bits. The rows of a matrix count as the
-    columns of one image.
+    Strides of packed tensors are in units of 32 bits. The rows of a matrix are the columns of one
+    image.
     """
     strides = PackedParts.of(spec).strides if spec.format.is_packed else spec.strides
     return strides if len(spec.shape) == 4 else (0, strides[1], 0, strides[0])
@@ -242,10 +244,10 @@ def _source(layer: BinaryLayer, variant: Variant, tile: Tile, epilogue: Epilogue
 
 def fitting(problem: Conv2dProblem, device: Device,
             tiles: Iterable[Tile] = TILES) -> list[Tile]:
-    """Return the tiles that a device has room for.
+    """Return the tiles that fit a device.
 
-    The tiles with which a launch computes the fewest outputs come first. Outputs beyond the image
-    and beyond the last channel count, too.
+    They are sorted by the number of outputs that a launch computes, including outputs beyond the
+    image and beyond the last channel.
     """
     def computed(tile: Tile) -> int:
         return (-(-problem.out_height // tile.rows) * tile.rows
@@ -259,11 +261,11 @@ def fitting(problem: Conv2dProblem, device: Device,
 
 
 def _expected_gpu_us(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Device) -> float:
-    """Return the estimated time of a launch on a GPU.
+    """Return the estimated time of a launch on a GPU in microseconds.
 
-    A multiprocessor counts ones and copies words to shared memory for all its work-groups, also for
-    outputs beyond the image and beyond the last channel. A work-item waits for each count, and for
-    each chunk of words.
+    A multiprocessor counts ones and copies words to shared memory for all of its work-groups,
+    including outputs beyond the image and beyond the last channel. A work-item waits for each count
+    and for each chunk of words.
     """
     words = words_of_a_group(problem, word_bits) * word_bits // 32
     taps = words * problem.taps

@@ -1,12 +1,12 @@
 """Integer thresholds in place of an epilogue that ends in a sign.
 
-The results are exact, and each bit takes one comparison.
+The results are exact, and each bit needs one comparison.
 
-An accumulator is an integer between known bounds. Let the epilogue's result be -1, 0 or 1 for each
-accumulator, and let the result never fall, or never rise, as the accumulator grows. Two integers
-for each channel then say where the result changes. To find these integers, the epilogue is computed
-in float64 for every accumulator, like the reference. Scale, bias and batch norm are part of the
-epilogue. With a negative scale the result falls; with a scale of 0 the result is constant.
+An accumulator is an integer between known bounds. Assume that the epilogue maps accumulators to -1,
+0 or 1, and that this function is monotonic. Then two integers per channel determine where the
+result changes. To find them, the epilogue is computed in float64, like the reference, for every
+accumulator. Scale, bias and batch norm are part of the epilogue. With a negative scale the result
+falls; with a scale of 0 it is constant.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LARGEST_BOUND = 2**16
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The integers of each output channel from which its results follow:
+    """The integers of each output channel that determine its results:
 
     result = direction * ((accumulator >= lower) + (accumulator >= upper) - 1)
 
@@ -62,12 +62,11 @@ class Thresholds:
 
 _FOUND: LruCache[Thresholds | None] = LruCache(
     1 << 20, lambda found: 0 if found is None else found.table.nbytes)
-"""A cache of the thresholds that were found most recently, because several tables on a device are
-made of the same thresholds."""
+"""The most recent thresholds, because several tables on a device are made of the same ones."""
 
 
 def replaced_epilogue(weights: Weights, layer: BinaryLayer) -> tuple[Buffer | None, Epilogue]:
-    """Return the table of thresholds on the device, or None, and the epilogue that is left."""
+    """Return the table of thresholds on the device or None, and the remaining epilogue."""
     problem = layer.convolution
     table = None if layer.has_two_results else packed_thresholds(
         weights, problem.epilogue, problem.depth)
@@ -80,8 +79,8 @@ def packed_thresholds(weights: Weights, epilogue: Epilogue, bound: int) -> Buffe
         thresholds = thresholds_of(arrays, epilogue, bound)
         return np.zeros(1, np.int32) if thresholds is None else thresholds.table
 
-    # the name says which epilogue, because the tuner also computes the layer with the same weights
-    # and only a part of its epilogue, to check the values before a sign
+    # the key contains the epilogue: to check the values before a sign, the tuner also computes the
+    # layer with the same weights and only a part of its epilogue
     table = weights.packed(f"thresholds of {epilogue}", pack)
     return None if table.nbytes == 4 else table
 
@@ -114,8 +113,8 @@ def find_thresholds(epilogue: Epilogue, arrays: Mapping[str, np.ndarray], magnit
     -------
     Thresholds or None
         None where a result is not -1, 0 or 1, where the results of a channel both rise and fall,
-        where the epilogue has a run-time operand, or where there are too many accumulators to try
-        them all.
+        where the epilogue has a run-time operand, or where `bound` is too large to try every
+        accumulator.
     """
     if epilogue.tensor_count or bound > _LARGEST_BOUND:
         return None

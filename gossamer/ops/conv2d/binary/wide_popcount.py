@@ -1,7 +1,7 @@
 """wide_popcount: convolution of signs on processors through OpenCL.
 
-A vector has a word of each of eight output channels, and a processor counts the ones of all eight
-words at once.
+A vector holds one word of each of eight output channels, and a processor counts the ones of all
+eight words at once.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _SOURCE = Path(__file__).with_name("wide_popcount.cl")
 WORD_BITS = 64
 CONFIGS = tuple((("pixels", pixels), ("vectors", vectors))
                 for pixels, vectors in ((4, 4), (2, 8), (2, 4), (1, 8)))
-"""Numbers of output pixels, and of vectors of 8 output channels, of a work-item."""
+"""Tiles of a work-item: output pixels, and vectors of 8 output channels."""
 _WORDS_PER_MICROSECOND = 4000
 """Words of 64 bits that a processor compares in a microsecond, measured at 3.4 GHz with AVX-512
 under PoCL. On another processor the tuner corrects the estimate by its measurements."""
 
 
 def reason_not_wide(layer: BinaryLayer, device: Device) -> str | None:
-    """Return why the kernel cannot compute a layer, as shown to the user; None where it can."""
+    """Return why the kernel cannot compute a layer; None where it can."""
     if (reason := layer.reason_not_binary()) is not None:
         return reason
     if not device.compiles:
         return f"{device.name} compiles no kernels"
     if not device.on_processors:
-        return "made for processors, whose vector registers hold the counts"
+        return "runs on processors only: their vector registers hold the counts"
     return too_large(layer.convolution)
 
 
@@ -81,7 +81,7 @@ class WidePopcount(Algorithm):
 
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
              device: Device) -> list[Launch]:
-    """Return the launches (none or one) that compute a layer in a variant.
+    """Return one launch, or none where the output is empty.
 
     weights: the layer's constants, under their names in the layer's convolution.
     """
@@ -98,8 +98,8 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     blocks = -(-(per_group if problem.groups > 1 else out_words * WORD_BITS) // lanes)
     x_image, x_word, x_row, x_column = (
         stride // (WORD_BITS // 32) for stride in PackedParts.of(source).strides)
-    # one-bit words have -1 in place of 0 outside of the image; the kernel does not count products
-    # with a -1 that stands for 0
+    # one-bit words hold -1 instead of 0 outside of the image; the kernel skips the products with
+    # such a -1
     outside = layer.padding if layer.padding or layer.form.planes == 2 else -1
     return [Launch(
         device.compile(_source(layer, variant, epilogue, thresholds is not None)),
@@ -123,7 +123,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
 def _source(layer: BinaryLayer, variant: Variant, epilogue: Epilogue,
             thresholds: bool) -> KernelSource:
     problem = layer.convolution
-    # run-time operands of the epilogue lie in memory like a float output
+    # run-time operands of the epilogue have the format of a float output
     floats = next(iter(float_specs(variant)), problem.outputs[0])
     return KernelSource.of(_SOURCE, "wide_popcount", {
         "PIXELS": variant["pixels"],

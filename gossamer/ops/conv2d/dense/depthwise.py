@@ -28,9 +28,9 @@ _WORK_GROUP = 64
 _SHAPES = ((4, 1), (4, 2), (4, 4), (2, 2), (1, 1))
 _HALF_SHAPES = {1: ((4, 2), (4, 4), (2, 2), (4, 1), (1, 1)),
                 2: ((4, 1), (2, 2), (4, 2), (4, 4), (1, 1))}
-"""Rows and columns of outputs of a work-item, in the order in which large problems try them:
-`_HALF_SHAPES` for float16, by the stride (a stride above 2 counts as 2), and else `_SHAPES`. The
-shapes that are fastest on an H200 come first. On every device each shape may be measured."""
+"""Rows and columns of outputs of a work-item, in the order in which they are tried for large
+problems. `_HALF_SHAPES` is for float16, by stride (2 includes larger strides); `_SHAPES` is for
+float32. The fastest shapes on an H200 come first. On any device, every shape may be measured."""
 _MAX_TAPS = 49
 _EIGHTFOLD_TAPS = 9
 """The most taps for which registers hold the weights of eight channels."""
@@ -53,7 +53,8 @@ class Depthwise(Algorithm):
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
         if not problem.is_depthwise:
-            return f"needs one group a channel, has {problem.groups} for {problem.channels}"
+            return (f"needs one group per input channel, has {problem.groups} for "
+                    f"{problem.channels} channels")
         if problem.taps > _MAX_TAPS:
             return f"more than {_MAX_TAPS} taps do not fit the registers"
         if problem.window(1, max(columns for _, columns in _SHAPES)) > _MAX_WIDTH:
@@ -106,7 +107,7 @@ def _variants(problem: Conv2dProblem, device: Device,
               shapes: Sequence[tuple[int, int]]) -> Iterator[Variant]:
     """Yield the variants of all shapes.
 
-    shapes: the shapes in their order for large problems.
+    shapes: the shapes in their order for large problems; small problems use `_SHAPES`, reversed.
     """
     # tall tiles reuse input rows; small problems need as many work-items as possible
     tall_items = problem.outputs[0].size // 16
@@ -121,7 +122,7 @@ def _variants(problem: Conv2dProblem, device: Device,
 def _vector(problem: Conv2dProblem, variant: Variant) -> int:
     """Return the number of channels of a work-item.
 
-    It is 8 or 4 if these channels lie side by side in memory and take 16 bytes or less, else 1.
+    It is 8 or 4 if these channels are adjacent in memory and have at most 16 bytes, else 1.
     """
     x = variant.inputs[0]
     if x.layout != "NHWC" or problem.out_channels != problem.channels:
@@ -142,8 +143,8 @@ def _pack_taps(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 _TILED_SOURCE = Path(__file__).with_name("depthwise_tiled.cu")
 _MAX_TILED_TAPS = 121
 _MAX_VALUES = 80
-"""The most numbers that a work-item may hold: its sums, an input row of its window, and a row of
-taps. More numbers do not fit 128 registers beside the addresses."""
+"""Maximum number of values that a work-item holds: its sums, an input row of its window, and a row
+of taps. More values do not fit 128 registers together with the addresses."""
 _MAX_PAIRS = 32
 _MOST_SHARED = 48 * 1024
 _MOST_THREADS = 512
@@ -151,11 +152,11 @@ _RESIDENT_THREADS = 512
 """Number of work-items that must fit a multiprocessor at once. It bounds the registers of a
 work-item."""
 _TILINGS = 4
-"""The most tilings that are offered in each precision."""
+"""Maximum number of candidate tilings in each precision."""
 _ROWS, _COLUMNS = (1, 2), (4, 7, 8)
 _STRIPS_Y, _STRIPS_X = (1, 2, 4, 7, 8, 14), (1, 2, 4, 8)
-# The rates below are estimates for an H100 that no measurement has corrected yet. The rates
-# decide the order in which tilings are tried.
+# The rates below are estimates for an H100, not yet fitted to measurements. They only decide the
+# order in which tilings are tried.
 _SCHEDULERS = 4
 """Warp schedulers of a multiprocessor."""
 _COPY_INSTRUCTIONS = 14
@@ -163,8 +164,7 @@ _COPY_INSTRUCTIONS = 14
 _STORE_INSTRUCTIONS = 14
 """Instructions that apply an epilogue to a pair of results and store the pair."""
 _READ, _STORED = 24.0, 14.0
-"""Bytes that a multiprocessor reads in a cycle, partly from the L2 cache, and bytes that a
-multiprocessor writes in a cycle."""
+"""Bytes per cycle that a multiprocessor reads, partly from the L2 cache, and that it writes."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class _Tiling:
     """A division of the outputs into tiles.
 
     problem: the convolution.
-    itemsize: bytes of a number of x.
+    itemsize: bytes of an element of x.
     rows, columns: rows and columns of outputs of a work-item.
     strips_y, strips_x: work-items over the height and over the width of a tile.
     """
@@ -191,10 +191,7 @@ class _Tiling:
 
     @property
     def pairs(self) -> int:
-        """Pairs of channels of a tile.
-
-        All tiles have about the same number of pairs.
-        """
+        """Number of pairs of channels of a tile, about the same for all tiles."""
         pairs = self.problem.channels // 2
         chunks = -(-pairs // _MAX_PAIRS)
         return rounded_up(-(-pairs // chunks), max(1, self.copy_bytes // (2 * self.itemsize)))
@@ -222,7 +219,7 @@ class _Tiling:
 
     @property
     def halo_bytes(self) -> int:
-        """Bytes of the inputs of a tile."""
+        """Bytes of the inputs that a tile reads."""
         rows = self.problem.window(0, self.rows * self.strips_y)
         columns = self.problem.window(1, self.columns * self.strips_x)
         return rows * columns * 2 * self.pairs * self.itemsize
@@ -241,7 +238,7 @@ class _Tiling:
                 and self.shared_bytes <= _MOST_SHARED)
 
     def expected_us(self, limits: Limits) -> float:
-        """Return the expected time of the kernel."""
+        """Return the expected time of the kernel in microseconds."""
         taps = self.problem.taps
         window = self.problem.window(0, self.rows) * self.problem.window(1, self.columns)
         outputs = self.rows * self.columns
@@ -270,17 +267,19 @@ class DepthwiseTiled(Algorithm):
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if not device.limits.mma:
-            return f"{device.name} is no NVIDIA GPU of sm_80 or newer"
+            return f"needs an NVIDIA GPU of sm_80 or newer, which {device.name} is not"
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
         if not problem.is_depthwise:
-            return f"needs one group a channel, has {problem.groups} for {problem.channels}"
+            return (f"needs one group per input channel, has {problem.groups} for "
+                    f"{problem.channels} channels")
         if problem.out_channels != problem.channels:
-            return f"{problem.out_channels} outputs of {problem.channels} channels, takes as many"
+            return (f"needs as many output channels as input channels, has "
+                    f"{problem.out_channels} for {problem.channels}")
         if problem.channels % 2:
-            return f"{problem.channels} channels, takes an even number"
+            return f"needs an even number of channels, has {problem.channels}"
         if problem.taps > _MAX_TILED_TAPS:
-            return f"filters of more than {_MAX_TILED_TAPS} taps"
+            return f"needs filters of at most {_MAX_TILED_TAPS} taps, has {problem.taps}"
         if not _tilings(problem, 4, device):
             return "a window does not fit the registers or the shared memory"
         return None
@@ -349,11 +348,11 @@ def _tiling(problem: Conv2dProblem, variant: Variant) -> _Tiling:
 
 
 def _tilings(problem: Conv2dProblem, itemsize: int, device: Device) -> list[_Tiling]:
-    """Return the tilings that are offered, in the order of their expected times.
+    """Return the candidate tilings, the fastest expected first.
 
-    These are, for each size of a work-group, the tiling that is expected to be the fastest. Several
-    sizes are offered because it is hard to estimate how much the work-groups of a multiprocessor
-    slow one another down.
+    For each work-group size, only the tiling with the lowest expected time is a candidate. Several
+    sizes are tried, because it is hard to estimate how much the work-groups of a multiprocessor
+    slow each other down.
     """
     tilings = [_Tiling(problem, itemsize, *sizes)
                for sizes in itertools.product(_ROWS, _COLUMNS, _STRIPS_Y, _STRIPS_X)]

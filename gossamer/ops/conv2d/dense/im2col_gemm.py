@@ -1,11 +1,11 @@
 """im2col_gemm: a tiled matrix product with implicit im2col, for OpenCL and CUDA.
 
-The kernels follow the tiled im2col GEMM that is common practice in OpenCL: tiles of 64 x 64 in
-shared memory, and 8 x 4 results for each work-item. Unlike in common practice, the im2col matrix is
-never stored and the epilogue is fused.
+The kernels follow the usual tiled im2col GEMM in OpenCL: tiles of 64 x 64 in shared memory, and
+8 x 4 results per work-item. Unlike the usual kernels, they never store the im2col matrix, and they
+fuse the epilogue.
 
-K is the axis over which the matrix product sums, and its index k stands for an input channel c of
-the group and a tap (r, s).
+K is the axis over which the matrix product sums. An index k is an input channel c of the group and
+a tap (r, s).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.device.limits import Limits, PeakRates
+from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
 from gossamer.ops.conv2d.common import (
@@ -29,9 +29,9 @@ from gossamer.ops.conv2d.common import (
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
-from gossamer.ops.gpu import CYCLES_PER_MICROSECOND, H200_UNIT
+from gossamer.ops.gpu import CYCLES_PER_MICROSECOND
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
-from gossamer.ops.peak_rates import nominal_rates, rates_of_unit
+from gossamer.ops.peak_rates import rates_of_unit
 from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for, too_large
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
@@ -95,23 +95,23 @@ TILES = (
     Tile(16, 32, 32, 4, 4, slice_k=4),
     Tile(16, 16, 64, 4, 4, slice_k=16),
 )
-"""The tiles that are offered. The tiles were chosen by times on an H200; on every device each tile
-that fits may be measured."""
+"""Candidate tiles, chosen by times on an H200. On any device, every tile that fits may be
+measured."""
 
 _SPLITS = (2, 4, 8, 16)
 """Numbers of work-groups that may share the K range of a tile."""
 _LEAST_STEPS = 4
-"""The fewest steps along K of each work-group where several work-groups share the K range."""
+"""Minimum number of steps along K of a work-group with split-K."""
 _PROCESSOR_COST = {
     (128, 96, 16): 1.0, (64, 64, 8): 1.25, (128, 32, 16): 1.39, (64, 64, 16): 1.51,
     (256, 32, 8): 2.4, (64, 32, 16): 3.0, (256, 16, 8): 3.0, (32, 32, 16): 3.1, (128, 128, 8): 3.7,
     (16, 32, 32): 4.0, (32, 32, 32): 4.2, (16, 16, 64): 6.2, (256, 128, 8): 9.0,
     (128, 256, 8): 9.0}
 """Relative time of a multiply-add on a processor, by tile_p, tile_m and tile_k. The table was
-fitted to times of SqueezeNet's layers under PoCL on two cores with AVX-512. On these cores, if
-the two tiles with the shortest estimated times are tried, the faster one takes 11% longer than a
-layer's best tile. On another processor this table and the two numbers below only decide the order
-in which tiles are tried."""
+fitted to times of SqueezeNet's layers under PoCL on two cores with AVX-512. On these cores, the
+better of the two tiles with the lowest estimates is 11% slower than the best tile of a layer. On
+another processor, this table and the two numbers below only decide the order in which tiles are
+tried."""
 _PROCESSOR_STORE = 30
 """Time of storing a result, as a multiple of the time of a multiply-add."""
 _PROCESSOR_SHARE = 0.11
@@ -119,9 +119,9 @@ _PROCESSOR_SHARE = 0.11
 
 
 class Im2colGemm(Algorithm):
-    """Product of the im2col matrix with the weights.
+    """Product of the im2col matrix and the weights.
 
-    Kernels gather its tiles from the input into shared memory.
+    Kernels gather tiles of the matrix from the input into shared memory.
     """
 
     op = "conv2d"
@@ -136,18 +136,18 @@ class Im2colGemm(Algorithm):
             return reason
         if max((taps - 1) * step for taps, step in
                zip(problem.kernel, problem.dilation, strict=True)) >= 2**15:
-            return "a window of 2^15 rows or columns or more"
+            return "needs windows of less than 2^15 rows and columns"
         if not _fitting(device.limits):
-            return f"{device.name} has only {device.limits.shared_bytes} bytes of shared memory"
+            return (f"no tile fits the {device.limits.shared_bytes} bytes of shared memory and "
+                    f"the work-groups of {device.name}")
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         tiles = [tile for whole in _fitting(device.limits)
                  for tile in (whole, *_split(problem, whole, device))]
-        rates = rates_of_unit(device)
 
         def expected_us(tile: Tile) -> float:
-            return (_expected_us(problem, tile, device, rates)
+            return (_expected_us(problem, tile, device)
                     + device.queued_us * (2 if tile.split_k > 1 else 1))
 
         for tile in sorted(tiles, key=expected_us):
@@ -158,7 +158,7 @@ class Im2colGemm(Algorithm):
             yield from (variant.as_fp16 for variant in variants)
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
-        return _expected_us(problem, sizes_of(Tile, variant), device, rates_of_unit(device))
+        return _expected_us(problem, sizes_of(Tile, variant), device)
 
     def launch_count(self, variant: Variant) -> int:
         return 2 if variant["split_k"] > 1 else 1
@@ -213,7 +213,7 @@ class Im2colGemm(Algorithm):
 
 
 def _vector(problem: Conv2dProblem, x: TensorSpec) -> int:
-    """Return how many values of k lie side by side in the input, and are loaded at once."""
+    """Return the number of adjacent inputs along K that are loaded at once."""
     return 4 if x.layout == "NHWC" and problem.group_channels % 4 == 0 else 1
 
 
@@ -249,11 +249,9 @@ def _sum_source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
 
 
 def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:
-    """Return the tile with its K range split, as a list of at most one.
+    """Return the tile with the fastest expected split-K, as a list.
 
-    The K range is split over the number of work-groups that is expected to be the fastest. The list
-    is empty where one work-group is expected to be the fastest. Expected times follow from nominal
-    rates, so that a stored plan finds its variants again on a machine where no rates were measured.
+    The list is empty where no split is expected to be faster than the tile itself.
     """
     steps = -(-problem.depth // tile.tile_k)
     splits = [replace(tile, split_k=split) for split in _SPLITS
@@ -263,17 +261,17 @@ def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:
         return []
 
     def expected_us(tile: Tile) -> float:
-        return _expected_us(problem, tile, device, nominal_rates(device))
+        return _expected_us(problem, tile, device)
 
     best = min(splits, key=expected_us)
     return [best] if expected_us(best) < expected_us(tile) else []
 
 
 def _blocks_per_unit(tile: Tile, vector: int) -> int:
-    """Return how many work-groups must fit a multiprocessor.
+    """Return the number of work-groups that must fit a multiprocessor.
 
-    Scalar loads need four times as many addresses in registers: two work-groups of the widest tiles
-    would then spill registers.
+    Scalar loads need four times as many addresses in registers, so that two work-groups of the
+    widest tiles would spill registers.
     """
     return 1 if vector == 1 and tile.tile_p * tile.tile_m > 8192 else tile.blocks_per_unit
 
@@ -285,13 +283,10 @@ def _fitting(limits: Limits) -> list[Tile]:
             and tile.work_group <= limits.work_group_size]
 
 
-def _expected_us(problem: Conv2dProblem, tile: Tile, device: Device, rates: PeakRates) -> float:
-    """Return the estimated time of a launch in microseconds.
-
-    rates: rates of a compute unit.
-    """
+def _expected_us(problem: Conv2dProblem, tile: Tile, device: Device) -> float:
+    """Return the estimated time of a launch in microseconds."""
     estimate = _processor_us if device.on_processors else _gpu_us
-    return estimate(problem, tile, device.limits, rates)
+    return estimate(problem, tile, device)
 
 
 def _work_groups(problem: Conv2dProblem, tile: Tile) -> int:
@@ -300,49 +295,46 @@ def _work_groups(problem: Conv2dProblem, tile: Tile) -> int:
             * tile.split_k)
 
 
-def _processor_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates) -> float:
+def _processor_us(problem: Conv2dProblem, tile: Tile, device: Device) -> float:
     """Return the estimated time on processors in microseconds.
 
     It is the time of the multiply-adds and stores of all work-groups, padding included.
     """
-    rounds = -(-_work_groups(problem, tile) // max(limits.compute_units, 1))
+    rounds = -(-_work_groups(problem, tile) // max(device.limits.compute_units, 1))
     padded_k = -(-problem.depth // tile.tile_k) * tile.tile_k
     multiply_add = _PROCESSOR_COST[tile.tile_p, tile.tile_m, tile.tile_k]
     return (rounds * tile.tile_p * tile.tile_m * (padded_k * multiply_add + _PROCESSOR_STORE)
-            / (_PROCESSOR_SHARE * rates.multiply_adds))
+            / (_PROCESSOR_SHARE * rates_of_unit(device).multiply_adds))
 
 
-def _gpu_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates) -> float:
+def _gpu_us(problem: Conv2dProblem, tile: Tile, device: Device) -> float:
     """Return the estimated time on a GPU in microseconds.
 
-    It has the start of the launch, the steps along K, and the stores. A step takes its latency, or
-    the time in which a multiprocessor does the arithmetic and the staging of its work-groups,
-    whichever is longer.
+    It is the sum of the launch overhead, the steps along K, and the stores. A step costs the longer
+    of two times: its latency, or the arithmetic and the staging of all work-groups of a
+    multiprocessor.
 
-    The six constants were fitted to 600 timings of MobileNetV2's layers on an H200: the tile with
-    the shortest estimate takes 4% (batch 1) and 12% (batch 64) longer than a layer's best tile. On
-    another GPU arithmetic is scaled by the GPU's rate of multiply-adds, and moved bytes are scaled
-    by its rate of copies; the start and the latencies stay the same.
+    The six constants were fitted to 600 timings of MobileNetV2's layers on an H200. With them, the
+    tile with the lowest estimate is 4% (batch 1) and 12% (batch 64) slower than the best tile of a
+    layer.
     """
-    # in cycles, except `read`: the time of reading an operand from shared memory, as a multiple of
-    # the time of a multiply-add; `fill` is the time until the pipeline of multiply-adds is full
+    # All constants are in cycles, except `read`: the time to read an operand from shared memory,
+    # divided by the time of a multiply-add. `fill` is the time to fill the multiply-add pipeline.
     start, read, latency, fill, store, stage = 3800, 0.4, 224, 3.76, 0.29, 0.029
-    slower = H200_UNIT.multiply_adds / rates.multiply_adds
-    moving = H200_UNIT.nbytes / rates.nbytes
     groups = _work_groups(problem, tile)
-    units = max(limits.compute_units, 1)
+    units = max(device.limits.compute_units, 1)
     groups_per_unit = max(1.0, groups / units)
     most_groups_per_unit = -(-groups // units) if groups < 4 * units else groups_per_unit
     steps = -(-problem.depth // tile.tile_k // tile.split_k)
     k_of_slice = tile.tile_k / tile.slice_k
-    arithmetic = slower * tile.work_group / 128 * k_of_slice * (
+    arithmetic = tile.work_group / 128 * k_of_slice * (
         tile.work_p * tile.work_m + read * (tile.work_p + tile.work_m))
-    staging = moving * stage * tile.work_group / 32 * (tile.tile_p + tile.tile_m) * tile.tile_k
-    waiting = latency + slower * fill * k_of_slice * tile.work_p * tile.work_m**0.5
-    adding = (start + moving * tile.split_k * store * problem.outputs[0].size / units
+    staging = stage * tile.work_group / 32 * (tile.tile_p + tile.tile_m) * tile.tile_k
+    waiting = latency + fill * k_of_slice * tile.work_p * tile.work_m**0.5
+    adding = (start + tile.split_k * store * problem.outputs[0].size / units
               if tile.split_k > 1 else 0.0)
     cycles = (start + steps * max(waiting, most_groups_per_unit * (arithmetic + staging))
-              + moving * groups_per_unit * store * tile.tile_p * tile.tile_m + adding)
+              + groups_per_unit * store * tile.tile_p * tile.tile_m + adding)
     return cycles / CYCLES_PER_MICROSECOND
 
 

@@ -1,6 +1,7 @@
-"""The algorithm `published` computes a convolution by the steps of the published OpenCL program: a
-kernel writes the im2col matrix, another one multiplies it, and a third one applies bias and
-activation."""
+"""published: convolution by the three kernels of the published OpenCL program.
+
+They write the im2col matrix, multiply it by the weights, and apply bias and activation.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ _WORK_GROUP = 512
 
 
 class PublishedConvolution(Algorithm):
-    """Convolution in three kernels that are not fused.
+    """Convolution by three unfused kernels.
 
-    The first writes the im2col matrix of the images, the second multiplies the weights with this
+    The first writes the im2col matrix of the images, the second multiplies the weights by this
     matrix, and the third applies bias and activation. The work-groups of the third kernel have 512
     work-items, or fewer where the device allows fewer.
     """
@@ -77,7 +78,7 @@ class PublishedConvolution(Algorithm):
 
 
 def _product(problem: Conv2dProblem, part: MatrixPart) -> Product:
-    """Return the products of the weights with a part's matrix, one for each image and group."""
+    """Return the products for a part of the matrix, one per image and group."""
     return Product(problem.group_out_channels, part.pixels, problem.depth,
                    part.pixels, problem.image_pixels,
                    part.images * problem.groups, problem.groups,
@@ -88,7 +89,7 @@ _SOURCE = Path(__file__).with_name("published_gemm.cl")
 _TILE = 64
 _THREADS = (16, 8)
 _DEPTHS = (64, 32, 16)
-"""Depths of the tiles: the published depth, and two for devices with less shared memory."""
+"""Depths of tiles: the published one, and two for devices with less shared memory."""
 _MOST_GROUPS = 65535
 """The most work-groups that CUDA allows along the second and the third dimension of a grid."""
 
@@ -104,7 +105,7 @@ class Product:
     c_stride: elements from a row of C to the next.
     members: number of products; their matrices follow one another in memory.
     a_members: number of matrices A; product i reads matrix i % a_members.
-    first: elements of C before the first result.
+    first: offset of the first result in C, in elements.
     """
 
     rows: int
@@ -118,16 +119,19 @@ class Product:
 
 
 def cannot_multiply(rows: int, members: int, limits: Limits) -> str | None:
-    """Return why the kernel cannot compute products, as shown to the user; None where it can.
+    """Return why the kernel cannot compute products, or None.
 
-    There are `members` products with matrices A of `rows` rows.
+    rows: number of rows of each matrix A.
+    members: number of products.
     """
     if not any(_shared_bytes(depth) <= limits.shared_bytes for depth in _DEPTHS):
-        return f"needs {_shared_bytes(_DEPTHS[-1])} bytes of shared memory"
+        return (f"needs {_shared_bytes(_DEPTHS[-1])} bytes of shared memory, the device has "
+                f"{limits.shared_bytes}")
     if limits.work_group_size < _THREADS[0] * _THREADS[1]:
-        return f"needs work-groups of {_THREADS[0] * _THREADS[1]}"
+        return (f"needs work-groups of {_THREADS[0] * _THREADS[1]} work-items, the device allows "
+                f"{limits.work_group_size}")
     if max(members, -(-rows // _TILE)) > _MOST_GROUPS:
-        return f"more than {_MOST_GROUPS} work-groups along one dimension"
+        return f"needs more than {_MOST_GROUPS} work-groups along one dimension of the grid"
     return None
 
 

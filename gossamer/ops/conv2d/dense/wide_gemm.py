@@ -1,5 +1,7 @@
-"""The algorithm wide_gemm computes a convolution on processors through OpenCL, as a matrix product
-whose tiles are held in vector registers."""
+"""wide_gemm: convolution on processors through OpenCL.
+
+It is a matrix product with tiles in vector registers.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("wide_gemm.cl")
 _TILES = ((12, 2), (6, 4), (6, 2), (12, 1))
-"""Numbers of output pixels, and of vectors of 16 output channels, of a work-item."""
+"""Tiles of a work-item: output pixels, and vectors of 16 output channels."""
 _SHARE = 0.9
 """Share of a processor's peak rate of multiply-adds that the kernel reaches. This number and the
 two numbers below were measured under PoCL on two cores with AVX-512; on another processor they only
@@ -29,14 +31,14 @@ decide the order in which configs are tried."""
 _STORE = 30
 """Time of storing a result, as a multiple of the time of a multiply-add."""
 _FIND = 0.002
-"""Microseconds in which a work-item computes the address of a tap of one pixel."""
+"""Microseconds to compute the address of one tap of one pixel."""
 
 
 class WideGemm(Algorithm):
-    """Product with a tile of output pixels by output channels for each work-item.
+    """Matrix product with one tile per work-item.
 
-    The kernel is made for NHWC, where the channels of a pixel are adjacent; NCHW is for the first
-    and the last layers of a network.
+    A tile is output pixels by output channels. The kernel is optimised for NHWC, where the channels
+    of a pixel are adjacent. It supports NCHW for the first and the last layers of a network.
     """
 
     op = "conv2d"
@@ -48,7 +50,7 @@ class WideGemm(Algorithm):
         if not device.compiles:
             return f"{device.name} compiles no kernels"
         if not device.on_processors:
-            return "made for processors, whose vector registers hold a tile"
+            return "runs on processors only: their vector registers hold a tile"
         return too_large(problem)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
@@ -110,8 +112,8 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
 def _expected_us(problem: Conv2dProblem, pixels: int, vectors: int, device: Device) -> float:
     """Return the estimated time of a launch in microseconds.
 
-    It is the time in which all work-items multiply, add and store, padding included, and the time
-    in which they compute the addresses of the input pixels of each tap.
+    It includes the multiply-adds and stores of all work-items, with padding, and the computation of
+    the address of each tap.
     """
     per_group = problem.group_out_channels
     tiles = -(-problem.pixels // pixels) * -(-per_group // (16 * vectors)) * problem.groups

@@ -1,5 +1,7 @@
-"""The algorithm winograd computes 3 x 3 convolutions by Winograd's minimal filtering, which takes
-fewer multiplications, but transforms the tiles of the input, the weights and the results.
+"""winograd: 3 x 3 convolution by Winograd's minimal filtering.
+
+The method needs fewer multiplications, but transforms the weights, and the tiles of the input and
+of the results.
 
 Source: Andrew Lavin and Scott Gray, "Fast algorithms for convolutional neural networks", CVPR 2016.
 """
@@ -30,17 +32,17 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("winograd.cl")
 _OUTPUTS = (4, 2)
-"""The sizes of tiles: a tile has 4 x 4 or 2 x 2 results."""
+"""Rows and columns of results of a tile."""
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.625, -0.625, 1.5, -1.5)}
-"""For each number of rows of a tile of results, the points at which polynomials are multiplied;
-infinity is a further point. The kernels have the same points. For 4 rows, 0.625 and 1.5 give
-smaller errors than the usual points 1 and 2: see B. Barabasz, A. Anderson, K. Soodhalter and D.
+"""Points at which polynomials are evaluated, by the rows of a tile of results; infinity is an
+additional point. The kernels use the same points. For 4 rows, 0.625 and 1.5 have smaller errors
+than the usual points 1 and 2: see B. Barabasz, A. Anderson, K. Soodhalter and D.
 Gregg, "Error analysis and improving the accuracy of Winograd convolution for deep neural networks",
 ACM TOMS 46 (4), 2020."""
 _SHARE_OF_COPIES = {True: 0.75, False: 0.6}
-"""Rate at which transforms read and write, as a share of the device's rate of copies, on processors
-(True) and on GPUs (False). These rules of thumb only decide how early winograd is tried among the
-algorithms, and which tile size is tried first."""
+"""Memory throughput of the transforms divided by that of copies, on processors (True) and on GPUs
+(False). These rules of thumb only decide how early winograd is tried among the algorithms, and
+which tile size is tried first."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class _Ready:
     """The three prepared steps and their memory in the workspace.
 
     before: launch that transforms the input.
-    product: state of the algorithm that multiplies.
+    product: state of the matrix product's algorithm.
     after: launch that transforms the products to results.
     first: offset and bytes of the transformed input.
     second: offset and bytes of the products.
@@ -66,7 +68,7 @@ class Winograd(Algorithm):
 
     The first transforms the tiles of the input, the second multiplies channels at each point of a
     tile (a grouped 1 x 1 convolution), and the third transforms the products to results. A NaN or
-    an infinity reaches all results of its tile.
+    infinity in a tile of the input reaches all results of the tile.
     """
 
     op = "conv2d"
@@ -79,11 +81,11 @@ class Winograd(Algorithm):
             return reason
         if (problem.kernel, problem.stride, problem.dilation, problem.groups) != (
                 (3, 3), (1, 1), (1, 1), 1):
-            return "needs a 3x3 window without stride, dilation and groups"
+            return "needs a 3x3 window with stride 1, no dilation and one group"
         if problem.sums_integers:
-            return "its transforms would round sums of integers, which are exact without them"
+            return "its transforms would round sums of integers, which must be exact"
         if problem.outputs[0].size == 0:
-            return "there is nothing to compute"
+            return "the output is empty"
         if not any(_fits(problem, output) for output in _OUTPUTS):
             return "the transformed input or its products have 2^31 elements or more"
         return _product_algorithm(device).supports(_product(problem, _OUTPUTS[-1]), device)
@@ -153,7 +155,7 @@ class Winograd(Algorithm):
 
 
 class _Transformed:
-    """The layer's constants with transformed weights, for the algorithm that multiplies."""
+    """A layer's constants with transformed weights, for the matrix product."""
 
     def __init__(self, weights: Weights, output: int) -> None:
         self._weights, self._output = weights, output
@@ -166,7 +168,8 @@ class _Transformed:
 def _transformed(weight: np.ndarray, output: int) -> np.ndarray:
     """Return the weights of the product, (points * output channels, channels, 1, 1).
 
-    They are computed from weights (output channels, channels, 3, 3).
+    weight: (output channels, channels, 3, 3).
+    output: rows of results of a tile.
     """
     transform = _weight_transform(_POINTS[output])
     points = np.einsum("ir,mcrs,js->ijmc", transform, weight.astype(np.float64), transform,
@@ -177,8 +180,9 @@ def _transformed(weight: np.ndarray, output: int) -> np.ndarray:
 def _weight_transform(points: Sequence[float]) -> np.ndarray:
     """Return the matrix (points, 3) that transforms a row of weights.
 
-    At each point the result is the value of the row's polynomial, divided by the product of the
-    point's differences to the other points. At infinity the result is the row's last number.
+    The weights of a row are coefficients of a polynomial. For each point, the result is the value
+    of the polynomial, divided by the product of the differences between this point and the others.
+    For infinity, it is the last coefficient.
     """
     rows = [np.array([1, point, point**2]) / math.prod(point - other for other in points
                                                        if other != point) for point in points]
@@ -195,7 +199,7 @@ def _tiles(problem: Conv2dProblem, output: int) -> tuple[int, int, int]:
 
 
 def _product(problem: Conv2dProblem, output: int) -> Conv2dProblem:
-    """Return the products of all points as a grouped 1 x 1 convolution.
+    """Return the products at all points as a grouped 1 x 1 convolution.
 
     Each point is a group, and each tile is a pixel.
     """
@@ -222,7 +226,7 @@ def _inner(problem: Conv2dProblem, variant: Variant, device: Device) -> Variant:
 
 def _memory(problem: Conv2dProblem, output: int,
             device: Device) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return offset and bytes of the transformed input and of the products in the workspace."""
+    """Return (offset, bytes) in the workspace of the transformed input and of the products."""
     product = _product(problem, output)
     first = product.inputs[0].nbytes
     offset = -(-first // device.alignment) * device.alignment

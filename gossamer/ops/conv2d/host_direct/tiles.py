@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gossamer.device.native import processor as native
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -11,6 +12,8 @@ _MOST_VECTORS = 14
 """Vectors of a tile: sums that are kept in registers."""
 _OTHERS = 2
 """Registers for other values than the sums and one weight of each output channel of a tile."""
+_MOST_PIXELS = 8
+"""Pixels of a tile whose vectors lie along output channels: their addresses are in registers."""
 NONE, SHARED, ALIGNED = "none", "shared", "aligned"
 """NONE: the input itself is read. SHARED: one view serves all columns of taps. ALIGNED: each column
 of taps has a view."""
@@ -107,6 +110,30 @@ def tiles_of(problem: Conv2dProblem, lanes: int, outputs: int = 1) -> list[Tile]
     rows = _parts(problem.out_height, max(most // max((span[1] for span in spans), default=1), 1))
     return [Tile((height, vectors, last), row, first * lanes)
             for row, height in rows for first, vectors, last in spans]
+
+
+class Tiling(NamedTuple):
+    """What is summed in registers where vectors lie along output channels: some of them, for some
+    pixels."""
+
+    lanes: int
+    vectors: int
+    pixels: int
+
+    @property
+    def width(self) -> int:
+        """Output channels of a panel."""
+        return self.lanes * self.vectors
+
+
+def tiling_of(problem: Conv2dProblem, lanes: int) -> Tiling:
+    """Return a tiling whose sums, with the weights of a panel and a pixel, fill the registers."""
+    registers = native.processor().registers
+    count = -(-problem.out_channels // lanes)
+    vectors = -(-count // -(-count // (registers // 8)))
+    most = min((registers - vectors - 1) // vectors, _MOST_PIXELS)
+    pixels = max(problem.image_pixels, 1)
+    return Tiling(lanes, vectors, -(-pixels // -(-pixels // most)))
 
 
 def _spans(size: int, lanes: int, most: int) -> list[tuple[int, int, int]]:

@@ -1,2 +1,4 @@
-"""Convolution with windows of stride 1 as one product for each tap, over pixels that a work-group
-copies to shared memory once."""
+"""Convolution with windows as one product per tap.
+
+A work-group copies its pixels to shared memory once, for all taps.
+"""

@@ -1,6 +1,8 @@
-"""The base of convolutions as shifted products, and the places and runs that they copy.
+"""Base of convolutions as shifted products, and the pixels that they copy.
 
-The text at the top of runs.h explains places and runs.
+A place is a pixel or a position of padding, in one sequence over all images. A run is the places
+that a tile reads for taps with the same remainders, in some input channels. The comment at the top
+of runs.h explains both in detail.
 """
 
 from __future__ import annotations
@@ -32,31 +34,31 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import rounded_up
 
 _MOST_PLACES = 2**30
-"""The most places of all images, so that kernels can number them with 32-bit integers."""
+"""Maximum number of places of all images: kernels number them with 32-bit integers."""
 _BARRIERS_BYTES = 1024
 """Bytes of shared memory for barriers, before the runs."""
 _MULTIPLE = 8
 """Channels that are copied, or stored, at once."""
 _ALIGNMENT = 1024
-"""A run takes a multiple of this number of bytes."""
+"""Alignment of runs in shared memory, in bytes."""
 
 _SLOTS = ((4, 0), (4, 8), (4, 6), (3, 0), (3, 8), (3, 6), (4, 4), (3, 4),
           (2, 0), (2, 8), (2, 6), (2, 4), (2, 3))
-"""Numbers of slots for runs and for weights, the best first. Where taps have several remainders, a
-run is multiplied by few taps, so that more runs have to be on their way: by the times of windows of
-stride 2 on an H100. Elsewhere two slots for runs suffice."""
+"""Numbers of slots for runs and for weights, the best first. Where taps have several remainders, as
+with stride 2, each run is multiplied by few taps, so that more runs have to be in flight (as
+measured on an H100). Otherwise two slots for runs suffice."""
+
 
 class Lines:
     """The rows, or the columns, of the places of an image.
 
-    Taps whose numbers have the same remainder, modulo the number of remainders, read the same
-    pixels: every stride-th pixel, from another one on for each remainder.
+    The remainder of a tap is its row (or column) modulo `remainders`. Taps with the same remainder
+    read the same pixels: every stride-th pixel. The first of these pixels depends on the remainder.
 
-    remainders: number of remainders.
-    step: lines of places from a tap to the next tap with the same remainder.
-    reach: lines of places after an output that its last tap reads.
-    count: number of lines. Lines of pads that follow an image are also those that come before the
-    next one.
+    remainders: number of different remainders.
+    step: distance in lines between successive taps with the same remainder.
+    reach: distance in lines from an output to the inputs of its last tap.
+    count: number of lines. The padding after an image is also the padding before the next image.
     """
 
     def __init__(self, problem: Conv2dProblem, axis: int) -> None:
@@ -68,26 +70,24 @@ class Lines:
         self.remainders = min(kernel, stride // common)
         self.step = dilation // common
         self.reach = (kernel - 1) // self.remainders * self.step
-        # lines from this one on are behind the image, and so many at the start are before it, for
-        # all remainders
+        # for every remainder, lines from `ends` on lie after the image, and the first `shared`
+        # lines lie before it
         ends = -(-(size + pad) // stride)
         shared = max(0, -(-(pad - (self.remainders - 1) * dilation) // stride))
-        # the lines that taps read; of those that are pads the last ones may be the next image's
+        # taps read `needed` lines; the last ones, if they are padding, may belong to the next image
         needed = outputs + self.reach
         self.count = max(outputs, min(needed, max(needed - shared, ends)))
 
 
 class Places:
-    """The places of a problem.
+    """The places of a problem, as one sequence over all images.
 
-    They are the pixels of all images that a tap reads as one sequence, with the pads between them.
-
-    rows, columns: the lines of places of an image.
+    rows, columns: rows and columns of the places of an image.
     pitch: number of places of a row.
     image: number of places of an image.
     last: the place of the last output.
-    halo: number of places after a tile that the last tap reads.
-    remainders: number of pairs of remainders of a tap's row and column.
+    halo: number of places after a tile that its taps read.
+    remainders: number of pairs of a row's and a column's remainder.
     """
 
     def __init__(self, problem: Conv2dProblem) -> None:
@@ -101,10 +101,13 @@ class Places:
 
 
 def stage_order(problem: Conv2dProblem, slices: int) -> np.ndarray:
-    """Return the run, the slice, and the tap's row and column of all stages, (4, stages).
+    """Return the stages in the order in which kernels multiply them.
 
-    They are in the order in which kernels multiply them. A stage is a tap and a slice of input
-    channels; a run is a slice of the pixels that taps with the same remainders read.
+    The result is (4, stages): the run, the slice, and the tap's row and column. A stage is a tap
+    and a slice of the input channels. A run is the pixels that taps with the same remainders read,
+    in one slice.
+
+    slices: number of slices.
     """
     rows, columns = Lines(problem, 0).remainders, Lines(problem, 1).remainders
     runs = np.ndindex(slices, rows, columns)
@@ -117,35 +120,35 @@ def stage_order(problem: Conv2dProblem, slices: int) -> np.ndarray:
 def cannot_shift(problem: Conv2dProblem) -> str | None:
     """Return why shifted products cannot compute a problem; None where they can."""
     if problem.kernel == (1, 1):
-        return "takes windows of more than one tap"
+        return "needs windows of more than one tap"
     if problem.groups > 1:
-        return f"{problem.groups} groups, takes one"
+        return f"needs one group, has {problem.groups}"
     if problem.channels % _MULTIPLE or problem.out_channels % _MULTIPLE:
-        return (f"{problem.channels} to {problem.out_channels} channels, takes multiples of "
-                f"{_MULTIPLE}")
+        return (f"needs multiples of {_MULTIPLE} channels, has {problem.channels} input and "
+                f"{problem.out_channels} output channels")
     if problem.outputs[0].size and problem.batch * Places(problem).image > _MOST_PLACES:
-        return f"more than {_MOST_PLACES} pixels and pads"
+        return f"needs at most {_MOST_PLACES} pixels, including padding"
     return None
 
 
 def slots_of(problem: Conv2dProblem) -> list[tuple[int, int]]:
-    """Return the numbers of slots for runs and for weights that a tile may have, the best first.
+    """Return the numbers of slots for runs and for weights, the best first.
 
-    With 0 slots for weights all weights are kept.
+    With 0 slots for weights, shared memory holds all weights.
     """
     several = Places(problem).remainders > 1
     return [slots for slots in _SLOTS if several or slots[0] == 2]
 
 
 class RunTile(abc.ABC):
-    """The sizes of a work-group's tile: the base of dense and of 2:4 sparse products.
+    """Base of the tiles of dense and of 2:4 sparse products.
 
     slice: input channels that are copied at once.
     run_slots: slots for runs.
-    weight_slots: slots for stages; 0 where all stages are kept.
+    weight_slots: slots for stages; 0 where shared memory holds all stages.
     place_step: ranges of places begin at multiples of this number.
-    tile_cycles: cycles of a tile that neither its products nor its copies hide.
-    copy_share: share of the copies of runs that products do not hide.
+    tile_cycles: cycles of a tile that overlap neither with products nor with copies.
+    copy_share: share of the time of copying runs that does not overlap with products.
     """
 
     slice: int
@@ -187,7 +190,7 @@ class RunTile(abc.ABC):
         return self.slices(problem) * problem.taps
 
     def steps(self, problem: Conv2dProblem) -> int:
-        """Return the number of steps of `place_step` places, up to that of the last output."""
+        """Return the number of steps of `place_step` places that contain all outputs."""
         return Places(problem).last // self.place_step + 1
 
     def grid(self, problem: Conv2dProblem, limits: Limits) -> tuple[int, int]:
@@ -213,7 +216,7 @@ class RunTile(abc.ABC):
                 + (self.weight_slots or self.stages(problem)) * self.stage_bytes)
 
     def expected_us(self, problem: Conv2dProblem, limits: Limits) -> float:
-        """Return the expected time of a launch.
+        """Return the expected time of a launch in microseconds.
 
         A work-group copies the runs of each of its tiles, and multiplies them.
         """
@@ -241,9 +244,9 @@ def geometry_arguments(problem: Conv2dProblem, variant: Variant, tile: RunTile) 
 
 
 def registers(warpgroups: int) -> tuple[int, int]:
-    """Return the registers of a work-item that copies, and of one that multiplies.
+    """Return the registers of a copying and of a multiplying work-item.
 
-    warpgroups: warpgroups that multiply.
+    warpgroups: number of warpgroups that multiply.
     """
     return (56, 240 if warpgroups == 1 else 224)
 
@@ -251,11 +254,11 @@ def registers(warpgroups: int) -> tuple[int, int]:
 class ShiftedProduct(Algorithm):
     """Convolution with windows on tensor cores in float16, with float32 sums.
 
-    A work-group copies its pixels to shared memory once, with pads between the rows, so that every
-    tap reads the same pixels at another offset. `implicit_gemm_mma` copies pixels once for each
-    tap.
+    A work-group copies its pixels to shared memory once, with padding between the rows. Every tap
+    then reads the same pixels at a different offset. In contrast, `implicit_gemm_mma` copies pixels
+    once for each tap.
 
-    kernel: the kernel's file, whose function has the same name.
+    kernel: the kernel's file; its function has the same name.
     tile: the class of its tiles.
     """
 
@@ -289,8 +292,8 @@ class ShiftedProduct(Algorithm):
         if (reason := cannot_shift(problem)) is not None or problem.outputs[0].size == 0:
             return reason
         if not self.tiles(problem, device.limits):
-            return (f"the taps of a window are up to {Places(problem).halo} pixels and pads apart, "
-                    "which do not fit the shared memory")
+            return (f"a window spans up to {Places(problem).halo} pixels, including padding, which "
+                    "do not fit the shared memory")
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:

@@ -1,7 +1,7 @@
 """shifted_gemm_mma: convolution with windows in float16, as a product for each tap.
 
-All products of a tile read the same pixels in shared memory. The texts at the top of runs.h and of
-shifted_gemm.cu explain places, units, slices and runs.
+All products of a tile read the same pixels in shared memory. The comments at the top of runs.h and
+of shifted_gemm.cu explain places, units, slices and runs.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from gossamer.ops.weights import Weights
 ROWS = 64
 """Rows of a product. A product is one wgmma instruction of a warpgroup, over 16 input channels."""
 _MOST_KEPT = 100
-"""The most stages whose weights are kept in shared memory; each stage has a barrier."""
+"""Maximum number of stages if shared memory holds all weights; each stage has a barrier."""
 
 
 @dataclass(frozen=True)
 class ShiftedTile(RunTile):
     """The sizes of a work-group's tile.
 
-    columns: columns of a product, the output channels of a work-group.
+    columns: columns of a product, which are the output channels of a work-group.
     warpgroups: groups of four warps that multiply.
     units: products of ROWS places that each warpgroup computes at once.
     slice: input channels that are copied at once, a multiple of 16.
     run_slots: slots for runs.
-    weight_slots: slots for the weights of a tap and a slice; 0 where all weights are kept.
+    weight_slots: slots for the weights of a tap and a slice; 0 where all are in shared memory.
     """
 
     columns: int
@@ -74,9 +74,9 @@ class ShiftedTile(RunTile):
 
 
 _SHAPES = ((64, 2, 2), (64, 2, 1), (128, 2, 2), (128, 2, 1), (256, 2, 1), (256, 1, 1))
-"""Columns, warpgroups and units of the tiles that are offered."""
+"""Columns, warpgroups and units of the candidate tiles."""
 _SLICES = (64, 32)
-"""The most channels of a slice; the first number that fits is taken. With 64 channels a place is a
+"""Maximum channels of a slice; the first number that fits is used. With 64 channels a place is a
 line of 128 bytes."""
 
 
@@ -109,9 +109,9 @@ class ShiftedGemmMma(ShiftedProduct):
 
 def _largest(problem: Conv2dProblem, limits: Limits, columns: int, warpgroups: int, units: int
              ) -> ShiftedTile | None:
-    """Return the first tile of a shape that fits the shared memory; None without one.
+    """Return the first tile of a shape that fits shared memory, or None.
 
-    Tiles are in the order of _SLICES and then of slots.
+    Tiles are tried in the order of _SLICES, and then of `slots_of`.
     """
     for most, (run_slots, weight_slots) in itertools.product(_SLICES, slots_of(problem)):
         slices = -(-problem.channels // most)
@@ -127,10 +127,9 @@ def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
                   tile: ShiftedTile) -> np.ndarray:
     """Return the weights in stages, in the order of `stage_order`.
 
-    Their shape is (parts of the output channels, stages, chunks, lines, 8 input channels), with
-    zeros for channels of padding. A line is an output channel. The lines of 32 output channels are
-    in the order of `implicit_gemm.packed_lines`: line 8 f + 2 q + j of the 32 belongs to channel 8
-    q + 2 f + j.
+    Their shape is (parts of the output channels, stages, chunks, lines, 8 input channels). Padding
+    channels are zero. A line is an output channel. Lines are permuted within blocks of 32, as in
+    `implicit_gemm.packed_lines`: line 8 f + 2 q + j of a block is its channel 8 q + 2 f + j.
     """
     parts, slices = tile.parts(problem), tile.slices(problem)
     padded = np.zeros((parts * tile.columns, slices * tile.slice, *problem.kernel), np.float32)

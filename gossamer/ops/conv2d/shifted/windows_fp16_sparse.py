@@ -1,12 +1,12 @@
 """shifted_sparse_mma: convolution with windows in float16 and 2:4 sparse weights.
 
-It is one product on sparse tensor cores for each tap. All products of a tile read the same pixels
-in shared memory. The texts at the top of runs.h and of shifted_sparse.cu explain places, parts,
+Each tap is one product on sparse tensor cores. All products of a tile read the same pixels in
+shared memory. The comments at the top of runs.h and of shifted_sparse.cu explain places, parts,
 stages and runs.
 
 Source of 2:4 sparsity: A. Mishra et al., "Accelerating sparse deep neural networks", arXiv
-2104.08378, 2021. Weights with other patterns are computed as well: where four neighbours have more
-than two nonzeros, a second product adds the others.
+2104.08378, 2021. Weights with other patterns are supported, too: where four neighbouring weights
+have more than two nonzeros, a second product adds the remaining ones.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from gossamer.ops.conv2d.shifted.product import (
 from gossamer.ops.weights import Weights
 
 _MOST_PRODUCTS = 1.6
-"""The most products for each product of 2:4 sparse weights with which the algorithm is offered. A
-dense product takes twice as long as a product of 2:4 sparse weights."""
-
+"""Maximum ratio of the number of products to the number with purely 2:4 sparse weights. With a
+larger ratio, the algorithm is not a candidate: a dense product takes as long as two 2:4 sparse
+products."""
 
 SLICE = 64
 """Input channels that are copied at once, and that a stage multiplies."""
@@ -42,7 +42,7 @@ ROWS = 64
 """Output channels of a product. A product is one wgmma instruction of a warpgroup, over 32 input
 channels."""
 STAGE_HEADER = 16
-"""Bytes of a stage that say by how many places its tap is shifted."""
+"""Bytes of a stage's header, which holds the offset of its tap in places."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class SparseTile(RunTile):
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of a stage: values, their places among four, and the header."""
+        """Bytes of a stage: values, their positions among four, and the header."""
         return (ROWS * SLICE + ROWS * SLICE // 8) * self.channel_warpgroups + STAGE_HEADER
 
     def shared_bytes(self, problem: Conv2dProblem) -> int:
-        # behind the stages results are transposed, of which each place has an index
+        # after the stages there is memory to transpose results, and an index for each place
         return (super().shared_bytes(problem)
                 + self.warpgroups * self.places * (2 * ROWS + _INDEX_BYTES))
 
@@ -95,10 +95,10 @@ class SparseTile(RunTile):
         return tiles * self.expected_stages(problem) * (_STAGE + _STAGE_PLACE * self.places)
 
     def expected_stages(self, problem: Conv2dProblem) -> float:
-        """Return the number of stages of a part that are expected.
+        """Return the expected number of stages of a part.
 
-        It follows from the share of fours of neighbours with more than two nonzeros, as if these
-        fours were at random positions.
+        The estimate assumes that the crowded groups of four weights, which have more than two
+        nonzeros, are at random positions.
         """
         fours = self.part * SLICE // 4
         second = 1.0 - (1.0 - min(1.0, problem.weights_info.crowded)) ** fours
@@ -108,20 +108,20 @@ class SparseTile(RunTile):
 _INDEX_BYTES = 4
 """Bytes of the index at which the results of a place are stored."""
 _WARPGROUPS = ((2, 1), (1, 2))
-"""Warpgroups along channels and along places of the tiles that are offered."""
+"""Warpgroups along channels and along places of the candidate tiles."""
 _PLACES = (256, 224, 192, 160, 128, 96, 64)
-"""Places of a product of the tiles that are offered."""
+"""Places of a product of the candidate tiles."""
 _MOST_TILES = 4
-"""The most tiles that are offered for a layer."""
+"""Maximum number of candidate tiles of a layer."""
 _STAGE, _STAGE_PLACE = 200, 2.1
-"""Cycles of a stage, and more cycles for each of a product's places, on an H200."""
+"""Cycles of a stage on an H200: a constant, and cycles per place of a product."""
 
 
 class ShiftedSparseMma(ShiftedProduct):
     """Shifted products on the tensor cores for 2:4 sparse weights.
 
-    Where one of four neighbouring weights is multiplied, another one may be multiplied as a zero: a
-    NaN or infinity of the input may reach an output whose weight there is zero.
+    Some zero weights next to nonzero weights are multiplied: a NaN or infinity in the input may
+    reach an output that has a zero weight for this input.
     """
 
     name = "shifted_sparse_mma"
@@ -135,9 +135,9 @@ class ShiftedSparseMma(ShiftedProduct):
             return reason
         fastest = self.tiles(problem, device.limits)[0]
         if fastest.expected_stages(problem) > _MOST_PRODUCTS * fastest.stages(problem):
-            return (f"{problem.weights_info.crowded:.2%} of all fours of neighbouring input "
-                    "channels have more than two nonzeros, so that it would multiply most of the "
-                    "weights twice")
+            return (f"{problem.weights_info.crowded:.2%} of the groups of four neighbouring input "
+                    "channels have more than two nonzeros, so most weights would be multiplied "
+                    "twice")
         return None
 
     def tiles(self, problem: Conv2dProblem, limits: Limits) -> list[SparseTile]:
@@ -170,22 +170,22 @@ def _largest(problem: Conv2dProblem, limits: Limits, places: int, across: int, a
 
 
 _FOURS = SLICE // 4
-"""Fours of neighbouring input channels in a slice."""
+"""Groups of four neighbouring input channels in a slice."""
 _RUN_ENDS = np.uint32(1 << 31)
-"""The bit of a stage's first word that says that its run ends with this stage."""
+"""The bit of a stage's first word that marks the last stage of a run."""
 
 
 def _pairs() -> np.ndarray:
-    """Return the two positions that are stored of each of 16 sets of nonzeros of a four.
+    """Return the two stored positions for each mask of four weights, (16, 2).
 
-    They are in ascending order. Sets of more than two places have no entry that is read.
+    Positions are in ascending order. The entries of masks with more than two bits are never read.
     """
     pairs = np.zeros((16, 2), np.int64)
-    for code in range(16):
-        places = [place for place in range(4) if code >> place & 1][:2]
-        # tensor cores take two different places, so that a zero is stored at another place
-        others = [place for place in range(4) if place not in places]
-        pairs[code] = sorted((places + others)[:2])
+    for mask in range(16):
+        positions = [position for position in range(4) if mask >> position & 1][:2]
+        # tensor cores require two different positions, also where there are fewer nonzeros
+        others = [position for position in range(4) if position not in positions]
+        pairs[mask] = sorted((positions + others)[:2])
     return pairs
 
 
@@ -236,7 +236,7 @@ def _fours_of(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile: Sp
               ) -> np.ndarray:
     """Return the weights as (parts, stages, output channels, fours, 4 input channels).
 
-    Channels of padding have zeros, and stages are in the order of `stage_order`.
+    Padding channels are zero. Stages are in the order of `stage_order`.
     """
     parts, slices = tile.parts(problem), tile.slices(problem)
     padded = np.zeros((parts * tile.part, slices * SLICE, *problem.kernel), np.float32)
@@ -247,9 +247,9 @@ def _fours_of(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile: Sp
 
 
 def _passes(weight: np.ndarray) -> np.ndarray:
-    """Return which weights both stages of a tap and a slice store, (2, parts, stages, ...).
+    """Return which weights each of two passes stores, (2, parts, stages, ...).
 
-    The first stage stores the first two nonzeros of each four, and the second the others.
+    In each group of four, the first pass stores the first two nonzeros, the second pass the others.
     """
     nonzero = weight != 0
     number = np.cumsum(nonzero, axis=-1)
@@ -257,9 +257,10 @@ def _passes(weight: np.ndarray) -> np.ndarray:
 
 
 def _present(passes: np.ndarray, run: np.ndarray) -> np.ndarray:
-    """Return which stages there are, as (parts, stages, 2): those that store a weight.
+    """Return which stages of each pass exist, (parts, stages, 2).
 
-    A run has at least one stage, as it has to be read.
+    A stage exists if it stores a weight. Each run has at least one stage, because every run that is
+    copied has to be read.
 
     run: the run of each stage, in ascending order.
     """
@@ -273,7 +274,7 @@ def _values_and_indices(weight: np.ndarray, kept: np.ndarray) -> tuple[np.ndarra
     """Return the stored values and the words of indices of stages.
 
     weight: (stages, output channels, fours, 4).
-    kept: which of these are stored.
+    kept: which of these weights are stored.
     """
     stages, channels = weight.shape[:2]
     pairs = _PAIRS[(kept << np.arange(4)).sum(axis=-1)]
@@ -281,7 +282,7 @@ def _values_and_indices(weight: np.ndarray, kept: np.ndarray) -> tuple[np.ndarra
     # axes: stage, 64 channels, channel, step of 32 input channels, half, value
     split = values.reshape(stages, -1, ROWS, 2, 2, 8)
     ordered = np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2, 5))
-    # a word has four fours of two rows that are 8 rows apart
+    # a word holds four groups of four for each of two rows, which are 8 rows apart
     bits = (pairs[..., 0] | pairs[..., 1] << 2).reshape(stages, channels // ROWS, 4, 2, 8, 4, 4)
     halves = (bits << 4 * np.arange(4)).sum(axis=-1).astype(np.uint32)
     # axes: stage, 64 channels, warp, row % 8, lane % 4, which is 2 * step + half

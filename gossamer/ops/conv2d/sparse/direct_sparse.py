@@ -59,7 +59,7 @@ class PublishedForm:
 
     @property
     def config(self) -> tuple[tuple[str, int | str], ...]:
-        """The kernel and its sizes as the config of a variant."""
+        """The config of a variant."""
         config: tuple[tuple[str, int | str], ...] = (("variant", self.variant),
                                                      ("threads", self.threads))
         return (*config, ("points", self.points)) if self.variant == "tiled" else config
@@ -75,10 +75,10 @@ FORMS = (
 class DirectSparse(Algorithm):
     """The published kernels of direct sparse convolution, untiled and tiled.
 
-    Each row of CSR weights is multiplied with the inputs of a window.
+    Each row of the CSR weights is multiplied by the inputs of a window.
 
-    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result
-    whose weights for this input are all zero.
+    Zero weights are skipped: a NaN or infinity in the input does not reach a result that has only
+    zero weights for this input.
     """
 
     op = "conv2d"
@@ -89,7 +89,9 @@ class DirectSparse(Algorithm):
         if (reason := cannot_index(problem, device)) is not None:
             return reason
         if not _fitting(device):
-            return f"{device.name} runs at most {device.limits.work_group_size} work-items a group"
+            return (f"no config fits the work-groups of {device.name}, with at most "
+                    f"{device.limits.work_group_size} work-items and "
+                    f"{device.limits.shared_bytes} bytes of shared memory")
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
@@ -105,7 +107,10 @@ class DirectSparse(Algorithm):
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        """Prepare a launch; raises OutOfMemoryError where the stretched columns do not fit."""
+        """Prepare the launches.
+
+        Raises OutOfMemoryError where the stretched columns do not fit.
+        """
         x, y = variant.inputs[0], variant.outputs[0]
         if y.size == 0:
             return State(problem, variant, device)
@@ -155,11 +160,10 @@ def padded_source(variant: Variant, padded: TensorSpec,
 class _Points:
     """The output points of one channel, indexed by (outer, row, column, inner).
 
-    In CHWN the innermost index counts images. These are all images of the batch; but in the tiled
-    kernel, if the batch is a multiple of the images that fill a cache line, they are only that many
-    images. The windows of neighbouring columns share inputs, and with fewer images at each column
-    these are computed by work-items that are closer together. In NCHW the innermost index is always
-    0.
+    In CHWN the innermost index counts the images of the batch. In the tiled kernel, however, it
+    counts only the images that fill a cache line, if the batch is a multiple of this number. Then
+    the windows of neighbouring columns, which share inputs, are computed by work-items that are
+    closer together. In NCHW the innermost index is always 0.
 
     sizes: number of values of each index.
     in_x: elements by which a step along each index moves the window in x.
@@ -208,9 +212,9 @@ def _work(weights: Weights, problem: Conv2dProblem, spans: int,
 def dealt(groups: int, parts: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the order in which rows are multiplied.
 
-    The rows of a group of channels are sorted by length and assigned in turn to `parts` parts,
-    which have similar work. In a part the longest rows come first. Neighbouring rows, which run at
-    the same time, then have similar lengths and read the same input channels at the same time.
+    The rows of a group of channels are sorted by length, the longest first, and assigned in turn to
+    `parts` parts. So the parts have similar work, and neighbouring rows, which run at the same
+    time, have similar lengths and read the same input channels at the same time.
     """
     weight = arrays["weight"]
     lengths = np.count_nonzero(weight.reshape(groups, len(weight) // groups, -1), axis=2)
@@ -233,10 +237,11 @@ def _pack(part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
 
 def _stretched(weights: Weights, problem: Conv2dProblem, x: TensorSpec, rows: Buffer,
                columns: Buffer, device: Device) -> Buffer:
-    """Compute on the device the column of each weight as an offset in the padded input.
+    """Compute the offset of each weight's input in the padded input.
 
-    In NCHW these columns are the same for every batch size and are cached with the weights. In CHWN
-    all strides grow with the batch, and the columns belong to the state.
+    The device computes these stretched columns. In NCHW they are the same for every batch size and
+    are cached with the weights. In CHWN all strides grow with the batch, and the columns belong to
+    the state.
     """
     def stretch(arrays: object) -> Buffer:
         stretched = device.empty(columns.nbytes, f"stretched columns of {weights.layer}")
@@ -264,12 +269,13 @@ def _fitting(device: Device) -> list[PublishedForm]:
 
 
 def _order(problem: Conv2dProblem, form: PublishedForm, device: Device) -> tuple[bool, float, int]:
-    """Return a key that sorts kernels by expected time; the key itself is no time.
+    """Return a sort key of kernels, the fastest expected first.
 
-    For each weight a work-item loads an input for each of its points, and the weight itself; a
-    weight in shared memory costs half as much as a weight in device memory. Up to 2048 work-items
-    of a multiprocessor load at once. Kernels that do not fill the device are compared by their
-    numbers of work-items. Kernels that the device may not be able to run come last.
+    The key is not a time. For each weight, a work-item loads an input for each of its points, and
+    the weight itself. A weight in shared memory costs half as much as one in device memory. Up to
+    2048 work-items of a multiprocessor load at once. Kernels that do not fill the device are
+    compared by their numbers of work-items. Kernels that the device may not be able to run come
+    last.
     """
     points = problem.pixels
     span = form.threads * form.points

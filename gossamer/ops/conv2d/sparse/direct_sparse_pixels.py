@@ -1,6 +1,6 @@
 """direct_sparse_pixels: pruned convolution of few images on tensor cores.
 
-An instruction multiplies neighbouring output pixels at once.
+An instruction computes several neighbouring output pixels.
 
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
 inference on GPUs", arXiv 1802.10280, 2018). The source finds the input of a column of weights by
@@ -50,11 +50,10 @@ from gossamer.ops.strided import divisor
 from gossamer.ops.weights import Weights
 
 DENSEST = 0.3
-"""The largest density at which the algorithm is offered. By a rule of thumb, hardly any column of
-16 rows is empty at larger densities."""
+"""Maximum density. By a rule of thumb, hardly a column of 16 rows is empty at larger densities."""
 _SOURCE = Path(__file__).with_name("direct_sparse_pixels.cu")
 _AHEAD = {"tf32": 2, "fp16": 4}
-"""Steps that are loaded ahead; a step of TF32 takes twice the registers."""
+"""Steps that are loaded ahead; a step of TF32 needs twice the registers."""
 
 _SHAPES = tuple(PixelTile(*numbers) for numbers in (
     (2, 4, 1, 2, 4, 8), (1, 6, 1, 1, 8, 8), (2, 2, 4, 1, 4, 8), (2, 2, 1, 4, 4, 8),
@@ -63,19 +62,19 @@ _SHAPES = tuple(PixelTile(*numbers) for numbers in (
     (2, 2, 7, 1, 6, 4),
     (2, 4, 1, 2, 4, 1), (1, 4, 1, 4, 2, 1), (2, 2, 1, 4, 2, 1), (1, 2, 1, 8, 2, 1),
     (2, 2, 7, 1, 4, 1)))
-"""The shapes that are offered. By the model of an H200 in tiling.py, the best of them takes 1.6%
-longer than the best of 1134 shapes, on average over 24 pruned layers. On every device each shape
-that fits may be measured."""
+"""Candidate shapes. By the model of an H200 in pixel_tiling.py, the best of them is 1.6% slower
+than the best of 1134 shapes, on average over 24 pruned layers. On any device, every shape that fits
+may be measured."""
 
 
 class DirectSparsePixels(Algorithm):
-    """Products of blocks of similar output channels with fragments of neighbouring pixels.
+    """Products of blocks of similar output channels and neighbouring pixels.
 
     They are computed on tensor cores in TF32 or float16, with float32 sums.
 
-    A column that one output channel of a block of 16 or 32 needs is multiplied for all of them: a
-    NaN or infinity of the input reaches the whole block, even a channel whose weight in this column
-    is zero. In TF32 inputs are rounded.
+    If one of the 16 or 32 output channels of a block has a weight in a column, the column is
+    multiplied for all of them. So a NaN or infinity in the input reaches the whole block, including
+    channels with a zero weight in this column. TF32 inputs are rounded.
     """
 
     op = "conv2d"
@@ -86,9 +85,9 @@ class DirectSparsePixels(Algorithm):
         if (reason := without_tensor_cores(problem, device)) is not None:
             return reason
         if (density := problem.weights_info.density) > DENSEST:
-            return f"density {density:.0%}, takes at most {DENSEST:.0%}"
+            return f"needs a density of at most {DENSEST:.0%}, has {density:.0%}"
         if problem.batch > MOST_IMAGES:
-            return f"a batch of {problem.batch}, takes at most {MOST_IMAGES}"
+            return f"needs a batch of at most {MOST_IMAGES}, has {problem.batch}"
         if not problem.outputs[0].size:
             return None
         if not problem.inputs[0].size:
@@ -160,8 +159,8 @@ def _runnable(limits: Limits) -> list[PixelTile]:
 def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[PixelTile]:
     """Return the shapes that the device can run.
 
-    The shapes of each cluster size are sorted by expected time, and these lists are interleaved,
-    because only measurements tell the cost of a cluster.
+    The shapes of each cluster size are sorted by expected time. The sorted lists are interleaved,
+    because the cost of a cluster can only be measured.
     """
     by_size: dict[int, list[PixelTiling]] = defaultdict(list)
     for shape in _runnable(limits):
@@ -181,21 +180,21 @@ def _variant(problem: Conv2dProblem, shape: PixelTile, precision: str) -> Varian
 
 @dataclass(frozen=True)
 class _PixelTables:
-    """The tables of a layer, which list the columns of each block.
+    """The tables of the columns of each block of a layer.
 
-    They list them for each part of the input channels. A part has the input channels of one
-    work-group of a cluster.
+    Columns are listed separately for each part of the input channels. A part is the input channels
+    of one work-group of a cluster.
 
     divided: the division of the layer among work-groups.
     weight: the layer's weights.
 
     The tables by name:
 
-    "starts" has the first step of each part of each block, and then the end.
+    "starts" has the first step of each part of each block, and then the total number of steps.
     "offsets" has for each column of a step the bytes from the first vector in shared memory to the
     column's first vector.
     "weights" has four registers for each of 32 lanes, for each step, tile and instruction. A step
-    takes one instruction in float16, and two instructions of eight columns each in TF32.
+    is one instruction in float16, and two instructions of eight columns each in TF32.
     "channels" has for each row of a block its output channel, or -1.
     """
 
@@ -255,8 +254,8 @@ class _PixelTables:
     def _spread(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the order in which columns fill steps, and their offsets in bytes.
 
-        The order has -1 for an unused position. One load of a step reads `banks` columns at once;
-        columns that lie in the same bank are put into different loads.
+        The order has -1 for an unused position. One load of a step reads `banks` columns at once,
+        which are chosen from different banks where possible.
         """
         divided = self.divided
         channel, tap = np.divmod(columns, divided.problem.taps)

@@ -3,8 +3,8 @@
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
 inference on GPUs", arXiv 1802.10280, 2018). The source loads an input for every multiply-add. Here
 output channels with weights in similar positions form a block. An input is loaded once for a block,
-and the block's sums stay in registers. Where output points are few, several sets of work-items
-share the columns of a block.
+and the block's sums stay in registers. With few output points, several sets of work-items share the
+columns of a block.
 """
 
 from __future__ import annotations
@@ -40,25 +40,23 @@ from gossamer.tensor import TensorSpec
 _SOURCE = Path(__file__).with_name("direct_sparse_table.cl")
 _LAYOUTS = ("NCHW", "CHWN")
 _MASK_BITS = 16
-"""Bits of a mask for the rows of a window; the columns of the window have the same number of
-bits."""
+"""Bits of a tap mask for the rows of a window, and as many for its columns."""
 # The numbers below follow from the kernel's code and from rates of an H200; none was fitted. On
 # another device they only decide the order in which variants are tried: the tuner corrects the
 # scale of an algorithm's estimates by its measurements.
 _LOOP = 10
-"""Instructions of an iteration of the loop that do not depend on its columns."""
+"""Instructions of a loop iteration that do not depend on its columns."""
 _STORE = 30
-"""Instructions that storing one point takes."""
+"""Instructions to store one point."""
 _START = 1500
 """Cycles to look up a block and its first columns, and to store results."""
 _LATENCY = 300
 """Cycles from loading a column's offset to having its input, mostly from the L2 cache."""
 _LONGEST = 2
-"""Columns of the longest block, which starts first, divided by the mean over all blocks: 1.1 to 3.4
-in real layers."""
+"""Columns of the longest block, which starts first, divided by the mean over all blocks. In real
+layers the ratio is 1.1 to 3.4."""
 _WORK_ITEMS_PER_UNIT = 1024
-"""Work-items of a multiprocessor, as limited by the registers that the kernel needs with most
-sizes."""
+"""Work-items that a multiprocessor holds, limited by the registers that most configs need."""
 _BYTES_PER_CYCLE = 32
 """Bytes that a multiprocessor loads from the L2 cache in a cycle."""
 
@@ -115,8 +113,8 @@ FORMS = (
     TableForm(2, 8, 64, blocks=8),
     TableForm(4, 8, 64, blocks=4),
 )
-"""The sizes that are offered. TableForm(1, 1, 32, splits=8) works for every problem: its work-items
-have one point each, and its work-groups fit any device."""
+"""Candidate sizes. TableForm(1, 1, 32, splits=8) works for every problem: its work-items have one
+point each, and its work-groups fit any device."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,10 @@ class OutputPlanes:
 
     @staticmethod
     def of(problem: Conv2dProblem, form: TableForm, x: TensorSpec, y: TensorSpec) -> OutputPlanes:
-        """Return the points of a problem; x is the input as it is read."""
+        """Return the points of a problem.
+
+        x: the input as the kernel reads it.
+        """
         innermost = y.layout == "CHWN"
         images = problem.batch if innermost else 1
         linear = problem.stride == (1, 1) and x.strides[2] >= problem.out_width * images
@@ -182,7 +183,7 @@ class TableTiling:
 
     @property
     def width(self) -> int:
-        """Neighbouring points that the lanes of a set compute with one vector each."""
+        """Neighbouring points of a set: one vector for each lane."""
         return self.form.lanes * self.vector
 
     @property
@@ -194,9 +195,9 @@ class TableTiling:
     def distance(self) -> int:
         """Distance in points from a work-item's point (or vector) to its next point.
 
-        0 where the kernel's sizes do not suit the plane: the kernel would read points outside of
-        the plane, or work-items would have no points. Where the plane is smaller than two vectors
-        of all lanes, the two vectors may overlap.
+        The result is 0 where the sizes do not suit the plane, because the kernel would read points
+        outside of the plane, or work-items would have no points. Where the plane is smaller than
+        two vectors of all lanes, the two vectors may overlap.
         """
         if self.form.masked:
             return self.width if self.walk.count > (self.vectors - 1) * self.width else 0
@@ -231,8 +232,9 @@ class DirectSparseTable(Algorithm):
         if (reason := cannot_index(problem, device)) is not None:
             return reason
         if not fitting(device.limits):
-            return (f"{device.name} runs at most {device.limits.work_group_size} work-items a "
-                    f"group with {device.limits.shared_bytes} bytes of shared memory")
+            return (f"no config fits the work-groups of {device.name}, with at most "
+                    f"{device.limits.work_group_size} work-items and "
+                    f"{device.limits.shared_bytes} bytes of shared memory")
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
@@ -280,8 +282,8 @@ def _divided(problem: Conv2dProblem,
              variant: Variant) -> tuple[TableForm, TensorSpec, OutputPlanes, TableTiling]:
     """Return how a variant divides a problem.
 
-    These are its sizes, the spec of the input as the kernel reads it, the output points, and their
-    division among work-items.
+    The result is the kernel's sizes, the spec of the input as the kernel reads it, the output
+    points, and their division among work-items.
     """
     form = sizes_of(TableForm, variant)
     read = variant.inputs[0] if form.masked else padded_input(variant.inputs[0], problem)
@@ -301,9 +303,9 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
 
 def _offered(problem: Conv2dProblem, device: Device,
              layout: str) -> tuple[tuple[bool, float], list[Variant]]:
-    """Return the sort key of a layout's best variant, and its variants in the order of their keys.
+    """Return the best sort key of a layout's variants, and the sorted variants.
 
-    The sort key is whether the work-group may be too large, and the expected cost.
+    A sort key is (whether the work-group may be too large, expected cost).
     """
     inputs, outputs = specs_in(problem, layout, layout)
     costs = {form: (form.work_group > device.limits.sure_work_group_size, cost)
@@ -319,9 +321,10 @@ def _tables(weights: Weights, problem: Conv2dProblem, rows: int,
             x: TensorSpec) -> tuple[list[Argument], Callable[[], Argument]]:
     """Return the kernel's tables of the weights, and a function that returns the tap masks.
 
-    In the tables, a column is an offset in x, the input as the kernel reads it. The tap masks have
-    for each column a bit for the row and a bit for the column of its tap. Weights are put into
-    blocks once for all input sizes.
+    In the tables, a column is an offset in x. The tap mask of a column has one bit for the row and
+    one for the column of its tap. Weights are divided into blocks once for all input sizes.
+
+    x: the input as the kernel reads it.
     """
     @cache
     def blocks() -> Table:
@@ -354,9 +357,9 @@ def _tables(weights: Weights, problem: Conv2dProblem, rows: int,
 
 def costs_of_forms(problem: Conv2dProblem, x: TensorSpec, y: TensorSpec,
                    limits: Limits) -> dict[TableForm, float]:
-    """Return the expected costs in cycles of the sizes that suit the device and the planes.
+    """Return the expected cycles of the sizes that suit the device and the planes.
 
-    x: the input before padding is stored.
+    x: the input, without stored padding.
     """
     masked = [0]
     if any(problem.pads):
@@ -380,11 +383,12 @@ def fitting(limits: Limits) -> list[TableForm]:
 def _cost(problem: Conv2dProblem, division: TableTiling, x: TensorSpec, limits: Limits) -> float:
     """Return the expected cycles, as if weights were at random positions.
 
-    They follow from counts and not from measurements. For four columns of a set a multiprocessor
-    takes the longer of two times: the time of the columns' instructions, four in a cycle, or the
-    time of loading words of the input and of the table from the L1 cache, one word in a cycle for
-    each lane of a warp. The inputs of a work-group are loaded into the L1 cache once, and latency
-    bounds the speed of a set.
+    The estimate is based on counts, not on measurements. Four columns of a set cost the longer of
+    two times: to issue their instructions, four per cycle, or to load words of the input and of the
+    table from the L1 cache, one word per cycle for each lane of a warp. The inputs of a work-group
+    are loaded into the L1 cache once. The latency of loads is a lower bound on the time of a set.
+
+    x: the input as the kernel reads it.
     """
     form, walk, vectors = division.form, division.walk, division.vectors
     warps, itemsize = form.lanes / 32, x.stored_dtype.itemsize
@@ -420,7 +424,7 @@ def _columns(problem: Conv2dProblem, rows: int) -> float:
 
 
 def _halo(problem: Conv2dProblem, walk: OutputPlanes) -> int:
-    """Return the number of points of the input by which a window extends beyond its start."""
+    """Return the number of input points between a window's first and last tap."""
     down, across = ((taps - 1) * step for taps, step in
                     zip(problem.kernel, problem.dilation, strict=True))
     return down * walk.in_x[1] + across * walk.images

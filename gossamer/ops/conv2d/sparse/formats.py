@@ -1,4 +1,4 @@
-"""Pruned weights as CSR and as tables of blocks of output channels that share their columns."""
+"""Pruned weights in CSR, and in tables of blocks of output channels with shared columns."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from scipy import sparse
 
 DENSEST = 0.75
-"""The largest density at which sparse algorithms are tried. By a rule of thumb, dense algorithms
-are faster at larger densities on any device."""
+"""Maximum density at which sparse algorithms are tried. By a rule of thumb, dense algorithms are
+faster at larger densities on any device."""
 _CANDIDATES = 512
-"""A block's next channel is chosen among at most this number of the remaining channels: the
-channels with the most nonzero weights. The limit bounds the time for layers with many channels."""
+"""The next channel of a block is chosen from at most this number of remaining channels: those with
+the most nonzero weights. The limit bounds the time for layers with many channels."""
 _UNROLLED = 4
 """Columns that a kernel multiplies in an iteration of its loop."""
 _MULTIPLE = 8
-"""The number of blocks is rounded up to a multiple of this number, which is the largest number of
+"""The number of blocks is rounded up to a multiple of this number, which is the maximum number of
 blocks of a work-group."""
 
 
@@ -66,7 +66,7 @@ def padded_input(x: TensorSpec, problem: Conv2dProblem) -> TensorSpec:
 
 
 def padded_bytes(x: TensorSpec, problem: Conv2dProblem) -> int:
-    """Return the bytes of the padded input; 0 without padding, where x itself is read."""
+    """Return the bytes of the padded input; 0 where x needs no padding."""
     return padded_input(x, problem).nbytes if any(problem.pads) else 0
 
 
@@ -74,8 +74,8 @@ def padded_bytes(x: TensorSpec, problem: Conv2dProblem) -> int:
 class Table:
     """Blocks of output channels, the longest first.
 
-    starts: (blocks + 1) indices of columns, divided by 4. For each block there is the index of its
-    first column; the last entry is the end of the last block.
+    starts: (blocks + 1) index of each block's first column, divided by 4; the last entry is the end
+    of the last block.
     channels: (blocks, rows) output channels; -1 where a block has fewer channels.
     columns: (all columns + 4) index of each column among the weights of an output channel of the
     ungrouped convolution, c*R*S + r*S + s with c from 0 to C - 1. The number of columns of a block
@@ -92,7 +92,7 @@ class Table:
 def table(weight: np.ndarray, groups: int, rows: int) -> Table:
     """Return the table of (M, C/groups, R, S) weights.
 
-    Blocks without channels fill the number of blocks up to a multiple of 8.
+    Empty blocks pad the number of blocks to a multiple of 8.
     """
     weight = np.asarray(weight, np.float32)
     matrix = weight.reshape(len(weight), -1)
@@ -123,11 +123,11 @@ def table(weight: np.ndarray, groups: int, rows: int) -> Table:
 
 
 def cluster(mask: np.ndarray, rows: int) -> list[list[int]]:
-    """Group the rows of a mask (M, K) into blocks of rows that are true in similar columns.
+    """Group the rows of a mask (M, K) into blocks of similar rows.
 
     Blocks have `rows` rows; the last block may have fewer. A block starts with the remaining row
-    that is true most often. It then repeatedly takes the row with the highest cosine similarity to
-    the columns that the block covers; of equally similar rows it takes the first.
+    that is true most often. Then the row with the highest cosine similarity to the columns that the
+    block covers is added repeatedly; of equally similar rows, the first one.
     """
     counts = mask.sum(axis=1)
     left = np.argsort(-counts, kind="stable")

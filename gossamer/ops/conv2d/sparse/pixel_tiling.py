@@ -15,8 +15,8 @@ from gossamer.ops.gpu import BEGIN, COPIED, LaunchWork, groups_per_unit
 ROWS = 16
 """Output channels of a tensor core instruction's tile."""
 MOST_IMAGES = 8
-"""The largest batch. A larger batch has enough images for algorithms whose work-items compute one
-image each."""
+"""Maximum batch. Larger batches have enough images for algorithms that compute one image per
+work-item."""
 DEPTH = 16
 """Columns of the weights that one step multiplies."""
 _FRAGMENT = 8
@@ -34,7 +34,7 @@ depend on the device."""
 
 @dataclass(frozen=True)
 class PixelTile:
-    """The amount of work of a work-group and of its warps.
+    """The work of a work-group and of its warps.
 
     tiles: tiles of 16 output channels in a block.
     blocks: blocks of a work-group.
@@ -63,7 +63,7 @@ class PixelTile:
 
     @property
     def holders(self) -> int:
-        """Number of warps of a cluster that have partial sums of the same results."""
+        """Number of warps of a cluster with partial sums of the same results."""
         return self.cluster * self.parts
 
     @property
@@ -83,12 +83,12 @@ class PixelTiling:
 
     A line is a row of pixels. A tile has `lines` lines, each of `width` fragments.
 
-    Shared memory holds a work-group's channels in vectors of eight inputs: a copy of each channel
-    for each horizontal tap. In a copy, lines whose numbers have the same residue modulo the
-    vertical stride lie together.
+    Shared memory holds a work-group's channels in vectors of eight inputs, with a copy of each
+    channel for each horizontal tap. Within a copy, lines are grouped by their residue: their index
+    modulo the vertical stride.
 
     problem: the convolution.
-    shape: the amount of work of a work-group.
+    shape: the work of a work-group.
     precision: "fp16" or "tf32".
     """
 
@@ -145,7 +145,7 @@ class PixelTiling:
     def blocks(self) -> int:
         """Number of blocks of a group of the convolution.
 
-        It includes the empty blocks that fill the last work-group.
+        The number includes empty blocks that fill up the last work-group.
         """
         blocks = -(-self.problem.group_out_channels // self.shape.rows)
         return -(-blocks // self.shape.blocks) * self.shape.blocks
@@ -186,7 +186,7 @@ class PixelTiling:
 
     @property
     def residue_vectors(self) -> int:
-        """Vectors of the lines of a copy that share one residue modulo the vertical stride."""
+        """Vectors of the lines of a copy that share one residue."""
         return -(-self.span[0] // self.problem.stride[0]) * self.width
 
     @property
@@ -203,8 +203,8 @@ class PixelTiling:
     def vectors(self) -> int:
         """Vectors in shared memory.
 
-        Included are the vectors of channels that only fill up the last batch of loads, and spare
-        vectors after the last tap, which are read by warps that have no pixels.
+        The number includes channels that fill up the last batch of loads, and spare vectors after
+        the last tap, which warps without pixels read.
         """
         channels = self.at_once * self.batch * self.batches
         return channels * self.channel_vectors + self._capacity
@@ -218,19 +218,19 @@ class PixelTiling:
                 + barrier)
 
     def why_unfit(self, limits: Limits) -> str | None:
-        """Return the reason why the device cannot run MOST_IMAGES images; None where it can."""
+        """Return why the device cannot run MOST_IMAGES images; None where it can."""
         if self.shared_bytes > limits.shared_bytes_opt_in:
-            return (f"needs {self.shared_bytes} bytes of shared memory a group, there are "
-                    f"{limits.shared_bytes_opt_in}")
+            return (f"needs {self.shared_bytes} bytes of shared memory per work-group, the device "
+                    f"has {limits.shared_bytes_opt_in}")
         if max(self.tiles_down, MOST_IMAGES * self.tiles_across) > _LARGEST_GRID:
-            return (f"{self.tiles_across} x {self.tiles_down} tiles of pixels: more than "
-                    f"{_LARGEST_GRID} groups")
+            return (f"{self.tiles_across} x {self.tiles_down} tiles of pixels need more than "
+                    f"{_LARGEST_GRID} work-groups along one dimension of the grid")
         return None
 
     def first_vectors(self, channel: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
         """Return the index of each column's vector for the first fragment of a tile.
 
-        A column of the weights is multiplied with the eight inputs of its vector.
+        A column of the weights is multiplied by the eight inputs of its vector.
         """
         stride = self.problem.stride[0]
         line = row * self.problem.dilation[0]
@@ -239,12 +239,11 @@ class PixelTiling:
 
 
 def expected_us(divided: PixelTiling, limits: Limits) -> float:
-    """Return the expected time of the kernel.
+    """Return the expected time of the kernel in microseconds.
 
     A work-group copies its inputs from the L2 cache to shared memory, multiplies its steps of 16
-    columns and adds up its sums. Multiplying takes the longer of two times: the latencies of all
-    steps of the warp with the longest list of columns, or the products of all work-groups of a
-    multiprocessor.
+    columns and adds up its sums. Multiplication takes the longer of two times: the latencies of all
+    steps of the warp with the most columns, or the products of all work-groups of a multiprocessor.
     """
     problem, shape = divided.problem, divided.shape
     density = problem.weights_info.density
@@ -255,12 +254,11 @@ def expected_us(divided: PixelTiling, limits: Limits) -> float:
     # each input is stored once for each horizontal tap; sums are stored, read and added up
     copied = inputs * (1 + problem.kernel[1]) + shape.partial_bytes / COPIED + (
         25.0 * shape.sum_fragments)
-    # similar rows have fewer columns than random rows, and the longest list of columns exceeds the
-    # mean
+    # similar rows have fewer columns than random rows, and the longest block exceeds the mean
     columns = divided.channels * problem.taps * min(
         _SIMILAR * (1 - (1 - density) ** shape.rows), 1)
     longest = math.ceil((_LONGEST * columns / DEPTH + 0.5) / shape.parts)
-    # TF32 takes two instructions and four loads where float16 takes one instruction and two loads
+    # TF32 needs two instructions and four loads where float16 needs one instruction and two loads
     factor = 2 if divided.precision == "tf32" else 1
     warps = shape.blocks * shape.warps_p
     multiplied = warps * (columns / DEPTH + 0.5) * factor * (

@@ -1,6 +1,6 @@
 """few_channels_mma: convolution of few input channels on tensor cores in float16.
 
-A network's first convolution is such a convolution. The kernel reads the float32 image itself.
+This is typically the first convolution of a network. The kernel reads the float32 image itself.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("few_channels.cu")
 _SHAPES = ((8, 16), (4, 16), (8, 32), (4, 32), (16, 16))
-"""Rows and columns of outputs of a work-group; columns are a multiple of 16. The order in which
-shapes are tried, the same on every device, is a rule of thumb."""
+"""Rows and columns of outputs of a work-group; columns are a multiple of 16. The order, in which
+every device tries them, is a rule of thumb."""
 _MOST_CHANNELS = 4
 _MOST_DEPTH = 192
-"""The most numbers of a window, the zeros that fill its rows included. The limit is a rule of
-thumb: compared with the products of larger windows, a separate conversion of the image costs
-little."""
+"""Maximum number of values of a window, including the zeros that pad its rows. The limit is a rule
+of thumb: with larger windows, a separate conversion of the image is cheap compared with the
+products."""
 _MOST_PART = 64
 """The most output channels whose sums fit the registers of a work-group."""
 _MOST_SHARED = 40 * 1024
-"""The most bytes of shared memory of a work-group: on every device a kernel may have this number of
-bytes without a request for more."""
+"""Maximum bytes of shared memory of a work-group. Every device allows as many without an opt-in."""
 _MOST_GRID = 65535
 """The most work-groups of a grid along y and along z."""
 _WARPS = 4
@@ -44,8 +43,8 @@ _MULTIPLE = 8
 class FewChannelsMma(Algorithm):
     """Convolution of up to 4 input channels in float16, with float32 sums.
 
-    The kernel reads float32 in NCHW, as networks get their images, and writes float16 in NHWC, so
-    that no other kernel has to convert the image.
+    The kernel reads float32 in NCHW, the usual format of a network's images, and writes float16 in
+    NHWC. So no other kernel has to convert the image.
     """
 
     op = "conv2d"
@@ -55,18 +54,19 @@ class FewChannelsMma(Algorithm):
         if (reason := without_tensor_cores(problem, device)) is not None:
             return reason
         if problem.groups > 1 or problem.channels > _MOST_CHANNELS:
-            return f"takes at most {_MOST_CHANNELS} input channels in one group"
+            return f"needs one group of at most {_MOST_CHANNELS} input channels"
         if problem.dilation != (1, 1):
-            return "takes windows without dilation"
+            return "needs windows without dilation"
         if (depth := _depth(problem)) > _MOST_DEPTH:
-            return (f"a window of {problem.channels}x{problem.kernel[0]}x{problem.kernel[1]} takes "
-                    f"{depth} numbers, of which there may be {_MOST_DEPTH}")
+            return (f"needs windows of at most {_MOST_DEPTH} values, has {problem.channels}x"
+                    f"{problem.kernel[0]}x{problem.kernel[1]}, which is {depth} with padding")
         if problem.out_channels % _MULTIPLE:
-            return f"{problem.out_channels} output channels, takes multiples of {_MULTIPLE}"
+            return (f"needs a multiple of {_MULTIPLE} output channels, has "
+                    f"{problem.out_channels}")
         if max(problem.out_height, problem.batch) > _MOST_GRID:
-            return f"more than {_MOST_GRID} rows of results, or images"
+            return f"needs at most {_MOST_GRID} rows of results and images"
         if not _fitting(problem):
-            return "the pixels under the windows do not fit the shared memory"
+            return "the inputs and weights of a tile do not fit the shared memory"
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
@@ -88,10 +88,10 @@ class FewChannelsMma(Algorithm):
 
     def launches(self, weights: Weights, problem: Conv2dProblem, variant: Variant, device: Device,
                  image: Mapping[str, object], given: Sequence[Argument]) -> list[Launch]:
-        """Return one launch, or no launch where the output is empty.
+        """Return one launch, or none where the output is empty.
 
         image: the macros of the image.
-        given: arguments of the arithmetic that computes the image's numbers.
+        given: kernel arguments of the arithmetic that computes the image's values.
         """
         if variant.outputs[0].size == 0:
             return []
@@ -119,28 +119,27 @@ class FewChannelsMma(Algorithm):
 
 
 def _row_width(problem: Conv2dProblem) -> int:
-    """Return how many numbers a window's row has in one channel.
+    """Return the padded length of a window's row in one channel.
 
-    With the zeros that fill the row it is a power of 2, at least 2.
+    Zeros pad the row to a power of 2, at least 2.
     """
     return max(2, 1 << (problem.kernel[1] - 1).bit_length())
 
 
 def _depth(problem: Conv2dProblem) -> int:
-    """Return how many numbers a window has, the zeros that fill its rows included."""
+    """Return the number of values of a window, with the padding of its rows."""
     return problem.channels * problem.kernel[0] * _row_width(problem)
 
 
 def _steps(problem: Conv2dProblem) -> int:
-    """Return the number of steps of 16 numbers into which a window is divided."""
+    """Return the number of steps of 16 values of a window."""
     return -(-_depth(problem) // 16)
 
 
 def _group(problem: Conv2dProblem) -> int:
-    """Return the number of output channels of a group.
+    """Return the number of output channels that are permuted together, a group.
 
-    The columns of a group are permuted together, so that each of four lanes has neighbouring
-    channels, up to 8 of them.
+    The permutation assigns up to 8 neighbouring channels to each of four lanes.
     """
     return next(count for count in (32, 16, 8) if problem.out_channels % count == 0)
 
@@ -148,9 +147,9 @@ def _group(problem: Conv2dProblem) -> int:
 def _parts(problem: Conv2dProblem) -> list[int]:
     """Return one or two numbers of output channels that a work-group may compute.
 
-    The first is the largest number whose sums fit the registers, because every further work-group
-    reads the image again. The second is smaller, but at least half of the first, for batches of few
-    images.
+    The first is the largest number whose sums fit the registers, because every additional
+    work-group reads the image again. The second, for small batches, is smaller but at least half of
+    the first.
     """
     group = _group(problem)
     fitting = [count for count in range(group, _MOST_PART + 1, group)
@@ -159,15 +158,15 @@ def _parts(problem: Conv2dProblem) -> list[int]:
 
 
 def _fitting(problem: Conv2dProblem) -> list[tuple[int, int, int]]:
-    """Return the sizes of a work-group with which inputs and weights fit shared memory.
+    """Return the sizes of a work-group that fit shared memory.
 
-    They are (output channels, rows of outputs, columns of outputs).
+    Each is (output channels, rows of outputs, columns of outputs).
     """
     fitting = []
     for part, (rows, columns) in itertools.product(_parts(problem), _SHAPES):
         height, width = problem.window(0, rows), problem.window(1, columns)
         pitch = -(-width // 2) * 2
-        # with an odd stride shared memory has two copies of all numbers
+        # with an odd stride shared memory holds two copies of all values
         copies = 1 + problem.stride[1] % 2
         numbers = copies * (pitch * (problem.channels * height + 16) + 96)
         if 2 * numbers + 32 * _steps(problem) * part <= _MOST_SHARED:
@@ -178,13 +177,12 @@ def _fitting(problem: Conv2dProblem) -> list[tuple[int, int, int]]:
 def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, part: int) -> np.ndarray:
     """Return the weights as registers of the 32 lanes of a warp.
 
-    They are in the order of parts of `part` output channels, steps of 16 numbers of a window, and
-    tiles of 8 columns. Each lane has two registers of a tile. Where a part has an even number of
-    tiles, a lane's registers of two neighbouring tiles lie side by side. The numbers of a window
-    are in the order of rows, channels and columns; zeros fill up the columns of each channel and
-    row.
+    The axes are, from the outermost: parts of `part` output channels, steps of 16 values of a
+    window, and tiles of 8 columns. Each lane has two registers per tile. Where a part has an even
+    number of tiles, a lane's registers of two neighbouring tiles are adjacent. The values of a
+    window are ordered by row, channel and column, with zeros as the padding of each row.
 
-    Register h of a tile and lane l holds numbers 2 (l % 4) and 2 (l % 4) + 1 of half h of the step,
+    Register h of a tile and lane l holds values 2 (l % 4) and 2 (l % 4) + 1 of half h of the step,
     for column l / 4. Column 2 q + i of tile t of a group is channel 2 q T + 2 t + i of the group,
     where T is the number of tiles of a group.
     """

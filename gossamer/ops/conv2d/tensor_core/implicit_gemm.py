@@ -65,9 +65,9 @@ class _MmaProduct(Algorithm):
             return reason
         if (problem.kernel == (1, 1) and not any(problem.pads)) != self._pointwise:
             return ("needs a 1x1 window without padding" if self._pointwise else
-                    "1x1 windows without padding are pointwise_mma's")
+                    "1x1 windows without padding are computed by pointwise_mma")
         if problem.is_depthwise:
-            return "one input channel a group leaves tensor cores empty"
+            return "tensor cores are mostly idle with one input channel per group"
         if max(problem.height + problem.pads[0], problem.window(0), problem.window(1)
                ) >= _MOST_ROWS:
             return f"images or windows of {_MOST_ROWS} rows or more"
@@ -142,7 +142,7 @@ class _MmaProduct(Algorithm):
 class PointwiseMma(_MmaProduct):
     """1x1 convolution on tensor cores in TF32 or float16, with float32 sums.
 
-    In TF32 inputs are truncated.
+    TF32 inputs are truncated, not rounded.
     """
 
     name = "pointwise_mma"
@@ -152,7 +152,7 @@ class PointwiseMma(_MmaProduct):
 class ImplicitGemmMma(_MmaProduct):
     """Convolution with windows on tensor cores in TF32 or float16, with float32 sums.
 
-    In TF32 inputs are truncated.
+    TF32 inputs are truncated, not rounded.
     """
 
     name = "implicit_gemm_mma"
@@ -162,7 +162,7 @@ class ImplicitGemmMma(_MmaProduct):
 def _layouts(problem: Conv2dProblem, precision: str) -> tuple[str, ...]:
     """Return the layouts in which the input is read.
 
-    These are NHWC, and also NCHW where the bytes of a group's channels are no multiple of 16.
+    These are NHWC, and also NCHW where the bytes of a group's channels are not a multiple of 16.
     """
     return ("NHWC",) if bytes_at_once(problem, precision) == 16 else ("NCHW", "NHWC")
 
@@ -174,8 +174,7 @@ def _variant(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: str)
 
 
 def _values_at_once(problem: Conv2dProblem, variant: Variant) -> int:
-    """Return the number of neighbouring values of a pixel that a variant loads or copies at once.
-    """
+    """Return the number of adjacent values of a pixel that are copied at once."""
     x = variant.inputs[0]
     if not copies(problem, variant.precision, x.layout):
         return 1
@@ -183,7 +182,7 @@ def _values_at_once(problem: Conv2dProblem, variant: Variant) -> int:
 
 
 def _reads_pixels(problem: Conv2dProblem, variant: Variant) -> bool:
-    """Return whether all values of K that belong to an output lie side by side in one pixel."""
+    """Return whether an output reads adjacent values of one pixel only."""
     return (problem.kernel == (1, 1) and not any(problem.pads)
             and variant.inputs[0].layout == "NHWC")
 
@@ -216,12 +215,13 @@ def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
                  precision: str) -> np.ndarray:
     """Return the weights as (groups, stages, lines, values of a line).
 
-    Where a lane stores 4 output channels or more at once, the lines of a block of 4 * vector output
-    channels are ordered so that each lane of a row of the tensor cores' results has adjacent
-    channels: line 8 f + 2 q + j of the block belongs to channel vector * q + 2 f + j, where f is
-    a fragment, q one of the row's four lanes, and j is 0 or 1. Otherwise lines are in the order of
-    channels: each of the row's four lanes then has a pair of adjacent channels, and the next pair
-    belongs to the next lane. Chunk p of line l is stored as chunk p ^ l % 8 of the line.
+    A line is one output channel in one stage. Four lanes share a row of the tensor cores' results.
+    If a lane stores 4 output channels or more at once, lines are permuted within each block of
+    4 * vector output channels, so that each of the four lanes has adjacent channels: line
+    8 f + 2 q + j of the block is channel vector * q + 2 f + j, where f is a fragment, q the lane,
+    and j is 0 or 1. Otherwise lines are in the order of channels, and successive pairs of channels
+    belong to successive lanes. Chunk p of line l is stored as chunk p ^ l % 8 of the line, so that
+    eight lines are read without bank conflicts.
     """
     vector = vector_of(precision)
     groups, stages = problem.groups, stages_of(problem, precision)
@@ -248,12 +248,13 @@ def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
 
 def table_of_lines(problem: Conv2dProblem, x: TensorSpec, precision: str, values: int
                    ) -> np.ndarray:
-    """Return the table of K.
+    """Return the index table along K, (entries, 2) in int32.
 
-    For every `values`-th k it has its offset in x from a window's first pixel, and its position in
-    the window as row << 16 | column. Entries after the last k have a row outside of every image.
+    An entry for every `values`-th k holds its offset in x from a window's first pixel, and its
+    position within the window as row << 16 | column. Entries after the last k have a row outside of
+    every image.
 
-    values: values of a pixel that are copied at once.
+    values: number of adjacent values of a pixel that are copied at once.
     """
     vector = vector_of(precision)
     table = np.zeros((stages_of(problem, precision) * CHUNKS * vector, 2), np.int32)

@@ -1,4 +1,4 @@
-"""Tiles of convolutions as matrix products on tensor cores, with estimates of their times.
+"""Tiles of matrix products on tensor cores, and estimates of their times.
 
 K is the axis over which the product sums: for each tap (r, s) of a window, the input channels of a
 group. Eight chunks of 16 bytes along K make a line.
@@ -31,7 +31,7 @@ def vector_of(precision: str) -> int:
 
 
 def bytes_at_once(problem: Conv2dProblem, precision: str) -> int:
-    """Return the most bytes that can be copied at once from every pixel in NHWC.
+    """Return the bytes of a pixel in NHWC that are copied at once.
 
     This is the largest divisor of 16 (the bytes of a chunk) that also divides the bytes of a
     group's channels.
@@ -40,12 +40,15 @@ def bytes_at_once(problem: Conv2dProblem, precision: str) -> int:
 
 
 def stored_at_once(problem: Conv2dProblem, precision: str) -> int:
-    """Return the adjacent output channels that a lane stores at once: 8 (in float16), 4, 2 or 1."""
+    """Return the adjacent output channels that a lane stores at once.
+
+    The number is 8 (in float16 only), 4, 2 or 1.
+    """
     return math.gcd(vector_of(precision), problem.group_out_channels)
 
 
 def stages_of(problem: Conv2dProblem, precision: str) -> int:
-    """Return the number of stages, lines of 128 bytes along K."""
+    """Return the number of stages, each of 128 bytes along K."""
     return -(-problem.depth // (CHUNKS * vector_of(precision)))
 
 
@@ -74,10 +77,10 @@ class MmaTile:
     warps_k: warps that share the K range.
     cluster: work-groups that share the K range.
     slots: stages of 128 bytes of K that shared memory holds.
-    blocks_per_unit: work-groups that a multiprocessor is to hold at once.
+    blocks_per_unit: work-groups that a multiprocessor should hold at once.
     keeps_weights: 1 where a work-group keeps the weights of all its tiles in shared memory.
     wgmma: 1 where warpgroups multiply by wgmma (sm_90a), 0 where warps multiply by mma.
-    copy_warps: with wgmma, warps that do nothing but copy.
+    copy_warps: with wgmma, warps that only copy.
     """
 
     tile_p: int
@@ -94,8 +97,7 @@ class MmaTile:
 
     @property
     def work_group(self) -> int:
-        """Work-items of a work-group: the warps that multiply, and with wgmma the warps that copy.
-        """
+        """Work-items of a work-group, including the copy warps."""
         return 32 * (self.warps_p * self.warps_m * self.warps_k + self.copy_warps)
 
     @property
@@ -105,7 +107,7 @@ class MmaTile:
 
     @property
     def registers(self) -> tuple[int, int]:
-        """With wgmma, registers of a copying work-item, and of a multiplying work-item."""
+        """Registers of a copying and of a multiplying work-item, with wgmma."""
         each = REGISTERS // (self.work_group * self.blocks_per_unit) // 8 * 8
         copy = min(each, 32 + 24 * (self.tile_p // 64))
         left = each * self.work_group - copy * self.copiers
@@ -114,8 +116,8 @@ class MmaTile:
     def shared_bytes(self, stages: int) -> int:
         """Return the bytes of shared memory of a work-group.
 
-        They hold its barriers and slots, and after the slots either the weights of all stages, or
-        the sums of the warps and work-groups that share K.
+        Barriers and slots are followed by the weights of all stages, or by the sums of the warps
+        and work-groups that share K.
         """
         has_barriers = self.wgmma or self.cluster > 1
         slots = self.slots * self.slot_bytes + has_barriers * _BARRIER_BYTES
@@ -150,7 +152,7 @@ class MmaTile:
         """Return how many stages can be copied while slots hold an operand of the epilogue.
 
         A tensor operand may be copied to slots of the ring, as the last stages of a tile. The
-        number is negative where the operand is not copied to slots.
+        result is negative where the operand is not copied to slots.
         """
         itemsize = 2 if precision == "fp16" else 4
         fits = [stages for stages in (1, 2, 4)
@@ -188,33 +190,36 @@ TILES = (
     MmaTile(128, 64, 2, 2, slots=3, blocks_per_unit=3),
     MmaTile(64, 64, 2, 2, slots=4, blocks_per_unit=3),
 )
-"""The tiles that are offered. The tiles were chosen by times on an H200, the last three for GPUs
-without wgmma. On every device each tile that fits may be measured."""
+"""Candidate tiles, chosen by times on an H200; the last three are for GPUs without wgmma. On any
+device, every tile that fits may be measured."""
 
 _WINDOW = 1.28
-"""Factor by which copies of windows, whose pixels are not contiguous, take longer."""
+"""Slowdown of copies of windows, because their pixels are not contiguous."""
 _NARROW_COPIES, _GATHER = 8, 0.6
-"""Copies of 4 or 8 bytes that a multiprocessor starts in a cycle, and cycles in which it loads one
-value that is gathered, not copied; rules of thumb."""
+"""Rules of thumb: copies of 4 or 8 bytes that a multiprocessor starts per cycle, and cycles that it
+needs to load a single value."""
 _EPILOGUE, _STORE = 0.0577, 0.0255
-"""Cycles of the epilogue for each sum, and of storing one byte of a result."""
+"""Cycles of the epilogue per sum, and of a store per byte."""
 _TILE = 245
 """Cycles between two tiles of a work-group."""
 
 
 def copies(problem: Conv2dProblem, precision: str, layout: str) -> bool:
-    """Return whether an input is copied asynchronously, 4 bytes or more at once.
+    """Return whether inputs are copied asynchronously, at least 4 bytes at once.
 
-    Its values are loaded one by one otherwise.
+    Otherwise values are loaded one by one.
     """
     return layout == "NHWC" and bytes_at_once(problem, precision) >= 4
 
 
 def fitting(problem: Conv2dProblem, precision: str, layout: str, limits: Limits) -> list[MmaTile]:
-    """Return the tiles that a device can run for a problem whose input has the layout `layout`."""
+    """Return the tiles that a device can run.
+
+    layout: the layout of the input.
+    """
     stages = stages_of(problem, precision)
-    # with wgmma few warps copy: they are too few to load values one by one, and have too few
-    # registers for narrow copies of windows
+    # with wgmma only few warps copy: too few to load values one by one, and with too few registers
+    # for narrow copies of windows
     is_narrow = bytes_at_once(problem, precision) < 16
     most_wgmma = limits.wgmma and copies(problem, precision, layout) and not (
         is_narrow and (problem.kernel != (1, 1) or any(problem.pads)))
@@ -234,7 +239,7 @@ def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: s
     own_stages = -(-stages // tile.cluster)
     area = tile.tile_p * tile.tile_m
     operands = problem.epilogue.tensor_count * itemsize * area
-    # bytes that a work-group copies in a stage, and cycles of a tile
+    # x_bytes and weight_bytes are per stage of a work-group; the cycles below are per tile
     x_bytes = tile.tile_p * problem.depth * itemsize / max(1, stages)
     if problem.kernel != (1, 1):
         x_bytes *= _WINDOW

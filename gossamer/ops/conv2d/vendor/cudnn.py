@@ -1,5 +1,7 @@
-"""The algorithm cudnn computes a convolution by NVIDIA's cuDNN. Its configs are execution plans
-that cuDNN's heuristics offer."""
+"""cudnn: convolution by NVIDIA's cuDNN.
+
+Configs are the execution plans that cuDNN's heuristics offer.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,11 @@ from gossamer.tensor import pack
 
 _LAYOUTS = ("NHWC", "NCHW")
 _COMPILING_SECONDS = 0.1
-"""The seconds in which cuDNN usually builds a plan with a fused epilogue, for which it compiles a
-kernel; measured on the host of an H200. The number is only used as the expected time of
-building."""
+"""Expected seconds to build a plan with a fused epilogue, for which cuDNN compiles a kernel. They
+were measured on the host of an H200."""
 _FUSED, _SEPARATE, _NONE = "fused", "separate", "none"
 _SOONEST_FIRST = tuple(reversed(PRECISIONS))
-"""The precisions in the order of the time that cuDNN's answer takes, the shortest first."""
+"""Precisions, sorted by the time that cuDNN needs to offer plans, the shortest first."""
 
 
 @dataclass
@@ -155,7 +156,7 @@ class Cudnn(Algorithm):
                     {name: buffer.address for name, buffer in buffers.items()},
                     None if workspace is None else workspace.address, handle)
             except library.failures as error:
-                raise DeviceError(f"{device.name} failed running cuDNN's {convolution.engine}: "
+                raise DeviceError(f"{device.name} failed to run cuDNN's {convolution.engine}: "
                                   f"{first_line(error)}") from error
         super().launch(state, inputs, outputs, workspace, stream)
 
@@ -171,14 +172,14 @@ def _reason_not_asked(problem: Conv2dProblem, device: Device) -> str | None:
 
 def _plan(problem: Conv2dProblem, variant: Variant,
           device: Device) -> tuple[CudnnForm, ExecutionPlan]:
-    """Return how a variant describes the problem to cuDNN, and the variant's execution plan."""
+    """Return a variant's description for cuDNN, and its execution plan."""
     form = CudnnForm(variant.precision, variant.outputs[0].layout,
                      variant["epilogue"] != _SEPARATE, problem.sums_integers)
     return form, offered(device, problem, form).plans[variant["rank"]]
 
 
 def _epilogues(problem: Conv2dProblem) -> list[str]:
-    """Return the ways in which the problem's epilogue can be applied."""
+    """Return the ways to apply the problem's epilogue, the fastest first."""
     nodes = pointwise(problem.epilogue)
     if nodes is None:
         return [_SEPARATE]
@@ -192,7 +193,7 @@ def _offers(problem: Conv2dProblem, device: Device, epilogue: str,
 
 
 def _forms(problem: Conv2dProblem, epilogue: str, precision: str) -> list[CudnnForm]:
-    """Return the descriptions of the problem that cuDNN gets, one for each layout."""
+    """Return the descriptions of the problem for cuDNN, one for each layout."""
     return [CudnnForm(precision, layout, epilogue != _SEPARATE, problem.sums_integers)
             for layout in _LAYOUTS]
 

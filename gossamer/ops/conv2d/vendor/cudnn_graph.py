@@ -30,10 +30,10 @@ from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import Format, TensorSpec
 
 MOST_PLANS = 8
-"""The most plans that are listed for one description of a convolution; cuDNN's heuristics list fast
-plans first."""
+"""Maximum number of plans for one description of a convolution. cuDNN's heuristics list fast plans
+first."""
 _MEMORY_SHARE = 32
-"""Plans that need more workspace than the device's memory divided by this number are left out."""
+"""Plans that need more workspace than the device's memory divided by this number are excluded."""
 X, WEIGHT, Y, OPERAND = 1, 2, 3, 4
 """Numbers (uids) that identify tensors in a graph; operand i has the number OPERAND + i."""
 _INEXACT = ("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
@@ -50,17 +50,17 @@ _TRANSFORMS = ("WINOGRAD", "WINOGRAD_TILE_4x4", "WINOGRAD_TILE_6x6",
                "WINOGRAD_TILE_13x13", "FFT")
 _NO_ENGINE = "it has no engine for such a graph"
 _TOO_LARGE = "its engines need too much workspace"
-_OTHER_PRECISIONS = "its engines are of other precisions"
+_OTHER_PRECISIONS = "its engines compute in other precisions"
 _LASTING_REFUSALS = (_NO_ENGINE, _TOO_LARGE, _OTHER_PRECISIONS)
-"""Refusals that hold as long as cuDNN and the device are the same; another refusal may end, for
-example when a library is installed."""
+"""Refusals that are permanent for a version of cuDNN and a device. The cause of other refusals may
+be removed, for example by installing a library."""
 _PREREQUISITE = re.compile(r"RUNTIME_PREREQUISITE_MISSING; Reason: (.+)")
 _WORKSPACE = re.compile(r"^Plan at index (\d+): .*workspace violation\. Requires (\d+)", re.M)
 
 
 @dataclass(frozen=True)
 class CudnnForm:
-    """How a convolution is described to cuDNN, besides the sizes of the problem.
+    """The description of a convolution for cuDNN, apart from the problem.
 
     precision: "fp32", "tf32" or "fp16".
     layout: layout of all tensors.
@@ -110,18 +110,17 @@ class CudnnOffer:
 
 
 def offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOffer:
-    """Return the plans that cuDNN offers on a device for a problem, none of them built.
+    """Return the plans that cuDNN offers for a problem, without building them.
 
-    The plans are the same at each call, and in each process with the same cuDNN.
+    The result is the same in every call and in every process with the same version of cuDNN.
     """
     return _offered(device, _plain(problem, form), form)
 
 
 def _plain(problem: Conv2dProblem, form: CudnnForm) -> Conv2dProblem:
-    """Return a problem as it is described to cuDNN.
+    """Return a problem reduced to the fields that cuDNN's plans depend on.
 
-    It is without facts about weights and values, and without its epilogue where the epilogue is not
-    fused.
+    Facts about weights and values are removed, and so is an epilogue that is not fused.
     """
     plain = replace(problem, weights_info=WeightsInfo(), facts=(), result=REAL)
     return plain if form.fused else replace(plain, epilogue=Epilogue())
@@ -143,14 +142,14 @@ def _offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOf
 
 @functools.lru_cache(maxsize=4096)
 def _offer_key(device: Device, problem: Conv2dProblem, form: CudnnForm) -> tuple[str, ...]:
-    """Return texts that identify everything on which cuDNN's offer depends."""
+    """Return the cache key of cuDNN's offer."""
     return ("cuDNN's offer", source_hash(__name__), *_versions(library_on(CUDNN, device), device),
             str(_most_workspace(device)), json.dumps(canonical(problem), sort_keys=True),
             repr(form))
 
 
 def _most_workspace(device: Device) -> int:
-    """Return the bytes of workspace that a plan may need."""
+    """Return the maximum workspace of a plan in bytes."""
     return device.limits.memory_bytes // _MEMORY_SHARE
 
 
@@ -167,11 +166,11 @@ def _answer(library: CudnnLibrary, problem: Conv2dProblem, form: CudnnForm,
         for note in (*_EXCLUDED_NOTES[form.precision], *(_TRANSFORMS if form.exact else ())):
             graph.deselect_numeric_notes([getattr(library.api.numerical_note, note)])
         # The frontend reports a plan's workspace only after building the plan, which can take a
-        # second. But where no workspace is allowed, its error message lists each plan's needs.
+        # second. But if no workspace is allowed, its error message lists the needs of each plan.
         graph.deselect_workspace_greater_than(-1)
         try:
             graph.check_support()
-            message = "cuDNN does not tell what workspace its engines need"
+            message = "cuDNN does not report the workspace of its engines"
         except library.failures as error:
             message = str(error).strip() or type(error).__name__
         needs = workspaces(message)
@@ -185,24 +184,29 @@ def _answer(library: CudnnLibrary, problem: Conv2dProblem, form: CudnnForm,
 def workspaces(message: str) -> dict[int, int]:
     """Return the bytes of workspace that each plan needs, by cuDNN's index.
 
-    message: the error message of cuDNN where no workspace is allowed. Plans that are deselected or
-    cannot run are not included.
+    Plans that are deselected or cannot run are not included.
+
+    message: cuDNN's error message if no workspace is allowed.
     """
     return {int(index): int(nbytes) for index, nbytes in _WORKSPACE.findall(message)}
 
 
 def _no_engine(error: BaseException) -> str:
-    """Return one line that says why there are no plans for a graph at all."""
+    """Return why cuDNN has no plans for a graph, in one line."""
     message = str(error)
     if missing := _PREREQUISITE.search(message):
-        return f"its engines lack what they need at run time ({missing[1]})"
+        return f"its engines lack a library that they need at run time ({missing[1]})"
     if "No valid engine configs" in message:
         return _NO_ENGINE
     return first_line(error)
 
 
 def _refusal(message: str, too_large: int) -> str:
-    """Return one line, made from cuDNN's message, that says why none of the plans is usable."""
+    """Return why none of the plans is usable, in one line.
+
+    message: cuDNN's message.
+    too_large: number of plans that need too much workspace.
+    """
     if too_large:
         return _TOO_LARGE
     reasons = [line.partition(": ")[2] for line in message.splitlines()
@@ -214,7 +218,7 @@ def _refusal(message: str, too_large: int) -> str:
 
 
 def built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> Any:
-    """Return cuDNN's graph of a problem, with one of the offered plans built.
+    """Return cuDNN's graph of a problem, with an offered plan built.
 
     Built plans are kept on disk, and the graphs that were used most recently are kept in memory.
     Raises RuntimeError where cuDNN now offers another plan, and passes on errors of the frontend
@@ -253,7 +257,7 @@ def _built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: Execut
 
 def _key(library: CudnnLibrary, device: Device, problem: Conv2dProblem, form: CudnnForm,
          plan: ExecutionPlan) -> tuple[str, ...]:
-    """Return texts that identify a plan and whether cuDNN can deserialise it."""
+    """Return the cache key of a built plan."""
     return ("cuDNN's execution plan", *_versions(library, device),
             json.dumps(canonical(problem), sort_keys=True), repr(form), repr(plan))
 
@@ -265,7 +269,7 @@ def _versions(library: CudnnLibrary, device: Device) -> tuple[str, ...]:
 
 
 def _read_back(library: CudnnLibrary, handle: Any, data: bytes) -> Any:
-    """Return a graph with the built plan that another process has stored."""
+    """Return a graph with a built plan, deserialised from `data`."""
     graph = library.api.pygraph(handle=handle,
                                 cuda_graph_retention=library.api.cuda_graph_retention.NONE)
     graph.deserialize(handle, data)
@@ -278,20 +282,20 @@ def _build(library: CudnnLibrary, handle: Any, problem: Conv2dProblem, form: Cud
     graph = _planned(problem, form, library, handle, plan.index + 1)
     name = graph.get_plan_name_at_index(plan.index)
     if name != plan.engine:
-        raise RuntimeError(f"cuDNN offers {name} where it offered {plan.engine}")
+        raise RuntimeError(f"cuDNN now offers {name} in place of {plan.engine}")
     graph.build_plan_at_index(plan.index)
     needed = graph.get_workspace_size()
     if needed > plan.workspace:
-        raise RuntimeError(f"{plan.engine} needs {needed} bytes of workspace, cuDNN had said "
-                           f"{plan.workspace}")
+        raise RuntimeError(f"cuDNN's {plan.engine} needs {needed} bytes of workspace, more than "
+                           f"the {plan.workspace} that cuDNN reported before")
     return graph
 
 
 def _planned(problem: Conv2dProblem, form: CudnnForm, library: CudnnLibrary, handle: Any,
              count: float = math.inf) -> Any:
-    """Return the graph with cuDNN's plans for it, none of them built.
+    """Return the graph with cuDNN's plans, none of them built.
 
-    count: number of plans at which the search for further engines ends.
+    count: number of plans at which the search for more engines ends.
     """
     graph = _graph(problem, form, library.api, handle)
     graph.validate()
@@ -300,8 +304,8 @@ def _planned(problem: Conv2dProblem, form: CudnnForm, library: CudnnLibrary, han
     graph.create_execution_plans([modes.A, modes.FALLBACK])
     if form.precision == "fp32":
         # The heuristics cannot be asked for engines without tensor cores, and the heuristics of
-        # cuDNN 9.27 list hardly any such engine. So the engines that the heuristics left out are
-        # added, with default settings.
+        # cuDNN 9.27 list hardly any such engine. So the engines that they omit are added, with
+        # default settings.
         listed = {entry.engine_id for entry in graph.plans}
         for engine in range(graph.get_engine_count()):
             if len(graph.plans) >= count:
@@ -355,7 +359,7 @@ def _graph(problem: Conv2dProblem, form: CudnnForm, api: Any, handle: Any) -> An
 def channel_dtype(epilogue: Epilogue, form: CudnnForm) -> str:
     """Return the dtype of the channel operands of a fused epilogue."""
     nodes = pointwise(epilogue) or ()
-    # cuDNN's own fused kernels, for a bias and relu, take a float16 bias only; the engines that
+    # cuDNN's prebuilt fused kernels, for a bias and relu, require a float16 bias; the engines that
     # generate code for other epilogues offer more plans with float32 operands
     plain = all(node.method in ("add", "relu") and not node.constants for node in nodes)
     return form.dtype if plain else "float32"
@@ -366,8 +370,8 @@ class Pointwise:
     """An element-wise node of a graph.
 
     method: method of cuDNN's graphs that adds the node.
-    arguments: numbers of its arguments: 0 is the result of the convolution, i + 1 is operand i, and
-    the results of the nodes follow.
+    arguments: indices of its arguments: 0 is the result of the convolution, i + 1 is operand i, and
+    the results of earlier nodes follow.
     constants: names and values of its constants.
     """
 
@@ -377,7 +381,7 @@ class Pointwise:
 
 
 def pointwise(epilogue: Epilogue) -> tuple[Pointwise, ...] | None:
-    """Return an epilogue as nodes of a cuDNN graph; the last node gives the output.
+    """Return an epilogue as nodes of a cuDNN graph; the last is the output.
 
     Returns None where cuDNN has no node for a step, where the output is not the result of the last
     step alone, or where a value other than the output is never read.
@@ -393,10 +397,10 @@ def pointwise(epilogue: Epilogue) -> tuple[Pointwise, ...] | None:
 
 
 def _tensors_first(epilogue: Epilogue, used: list[int]) -> tuple[ExpressionStep, ...]:
-    """Return the steps, with the leading sums in another order.
+    """Return the steps, with the leading additions of tensors first.
 
-    Sums that add tensors come before sums that add channel operands. cuDNN's own fused kernel adds
-    a residual, then adds the bias, then applies the activation.
+    The leading additions of channel operands follow. cuDNN's prebuilt fused kernel has this order:
+    residual, bias, activation.
     """
     expression = epilogue.expression
     current, added = 0, []

@@ -1,8 +1,7 @@
-"""Gathers the im2col matrix of a convolution, in parts, and packs the weights that are multiplied
-with this matrix.
+"""The im2col matrix of a convolution, in parts, and the packed weights.
 
-Source: the framework Caffe, which computes a convolution as a matrix product by im2col. With sparse
-weights a sparse matrix is multiplied by the im2col matrix.
+Source: the framework Caffe, which computes a convolution as the product of the weights and the
+im2col matrix. The matrix of the weights may also be sparse.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _ORDERS = {"NCHW": 0, "NHWC": 1, "CHWN": 2}
 
 @dataclass(frozen=True)
 class MatrixPart:
-    """The part of an im2col matrix that is gathered at a time.
+    """A part of the im2col matrix, gathered by one launch.
 
     first_image: first image of the part.
     images: number of images.
@@ -90,7 +89,7 @@ def _ranges(total: int, most: int) -> list[tuple[int, int]]:
 def matrix_bytes(problem: Conv2dProblem, part: MatrixPart, itemsize: int) -> int:
     """Return the bytes of a part's matrix, rounded up to a multiple of 256.
 
-    0 where the input is the matrix.
+    The result is 0 for a pointwise problem, where the input is the matrix.
     """
     if problem.is_pointwise:
         return 0
@@ -109,9 +108,10 @@ def output_offset(problem: Conv2dProblem, layout: str, part: MatrixPart) -> int:
 
 def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Device,
            matrix: Callable[..., Argument] = workspace_buffer) -> Launch:
-    """Return the launch that gathers the part's im2col matrix from input 0, which has the spec x.
+    """Return the launch that gathers a part of the im2col matrix.
 
-    The matrix is written to the start of the workspace, or of the buffer that `matrix` returns.
+    x: spec of input 0.
+    matrix: kernel argument for the buffer that is written, by default the workspace.
     """
     itemsize = x.stored_dtype.itemsize
     images, pixels, channels = part.images, part.pixels, problem.channels
@@ -151,7 +151,7 @@ def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Devi
 def packed_rows(weights: Weights, problem: Conv2dProblem, layout: str, dtype: str) -> Buffer:
     """Return the weights on the device as (output channels, K of a group).
 
-    The channels and taps of K are in the order of the matrix's rows.
+    K is in the order of the rows of the layout's im2col matrix.
     """
     rows = weight_rows(problem, layout)
     return weights.packed(f"rows of {tap_order(layout)} {dtype}",
@@ -160,9 +160,9 @@ def packed_rows(weights: Weights, problem: Conv2dProblem, layout: str, dtype: st
 
 def weight_rows(problem: Conv2dProblem,
                 layout: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Return a function that packs a layer's arrays into (output channels, K of a group).
+    """Return a function that packs weights as (output channels, K of a group).
 
-    The channels and taps of K are in the order of the rows of the layout's matrix.
+    K is in the order of the rows of the layout's im2col matrix.
     """
     def rows(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         weight = np.asarray(arrays["weight"], np.float32)

@@ -1,5 +1,4 @@
-"""The algorithm cublas-lowering computes a convolution as cuBLAS's product of the weights with the
-im2col matrix."""
+"""cublas-lowering: convolution as a product of weights and im2col matrix by cuBLAS."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ class _Products:
 
     steps: the product of each part.
     fused: the epilogue that the products apply; None where another kernel applies the epilogue.
-    ranks: number of algorithms that cuBLAS offers for every product.
+    ranks: minimum number of algorithms that cuBLAS offers for a product.
     """
 
     steps: tuple[_ProductCall, ...]
@@ -80,7 +79,7 @@ class _Call:
     offer: the algorithm of cuBLAS.
     offsets: for each repetition of the product, the offsets of its operands A and B and of its
     result D, in elements.
-    scratch: bytes of the im2col matrix, after which the product's own workspace starts.
+    scratch: bytes of the im2col matrix; the workspace of the product follows it.
     """
 
     gathering: Launch | None
@@ -91,7 +90,7 @@ class _Call:
 
 
 class Im2colCublas(Algorithm):
-    """Product of the weights with the gathered im2col matrix by cuBLAS.
+    """Product of the weights and the gathered im2col matrix by cuBLAS.
 
     cuBLAS fuses the epilogue where it can.
     """
@@ -105,7 +104,8 @@ class Im2colCublas(Algorithm):
         if (reason := unavailable(CUBLAS, device)) is not None:
             return reason
         if problem.is_depthwise:
-            return f"a product of a few rows for each of {problem.channels} channels"
+            return ("depthwise: each channel would be a product of few rows, has "
+                    f"{problem.channels} channels")
         return too_large(problem)
 
     def version(self, device: Device) -> str:
@@ -200,11 +200,10 @@ def _step(problem: Conv2dProblem, layout: str, precision: str, part: MatrixPart,
           epilogue: Fused) -> _ProductCall:
     """Return the product for one part.
 
-    Let D be the result of the product. Output channels are the rows of D in NHWC, where channels
-    are adjacent, and the columns of D in other layouts. In NHWC and CHWN the members of a batched
-    product are the groups. In NCHW the members are the images, and the product is repeated for each
-    group; but where a part has fewer images than the problem has groups, the members are the
-    groups, and the product is repeated for each image.
+    The rows of the result are output channels in NHWC, where channels are adjacent. In other
+    layouts, the columns are output channels. In NHWC and CHWN the product is batched over the
+    groups. In NCHW it is batched over the images and repeated for each group, or, if there are more
+    groups than images, batched over the groups and repeated for each image.
     """
     channels, depth = problem.group_out_channels, problem.depth
     pixels, plane = part.pixels, problem.image_pixels

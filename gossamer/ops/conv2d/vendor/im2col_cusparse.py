@@ -1,5 +1,6 @@
-"""The algorithm cusparse-lowering computes a convolution as cuSPARSE's product of sparse weights
-with the im2col matrix. Groups are blocks along the diagonal of the sparse matrix.
+"""cusparse-lowering: convolution as a product of sparse weights and im2col matrix by cuSPARSE.
+
+Groups are blocks along the diagonal of the sparse matrix.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ from gossamer.ops.weights import Weights
 _ALGORITHMS = ("CSR_ALG2", "CSR_ALG1", "CSR_ALG3")
 _LAYOUTS = ("CHWN", "NHWC", "NCHW")
 _MOST_MATRICES = 65535
-"""The most matrices that one batched product of cuSPARSE takes."""
+"""Maximum number of matrices in a batched product of cuSPARSE."""
 
 
 class Im2colCusparse(Algorithm):
-    """Product of CSR weights with the gathered im2col matrix by cuSPARSE.
+    """Product of CSR weights and the gathered im2col matrix by cuSPARSE.
 
-    Another kernel then applies the epilogue.
+    A separate kernel applies the epilogue.
     """
 
     op = "conv2d"
@@ -73,7 +74,7 @@ class Im2colCusparse(Algorithm):
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         for algorithm in _ALGORITHMS:
-            # only CSR_ALG3 takes float16, and only CSR_ALG1 and CSR_ALG2 take batches of matrices
+            # only CSR_ALG3 supports float16; only CSR_ALG1 and CSR_ALG2 support batched matrices
             is_alg3 = algorithm == "CSR_ALG3"
             for precision in ("fp32", "fp16") if is_alg3 else ("fp32",):
                 itemsize = np.dtype(dtype_of(precision)).itemsize
@@ -137,8 +138,7 @@ def csr(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
         layout: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return row offsets, columns and values of the nonzero weights.
 
-    Where all weights are zero, one zero is returned, because cuSPARSE's product takes at least one
-    value.
+    If all weights are zero, one zero is stored, because cuSPARSE requires at least one value.
     """
     rows = weight_rows(problem, layout)(arrays)
     channels, columns = np.nonzero(rows)
@@ -151,8 +151,7 @@ def csr(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
 
 
 class _SparseProduct:
-    """The product of sparse weights with one part of the im2col matrix, preprocessed by cuSPARSE.
-    """
+    """A product of sparse weights and a part of the im2col matrix, preprocessed."""
 
     def __init__(self, sparse: _CsrWeights, problem: Conv2dProblem, part: MatrixPart,
                  variant: Variant, device: Device) -> None:
@@ -195,7 +194,7 @@ class _SparseProduct:
                                self._matrix, ZERO.ctypes.data, self._result, DATA_TYPES["float32"],
                                api.SpMMAlg[variant["algorithm"]])
             nbytes = api.sp_mm_buffer_size(*self._arguments)
-        self._buffer = gpu.empty(nbytes, "what cuSPARSE found out about weights")
+        self._buffer = gpu.empty(nbytes, "cuSPARSE's analysis of the weights")
         with self._library.calling("preparing a product") as api:
             api.set_stream(self._library.handle, gpu.stream_handle(None))
             api.sp_mm_preprocess(*self._arguments, self._buffer.address)

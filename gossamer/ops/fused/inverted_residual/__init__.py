@@ -1,1 +1,1 @@
-"""Inverted residual blocks and separable convolutions as one kernel."""
+"""Inverted residual blocks and separable convolutions in one kernel."""

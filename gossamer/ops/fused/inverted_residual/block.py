@@ -1,6 +1,6 @@
-"""Inverted residual blocks and separable convolutions in fusions.
+"""Recognises inverted residual blocks and separable convolutions in fusions.
 
-They are recognised here, and it is said which blocks one kernel can compute.
+It also determines which blocks one kernel can compute.
 
 Sources: A. Howard et al., "MobileNets: efficient convolutional neural networks for mobile vision
 applications", arXiv 1704.04861, 2017 (the separable convolution); M. Sandler et al., "MobileNetV2:
@@ -34,11 +34,11 @@ EXCITED_PATTERNS = tuple(
     for first in (("conv2d",), ()) for mean in ("reduce", "pool"))
 """The ops of blocks with squeeze-and-excite, with and without an expansion."""
 LARGEST_KERNEL = 7
-"""The most rows, and the most columns, of a depthwise filter: kernels hold the inputs of its
-windows in registers."""
+"""The largest height and width of a depthwise filter: kernels hold the inputs of its windows in
+registers."""
 _MOST_IMAGE_CHANNELS, _MOST_GATHERED = 4, 64
-"""The most channels of an image, and the most inputs of a window of the image's first convolution,
-that kernels gather."""
+"""The most image channels, and the most inputs of a window of a first convolution, that kernels can
+gather."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,13 @@ class Block:
     The expansion and the projection are 1x1 convolutions.
 
     problem: the fusion.
-    expand: the convolution before the depthwise convolution: a 1x1 convolution, or a network's
-    first layer, which has larger windows. None where the block is a separable convolution.
+    expand: the convolution before the depthwise convolution, either a 1x1 convolution or a
+    network's first layer with larger windows. None if the block is a separable convolution.
     depthwise: the depthwise convolution.
-    project: the 1x1 convolution that projects.
-    excite: the squeeze-and-excite layer between depthwise and project; None where the block has no
-    such layer.
+    project: the projection.
+    excite: the squeeze-and-excite layer between depthwise and project; None if there is none.
     given: the layer that computes the image from the network's input, such as bytes in NHWC; None
-    where the network's input is the image itself.
+    if the network's input is the image itself.
     """
 
     problem: FusionProblem
@@ -73,7 +72,7 @@ class Block:
 
     @property
     def channels(self) -> int:
-        """Channels of the block's input."""
+        """Number of channels of the block's input."""
         return self.convolutions[0].channels
 
     @property
@@ -83,32 +82,26 @@ class Block:
 
     @property
     def expanded_inputs(self) -> int:
-        """Inputs of one hidden channel of one pixel.
-
-        0 where the block has no expanding convolution.
-        """
+        """Inputs of one hidden channel of one pixel; 0 without an expansion."""
         return 0 if self.expand is None else self.expand.depth
 
     @property
     def hidden(self) -> int:
-        """Channels of the expanded tensor, on which the depthwise convolution works."""
+        """Number of hidden channels: those of the depthwise convolution."""
         return self.depthwise.channels
 
     @property
     def out_channels(self) -> int:
-        """Channels of the block's output."""
+        """Number of channels of the block's output."""
         return self.project.out_channels
 
     def halo(self, rows: int, columns: int) -> tuple[int, int]:
-        """Return the rows and columns of the depthwise convolution's input.
-
-        They are those that a tile of output rows and columns needs.
-        """
+        """Return the input rows and columns of a tile of depthwise outputs."""
         p = self.depthwise
         return ((rows - 1) * p.stride[0] + p.kernel[0], (columns - 1) * p.stride[1] + p.kernel[1])
 
     def part(self, convolution: Conv2dProblem) -> int:
-        """Return the number of a convolution among the parts of the fusion."""
+        """Return the index of a convolution among the parts of the fusion."""
         return next(number for number, part in enumerate(self.problem.parts)
                     if part is convolution)
 
@@ -116,7 +109,7 @@ class Block:
 def block_of(problem: FusionProblem, expands: bool) -> Block | None:
     """Return a fusion as a block without squeeze-and-excite.
 
-    None where its layers are no such block.
+    None if its layers are not such a block.
 
     expands: whether the block has a convolution that expands its input.
     """
@@ -131,8 +124,8 @@ def block_of(problem: FusionProblem, expands: bool) -> Block | None:
 def stem_block_of(problem: FusionProblem) -> Block | None:
     """Return a fusion as a block that begins with a network's first layer.
 
-    None where its layers are no such block. A layer that computes the image from the network's
-    input may come before the first convolution.
+    None if its layers are not such a block. A layer that computes the image from the network's
+    input may precede the first convolution.
     """
     if len(problem.parts) not in (3, 4):
         return None
@@ -148,10 +141,7 @@ def stem_block_of(problem: FusionProblem) -> Block | None:
 
 
 def excited_block_of(problem: FusionProblem) -> Block | None:
-    """Return a fusion as a block with squeeze-and-excite.
-
-    None where its layers are no such block.
-    """
+    """Return a fusion as a block with squeeze-and-excite, or None."""
     if len(problem.parts) not in map(len, EXCITED_PATTERNS):
         return None
     *first, depthwise, _, _, _, _, project = problem.parts
@@ -167,9 +157,9 @@ def _block(problem: FusionProblem, first: Sequence[Problem], depthwise: Problem,
            project: Problem) -> Block | None:
     """Return the block of a fusion.
 
-    None where the convolutions are of other kinds, or the parts are no chain. In a chain each part
-    reads the result of the part before it as its first input; an element-wise part may read this
-    result as any input.
+    None if the convolutions are of other kinds, or if the parts are not a chain. In a chain, the
+    first input of each part is the result of the previous part; an element-wise part may read that
+    result as any of its inputs.
 
     first: the convolution that expands, if any.
     """
@@ -190,7 +180,7 @@ def _block(problem: FusionProblem, first: Sequence[Problem], depthwise: Problem,
 
 
 def of_batch(block: Block, batch: int) -> Block:
-    """Return a block for another number of images."""
+    """Return a block with another batch size."""
     problem = replace(block.problem, parts=tuple(
         _with_batch(part, batch) for part in block.problem.parts))
     other = (excited_block_of(problem) if block.excite is not None
@@ -201,7 +191,7 @@ def of_batch(block: Block, batch: int) -> Block:
 
 
 def _with_batch(part: Problem, batch: int) -> Problem:
-    """Return a part of a block for another number of images."""
+    """Return a part of a block with another batch size."""
     if isinstance(part, ReduceProblem | PoolProblem):
         return replace(part, input=default_spec((batch, *part.input.shape[1:])))
     if isinstance(part, ElementwiseProblem):
@@ -213,44 +203,41 @@ def _with_batch(part: Problem, batch: int) -> Problem:
 
 
 def reason_unfused(block: Block) -> str | None:
-    """Return why no kernel computes a block in one step.
-
-    As shown to the user; None where a kernel may compute it.
-    """
+    """Return why no kernel can compute a block in one step, or None."""
     last = len(block.problem.parts) - 1
     if block.problem.exits != ((last, 0),):
         return "a value inside the block is read elsewhere"
     for name, part in (("expands", block.expand), ("projects", block.project)):
         if part is not None and part.kernel == (1, 1) and not part.is_pointwise:
-            return f"{name} with stride {part.stride} and pads {part.pads}, takes neither"
+            return f"{name} with stride {part.stride} and pads {part.pads}; supports neither"
     depthwise = block.depthwise
     if depthwise.out_channels != depthwise.channels:
-        return (f"the depthwise convolution makes {depthwise.out_channels} channels of "
-                f"{depthwise.channels}")
+        return (f"needs a depthwise convolution with one output per channel, not "
+                f"{depthwise.out_channels} outputs of {depthwise.channels} channels")
     if depthwise.dilation != (1, 1):
-        return f"the depthwise convolution has dilation {depthwise.dilation}, takes none"
+        return f"the depthwise convolution has dilation {depthwise.dilation}; needs none"
     if max(depthwise.kernel) > LARGEST_KERNEL:
         size = "x".join(map(str, depthwise.kernel))
-        return f"the depthwise filters are {size}, takes at most {LARGEST_KERNEL} rows and columns"
+        return f"needs depthwise filters of at most {LARGEST_KERNEL} rows and columns, not {size}"
     inner = block.convolutions[:-1]
     if block.excite is not None:
         small = (block.excite.squeeze, block.excite.excite)
         if not all(part.is_pointwise for part in small):
-            return "a product of squeeze-and-excite has a stride or padding, takes neither"
+            return "needs squeeze-and-excite without stride and padding"
         inner += small
     if any(part.epilogue.tensor_count for part in inner):
-        return "adds a tensor inside the block"
+        return "an epilogue inside the block reads a tensor"
     if any(source != ENTRY for source in block.problem.sources[last][1:]):
-        return "adds something other than its input to its result"
+        return "the block's result is combined with a tensor other than its input"
     if block.project.epilogue.tensor_count > 1:
-        return "adds its input to its result more than once"
+        return "the block's result is combined with its input more than once"
     return None
 
 
 def epilogues(block: Block) -> dict[str, tuple[int, Epilogue]]:
-    """Return the number of the part and the epilogue of each convolution.
+    """Return the part's index and the epilogue of each convolution.
 
-    The key is the prefix of the macros of this epilogue in kernels.
+    The keys are the prefixes of the epilogues' macros in kernels.
     """
     names = ("EXPAND_", "DEPTHWISE_", "PROJECT_")[-len(block.convolutions):]
     return {name: (block.part(part), part.epilogue)

@@ -1,8 +1,9 @@
-"""Division of the work on a chunk of hidden channels among the warps of inverted_residual_mma.
+"""Divides the work of inverted_residual_mma among warps.
 
-Of the divisions whose sums fit the registers, the one with the fewest expected cycles is chosen.
-Many tiles of a network's blocks have the same numbers of warps, channels and pixels, so that the
-divisions are cached.
+A work-group computes one chunk of hidden channels after another, each in up to three phases. Of the
+divisions of a phase whose accumulators fit the registers, the one with the fewest expected cycles
+is chosen. Divisions are cached, because many tiles of a network's blocks have the same numbers of
+warps, channels and pixels.
 """
 
 from __future__ import annotations
@@ -12,67 +13,63 @@ from functools import lru_cache
 from typing import NamedTuple
 
 ROWS = 16
-"""Number of pixels that a warp multiplies at once: the pixels of a pixel tile."""
+"""Number of pixels of a pixel tile, which a warp multiplies at once."""
 DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 8}
-"""Input channels of a step, by precision."""
-# The numbers of sums that fit the registers were found by compiling for sm_80, sm_90a and sm_100:
-# with more sums the compiler spills registers. On another architecture the compiler may spill with
-# fewer sums, which makes kernels slower.
+"""Input channels of a step of K, by precision."""
+# The limits of accumulators were found by compiling for sm_80, sm_90a and sm_100: beyond them the
+# compiler spills registers. On other architectures it may spill earlier, which makes kernels
+# slower.
 _MOST_SUMS_BESIDE = 24
-"""In float32 a warp expands two tiles at once only where the projection has at most this number of
-sums."""
+"""In float32 a warp expands two pixel tiles at once only if the projection has at most this number
+of accumulators."""
 _MOST_SUMS_AT_ONCE = {"fp16": 72, "tf32": 56}
-"""For each precision, the most sums of an expansion and of the projection together that fit the
-registers of a work-item if a multiprocessor has 16 warps; more sums spilled on sm_100. This bound
-does not hold for the small expansions of _MOST_PAIRS."""
+"""The most accumulators of expansion and projection together that fit the registers of a work-item
+with 16 warps per multiprocessor, by precision; more spilled on sm_100. Small expansions (see
+_MOST_PAIRS) are exempt."""
 _MOST_PAIRS = 4
-"""An expansion is small where its number of pixel tiles times its number of pairs of channel tiles
-is at most this number. The sums of a small expansion fit the registers with the sums of any
-projection."""
+"""An expansion is small if its number of pixel tiles times its number of pairs of channel tiles is
+at most this number. Its accumulators fit the registers together with those of any projection."""
 WARPGROUP_SUMS = {24: 24, 20: 40, 16: 72}
-"""With wgmma, for each number of warps of a multiprocessor: the most sums, of an expansion and the
-projection together, that fit the registers of a work-item; with 8 warps all sums fit."""
+"""The most accumulators of expansion and projection together that fit the registers of a work-item
+with wgmma, by the number of warps per multiprocessor. With 8 warps any number fits."""
 _LARGE_FILTER = 24
-"""Registers of a work-item that a filter of more than FEW_TAPS taps takes, so that fewer sums
-fit."""
+"""Registers of a work-item that a filter of more than FEW_TAPS taps occupies."""
 FEW_TAPS = 9
 """The most taps of a small filter."""
 WARPS = (4, 8, 16)
 """Numbers of warps of a work-group."""
 WARPGROUP_WARPS = 4
-"""Warps of a warpgroup, which multiply together; each has one tile of pixels."""
+"""Warps of a warpgroup, which multiply together; each has one pixel tile."""
 _OUTPUTS_AT_ONCE = (1, 2, 4, 7, 8)
-# The cycles below hold for an H200. On another device they decide only the order in which tiles are
-# tried.
+# The cycles below were determined for an H200. They affect only the order in which tiles are tried.
 _PRODUCT = {"fp16": 6.5, "tf32": 6.5, "fp32": 12.0}
-"""Cycles in which a scheduler's tensor core multiplies 16 pixels by 8 channels over one step."""
+"""Cycles of one tensor core for 16 pixels by 8 channels by one step of K."""
 _LOADED = {"fp16": 4.0, "tf32": 4.0, "fp32": 16.0}
-"""Cycles of a scheduler for loading a tile of 16 pixels, or the weights of 16 channels, for one
-step of K; in float32 the split of each number into TF32 numbers is included."""
+"""Cycles of a scheduler to load a pixel tile, or the weights of 16 channels, for one step of K. In
+float32 this includes splitting each number into TF32 numbers."""
 _CYCLES_OF_PAIR = 8.0
-"""Cycles in which all tensor cores of a multiprocessor multiply 64 pixels by 16 channels over one
-step of K by wgmma."""
+"""Cycles of all tensor cores of a multiprocessor for 64 pixels by 16 channels by one step of K with
+wgmma."""
 _WGMMA_LATENCY = 120.0
-"""Cycles from the first product of a warpgroup until its sums can be read, without the cycles of
-the products."""
+"""Cycles from the first product of a warpgroup until its accumulators can be read, excluding the
+products themselves."""
 _ACCESS = 4
-"""Cycles in which shared memory gives 16 bytes to each lane of a warp."""
+"""Cycles of shared memory to deliver 16 bytes to each lane of a warp."""
 _CHAIN = {"fp16": 35.0, "tf32": 35.0, "fp32": 90.0}
-"""Cycles from one product to the next product that adds to the same sums; in float32 the cycles of
-three products and an addition."""
+"""Latency of a product in a chain on the same accumulators; in float32 the latency of three
+products and an addition."""
 _PHASE = 150.0
-"""Cycles that a phase takes in addition to its instructions, the barrier behind it included."""
+"""Further cycles of a phase, including the barrier after it."""
 _CACHED = 2**15
-"""Number of results of each function that are kept. A network with 25 blocks has about 10,000
-different expansions."""
+"""Number of cached results per function. A network with 25 blocks has about 10,000 different
+expansions."""
 
 
 class WorkGroup(NamedTuple):
     """The warps of a work-group.
 
     warps: number of warps.
-    wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each warp multiplies
-    alone by mma.
+    wgmma: 1 if four warps multiply together by wgmma (sm_90a), 0 if each warp multiplies by mma.
     precision: precision of the products.
     """
 
@@ -87,21 +84,22 @@ class WorkGroup(NamedTuple):
 
     @property
     def warpgroup_warps(self) -> int:
-        """Warps that multiply together, each with a tile of pixels: 4 with wgmma, else 1."""
+        """Number of warps that multiply together: 4 with wgmma, else 1."""
         return WARPGROUP_WARPS if self.wgmma else 1
 
     @property
     def warpgroups(self) -> int:
-        """Warpgroups of the work-group, each of warpgroup_warps warps."""
+        """Number of warpgroups, each of warpgroup_warps warps."""
         return self.warps // self.warpgroup_warps
 
 
 class Division(NamedTuple):
-    """A phase of a chunk, divided among warps.
+    """The division of a phase of a chunk among warps, with its cost.
 
-    sizes: what a warp computes at once; see the functions that return divisions.
-    busy: cycles in which the phase keeps the schedulers, or shared memory, from other work-groups.
-    waited: cycles in which a warp waits for the results of its instructions.
+    sizes: sizes of the work that a warp does at once; the functions that return divisions define
+    them.
+    busy: cycles in which the phase occupies the schedulers or shared memory.
+    waited: cycles that a warp spends waiting for the results of its instructions.
     """
 
     sizes: tuple[int, ...]
@@ -110,16 +108,16 @@ class Division(NamedTuple):
 
     @property
     def cycles(self) -> float:
-        """Cycles of the phase when one work-group runs alone."""
+        """Cycles of the phase if a work-group runs alone on a multiprocessor."""
         return max(self.busy, self.waited + _PHASE)
 
 
 def _phase_cycles(group: WorkGroup, sizes: tuple[int, ...], issued: float, waited: float,
                   shared: float) -> Division:
-    """Return a division.
+    """Return a division; each scheduler serves a quarter of the warps.
 
-    issued: cycles in which one warp issues its instructions; a scheduler issues the instructions of
-    a quarter of the warps. shared: cycles in which all warps access shared memory.
+    issued: cycles in which one warp issues its instructions.
+    shared: cycles in which all warps access shared memory.
     """
     return Division(sizes, max(issued * group.warps / 4, shared), waited)
 
@@ -128,9 +126,11 @@ def _product_cycles(group: WorkGroup, sizes: tuple[int, ...], units: int, unit: 
                     steps: int, finished: float = 0.0, stored: int = 0) -> Division:
     """Return a division of products among warpgroups.
 
-    unit: tiles of 16 pixels and pairs of channel tiles that a warp multiplies at once; units: their
-    number. finished: cycles in which a warp applies the epilogue to the sums of a unit.
-    stored: words that each of its lanes stores.
+    units: number of units, a unit being what a warp multiplies at once.
+    unit: numbers of pixel tiles and of pairs of channel tiles of a unit.
+    steps: number of steps of K.
+    finished: cycles in which a warp applies the epilogue to a unit.
+    stored: words that each lane stores per unit.
     """
     tiles, pairs = unit
     rounds = -(-units // group.warpgroups)
@@ -155,8 +155,8 @@ def _fastest(divisions: list[Division]) -> Division:
 def projection(group: WorkGroup, pixel_tiles: int, pairs: int, chunk: int) -> Division:
     """Return the division of a chunk's projection.
 
-    Its sizes are the number of parts into which the warpgroups divide the channels, and the number
-    of sums of a work-item. The warpgroups of one part divide the pixels among them.
+    Its sizes are the number of groups into which the output channels are divided, and the number of
+    accumulators of a work-item. The warpgroups of one group of channels share the pixels.
 
     pixel_tiles: number of tiles of 16 pixels.
     pairs: number of pairs of tiles of 8 output channels.
@@ -181,14 +181,13 @@ def expansion(group: WorkGroup, pixel_tiles: int, chunk: int, steps: int, *, sum
               convolves: bool) -> Division:
     """Return the division of a chunk's expansion.
 
-    Its sizes are the tiles of 16 pixels, and the pairs of channel tiles, that a warp expands at
-    once. The weights are loaded, and in float32 split, once for all of these tiles.
+    Its sizes are the numbers of pixel tiles and of pairs of channel tiles that a warp expands at
+    once. For all of these tiles the weights are loaded, and in float32 split, only once.
 
-    pixel_tiles: number of tiles of 16 pixels that hold the inputs under the windows of the
-    work-group.
+    pixel_tiles: number of pixel tiles of the inputs in the work-group's windows.
     chunk: number of hidden channels.
     steps: number of steps of K.
-    sums: sums of the projection that a work-item holds during the expansion.
+    sums: accumulators of the projection that a work-item holds during the expansion.
     taps: number of taps of the depthwise filter.
     convolves: whether tensor cores compute the depthwise convolution.
     """
@@ -208,9 +207,9 @@ def expansion(group: WorkGroup, pixel_tiles: int, chunk: int, steps: int, *, sum
 
 def _fits(group: WorkGroup, sums: int, pixel_tiles: int, all_pairs: int, tiles: int,
           pairs: int, taps: int) -> bool:
-    """Return whether the registers hold the sums of an expansion.
+    """Return whether the accumulators of an expansion fit the registers.
 
-    tiles: tiles of pixels. pairs: pairs of channel tiles.
+    tiles, pairs: pixel tiles and pairs of channel tiles that a warp expands at once.
     """
     if group.wgmma:
         return tiles == 1 and (pairs == 1 or fits_warpgroup(group, sums, pairs, taps))
@@ -223,9 +222,9 @@ def _fits(group: WorkGroup, sums: int, pixel_tiles: int, all_pairs: int, tiles: 
 
 
 def fits_warpgroup(group: WorkGroup, sums: int, pairs: int, taps: int) -> bool:
-    """Return whether the registers hold the sums of an expansion by wgmma.
+    """Return whether the accumulators of a wgmma expansion fit the registers.
 
-    pairs: pairs of tiles of channels.
+    pairs: pairs of channel tiles that a warp expands at once.
     """
     most = WARPGROUP_SUMS[max(WARPS)] if group.warps == max(WARPS) else math.inf
     return warpgroup_sums(sums, pairs, taps) <= most
@@ -234,8 +233,8 @@ def fits_warpgroup(group: WorkGroup, sums: int, pairs: int, taps: int) -> bool:
 def warpgroup_sums(sums: int, pairs: int, taps: int) -> int:
     """Return the registers that a work-item needs with wgmma.
 
-    They are for the sums of the projection, the sums of an expansion of `pairs` pairs of channel
-    tiles, and a large filter.
+    They hold the accumulators of the projection, those of an expansion of `pairs` pairs of channel
+    tiles, and the filter if it is large.
     """
     return sums + 8 * pairs + _LARGE_FILTER * (taps > FEW_TAPS)
 
@@ -246,14 +245,14 @@ def convolution_on_tensor_cores(group: WorkGroup, outputs: tuple[int, int], chun
                                 rows_at_once: int) -> Division:
     """Return the division of a chunk's depthwise convolution on tensor cores.
 
-    Its size is the number of consecutive outputs of a column that a warp convolves in turn.
+    Its size is the number of consecutive outputs of a column that a warp computes.
 
     outputs: rows and columns of outputs.
     chunk: number of hidden channels.
     stride: the stride in rows.
-    rows_at_once: rows of outputs whose sums a warp holds at once.
+    rows_at_once: rows of outputs that a warp accumulates at once.
     """
-    # a product takes two neighbouring taps, or the last taps of two rows of odd length
+    # a product covers two neighbouring taps, or the last taps of two rows of odd length
     taps, columns_of_taps = math.prod(kernel), kernel[1] // 2 + kernel[1] % 2
     pairs = -(-taps // 2)
 
@@ -276,7 +275,7 @@ def convolution(group: WorkGroup, outputs: tuple[int, int], chunk: int, kernel: 
                 stride: int) -> Division:
     """Return the division of a chunk's depthwise convolution without tensor cores.
 
-    Its size is the number of neighbouring outputs that a work-item convolves at once.
+    Its size is the number of neighbouring outputs that a work-item computes at once.
 
     outputs: rows and columns of outputs.
     chunk: number of hidden channels.

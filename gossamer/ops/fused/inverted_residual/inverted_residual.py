@@ -1,5 +1,7 @@
-"""The algorithms inverted_residual and separable compute a block of MobileNet as one kernel of the
-dialect, which runs on any device that compiles kernels."""
+"""The algorithms inverted_residual and separable: a MobileNet block in one kernel.
+
+The kernel is in the dialect and runs on any device that compiles kernels.
+"""
 
 from __future__ import annotations
 
@@ -23,36 +25,36 @@ from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
 
 RunTimeBuffer = Callable[..., Argument]
-"""An argument of a Launch that stands for a buffer which is known only when the launch runs."""
+"""A function that a Launch calls to get a run-time buffer."""
 
 _SOURCE = Path(__file__).with_name("inverted_residual.cl")
 _MOST_SUMS = 6
-"""The most units of the projection that fit the registers of a work-item. A unit has the sums of
-four pixels and four channels."""
+"""The most units of the projection that fit the registers of a work-item. A unit is the
+accumulators of four pixels and four channels."""
 _OUTPUTS = (49, 64, 32, 16)
-"""The numbers of output pixels that tiles have, approximately."""
+"""Approximate numbers of output pixels of tiles."""
 _CHUNKS = (32, 16, 8)
 _WORK_GROUPS = (64, 128, 256)
 _MOST_SHARED = 48 * 1024
-"""The most bytes of shared memory of a work-group; with more bytes, a work-group would be alone on
-a compute unit."""
+"""The most bytes of shared memory of a work-group; with more, only one work-group would fit a
+compute unit."""
 CONFIGS = 3
-"""Number of tiles that are offered for a block."""
+"""Number of candidate tiles for a block."""
 _AT_ONCE = 2
-"""Work-groups that a compute unit runs at once. This number and _PRODUCTS are rules of thumb:
-they decide only the order in which tiles are tried, on any device."""
+"""Work-groups that a compute unit runs at once. This number and _PRODUCTS are rules of thumb that
+affect only the order in which tiles are tried."""
 _PRODUCTS = 400.0
-"""Multiplications of a work-item in a microsecond."""
+"""Multiplications per work-item and microsecond."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The outputs of a work-group, and the hidden channels that it computes at once.
+    """The tile of outputs of a work-group, and its chunk of hidden channels.
 
     rows: rows of outputs.
     columns: columns of outputs.
-    chunk: hidden channels that are computed at once.
-    work_group: work-items of the work-group.
+    chunk: number of hidden channels that are computed at once.
+    work_group: number of work-items.
     """
 
     rows: int
@@ -76,7 +78,7 @@ class Tile:
         return -(-units // self.work_group)
 
     def hidden(self, block: Block) -> int:
-        """Return the number of hidden channels, the padding of the last chunk included."""
+        """Return the number of hidden channels, padded to whole chunks."""
         return -(-block.hidden // self.chunk) * self.chunk
 
     def shared_bytes(self, block: Block) -> int:
@@ -87,8 +89,8 @@ class Tile:
     def products(self, block: Block) -> float:
         """Return the number of multiplications of a launch for one image.
 
-        A pixel that several tiles expand, because their windows overlap, counts once for each of
-        these tiles. Outputs of tiles that lie outside of the image count, too.
+        Pixels in the overlapping windows of several tiles count once per tile. Outputs of tiles
+        beyond the image count, too.
         """
         p = block.depthwise
         tiles = self.count(block)
@@ -97,7 +99,7 @@ class Tile:
         hidden = self.hidden(block)
         outputs = -(-self.rows * self.columns // 4) * 4
         expanded = pixels * (block.channels if block.expand is not None else 1)
-        # a tap costs a multiplication and about as much again for the load of its input
+        # loading the input of a tap costs about as much as the multiplication
         return tiles * hidden * (expanded + 2 * outputs * p.kernel[0] * p.kernel[1]
                                  + outputs * block.out_channels)
 
@@ -115,7 +117,7 @@ class Tile:
 
 
 class _FusedBlock(FusionAlgorithm, abc.ABC):
-    """A block as one kernel.
+    """A block in one kernel.
 
     expands: whether the block begins with an expansion.
     """
@@ -128,12 +130,12 @@ class _FusedBlock(FusionAlgorithm, abc.ABC):
     def supports(self, problem: FusionProblem, device: Device) -> str | None:
         block = block_of(problem, self.expands)
         if block is None:
-            return "the layers are no such block"
+            return "the layers are not a block of this kind"
         if (reason := cannot_compile(problem, device) or reason_unfused(block)) is not None:
             return reason
         if not fitting_tiles(block, device):
-            return (f"{block.hidden} hidden and {block.out_channels} output channels of a tile do "
-                    f"not fit the registers and {device.limits.shared_bytes} bytes of shared "
+            return (f"{block.hidden} hidden and {block.out_channels} output channels do not "
+                    f"fit the registers and the {device.limits.shared_bytes} bytes of shared "
                     "memory of a work-group")
         return None
 
@@ -163,8 +165,10 @@ class _FusedBlock(FusionAlgorithm, abc.ABC):
 
 
 class InvertedResidual(_FusedBlock):
-    """An expansion, a depthwise convolution and a projection as one kernel, in which the expanded
-    tensor stays in shared memory."""
+    """An expansion, a depthwise convolution and a projection in one kernel.
+
+    The expanded tensor stays in shared memory.
+    """
 
     name = "inverted_residual"
     patterns = (("conv2d", "conv2d", "conv2d"),)
@@ -172,8 +176,10 @@ class InvertedResidual(_FusedBlock):
 
 
 class Separable(_FusedBlock):
-    """A depthwise convolution and a 1x1 convolution as one kernel, in which the tensor between them
-    stays in shared memory."""
+    """A depthwise convolution and a 1x1 convolution in one kernel.
+
+    The tensor between them stays in shared memory.
+    """
 
     name = "separable"
     patterns = (("conv2d", "conv2d"),)
@@ -181,12 +187,12 @@ class Separable(_FusedBlock):
 
 
 def fitting_tiles(block: Block, device: Device) -> list[Tile]:
-    """Return the tiles that fit the device, the tiles with the fewest multiplications first."""
+    """Return the tiles that fit the device, fewest multiplications first."""
     p = block.depthwise
     most = min(_MOST_SHARED, device.limits.shared_bytes)
     fitting = []
     for outputs in _OUTPUTS:
-        # a tile is about as high as it is wide, and not larger than the image
+        # tiles are approximately square, and not larger than the image
         columns = max(1, min(p.out_width, round(outputs**0.5)))
         rows = max(1, min(p.out_height, outputs // columns))
         for chunk in _CHUNKS:
@@ -204,13 +210,13 @@ def block_launch(weights: Weights, block: Block, tile: Tile, variant: Variant, d
                  x: RunTimeBuffer, y: RunTimeBuffer, *, convolves: bool = True,
                  projects: bool = True, totals: RunTimeBuffer | None = None,
                  gates: RunTimeBuffer | None = None) -> Launch:
-    """Return the launch of the kernel that computes a block or a part of a block.
+    """Return the launch that computes a block or a stage of it.
 
-    convolves: whether the expansion and the depthwise convolution are computed. Otherwise x holds
-    the results of the depthwise convolution, as a launch without `projects` writes them, and
-    `gates` holds the numbers by which the kernel scales these results.
-    projects: whether the projection is computed. Otherwise y receives the results of the depthwise
-    convolution, and `totals` receives the sum of each channel over each tile.
+    convolves: whether to compute the expansion and the depthwise convolution. Otherwise x holds the
+    results of the depthwise convolution, as written by a launch without `projects`, and `gates`
+    holds the factors by which the kernel scales them.
+    projects: whether to compute the projection. Otherwise the kernel writes the results of the
+    depthwise convolution to y, and the sum of each channel over each tile to `totals`.
     """
     p, chunk = block.depthwise, tile.chunk
     hidden, out_channels = tile.hidden(block), -(-block.out_channels // 4) * 4
@@ -260,7 +266,7 @@ def pack_weights(part: int, columns: int, rows: int | None = None
                  ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
     """Return a function that packs weights as (input channels or taps, output channels).
 
-    Zeros lie beyond the convolution's own channels.
+    The array is padded with zeros to `rows` and `columns`.
     """
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         weight = arrays[f"{part}.weight"].astype(np.float32)

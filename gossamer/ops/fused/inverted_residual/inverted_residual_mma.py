@@ -1,5 +1,7 @@
-"""The algorithms inverted_residual_mma, separable_mma, stem_mma and squeeze_excite_mma compute a
-block of MobileNet as one kernel for NVIDIA GPUs, with tensor cores."""
+"""MobileNet blocks in one kernel on tensor cores of NVIDIA GPUs.
+
+The algorithms are inverted_residual_mma, separable_mma, stem_mma and squeeze_excite_mma.
+"""
 
 from __future__ import annotations
 
@@ -46,27 +48,24 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
 _CONFIGS = 4
-"""Number of tiles that are offered for each of the batch sizes in BATCHES."""
+"""Number of candidate tiles for each batch size in BATCHES."""
 _LARGE_CONFIGS = 3
-"""Number of further tiles that are offered with clusters of more than _SURE_CLUSTER work-groups."""
+"""Number of further candidate tiles with clusters of more than _SURE_CLUSTER work-groups."""
 _SURE_CLUSTER = 8
-"""The most work-groups of a cluster for which every device with clusters has room."""
+"""The largest cluster size that every device with clusters supports, in work-groups."""
 _MULTIPLE = 8
-"""Input and output channels have to be a multiple of this number, so that each load of 16 bytes
-holds channels of one pixel only."""
+"""The numbers of input and output channels must be multiples of this number, so that no load of 16
+bytes spans two pixels."""
 
 
 class _FusedBlockMma(FusionAlgorithm, abc.ABC):
-    """A block as one kernel of clusters of work-groups."""
+    """A block in one kernel that runs as clusters of work-groups."""
 
     writes_parts = True
 
     @abc.abstractmethod
     def block_of(self, problem: FusionProblem) -> Block | None:
-        """Return a fusion as a block.
-
-        None where its layers are no block of the algorithm's kind.
-        """
+        """Return a fusion as a block of the algorithm's kind, or None."""
 
     def recognises(self, problem: FusionProblem) -> bool:
         return self.block_of(problem) is not None
@@ -76,12 +75,12 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
             return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
         block = self.block_of(problem)
         if block is None:
-            return "the layers are no such block"
+            return "the layers are not a block of this kind"
         if (reason := cannot_compile(problem, device) or reason_unfused(block)) is not None:
             return reason
         channels = (block.channels, block.out_channels)
         if any(count % _MULTIPLE for count in channels[block.gathers:]):
-            return f"{channels[0]} to {channels[1]} channels, takes multiples of {_MULTIPLE}"
+            return f"needs multiples of {_MULTIPLE} channels, not {channels[0]} to {channels[1]}"
         if not problem.outputs[0].size or any(has_tile(block, precision, device.limits)
                                               for precision in reversed(PRECISIONS)):
             return None
@@ -90,7 +89,7 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
         if block.excite is None:
             return f"{sizes} do not fit the shared memory and registers of a work-group"
         return (f"{sizes} of a whole image of {p.out_height}x{p.out_width} do not fit the shared "
-                f"memory and registers of {device.limits.cluster} work-groups")
+                f"memory and registers of a cluster of {device.limits.cluster} work-groups")
 
     def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
         return self._variants(problem, device, PRECISIONS, PRECISIONS)
@@ -101,8 +100,8 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
         assert block is not None
         fitting = [precision for precision in dict.fromkeys((precisions[-1], *precisions))
                    if has_tile(block, precision, device.limits)]
-        # the tiles of the last precision are offered in all, unless another one needs other tiles:
-        # with squeeze-and-excite a tile is a whole image
+        # all precisions use the tiles of the last precision, unless none of these fits another
+        # precision, or the block has squeeze-and-excite, where each tile is a whole image
         ranked = [precision for precision in fitting
                   if precision == fitting[0] or block.excite is not None or not any(
                       BlockTiling(block, tile, precision).fits(device.limits)
@@ -111,9 +110,9 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
 
     def _variants(self, problem: FusionProblem, device: Device, precisions: Sequence[str],
                   ranked: Sequence[str]) -> Iterator[Variant]:
-        """Yield the variants in some precisions.
+        """Yield the variants in the given precisions.
 
-        ranked: the precisions in which their tiles are expected to be fast.
+        ranked: the precisions for which the tiles are chosen by expected time.
         """
         block = self.block_of(problem)
         assert block is not None
@@ -123,7 +122,7 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
                 if BlockTiling(block, tile, precision).fits(device.limits):
                     variant = (plain.as_fp16 if precision == "fp16" else
                                replace(plain, precision=precision))
-                    # a network's input is read in the format in which the network gets it
+                    # the kernel reads a network's input in the caller's format
                     yield (replace(variant, inputs=problem.inputs) if block.gathers else variant)
 
     def _divided(self, problem: FusionProblem, variant: Variant) -> BlockTiling:
@@ -143,7 +142,7 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
             return State(problem, variant, device)
         divided = self._divided(problem, variant)
         block, tile, p = divided.block, divided.tile, divided.block.depthwise
-        # devices with clusters have bulk copies (cp.async.bulk)
+        # every device with clusters supports bulk copies (cp.async.bulk)
         bulk = device.limits.cluster > 1
         architectures = (("sm_90a",) if tile.wgmma else
                          ("sm_90" if bulk else "sm_80", "sm_100"))
@@ -179,9 +178,10 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
 
 
 class InvertedResidualMma(_FusedBlockMma):
-    """An expansion, a depthwise convolution and a projection as one kernel.
+    """An expansion, a depthwise convolution and a projection in one kernel.
 
-    The expanded tensor stays in shared memory, and work-groups share the hidden channels.
+    The expanded tensor stays in shared memory. The hidden channels are divided among the
+    work-groups of a cluster.
     """
 
     name = "inverted_residual_mma"
@@ -192,9 +192,10 @@ class InvertedResidualMma(_FusedBlockMma):
 
 
 class SeparableMma(_FusedBlockMma):
-    """A depthwise convolution and a 1x1 convolution as one kernel.
+    """A depthwise convolution and a 1x1 convolution in one kernel.
 
-    The tensor between them stays in shared memory, and work-groups share its channels.
+    The tensor between them stays in shared memory. Its channels are divided among the work-groups
+    of a cluster.
     """
 
     name = "separable_mma"
@@ -205,10 +206,10 @@ class SeparableMma(_FusedBlockMma):
 
 
 class StemMma(_FusedBlockMma):
-    """A network's first convolution and the separable convolution behind it as one kernel.
+    """A first convolution and a separable convolution in one kernel.
 
-    The kernel reads the network's input: an image in float32 and NCHW, or other numbers, such as
-    bytes in NHWC, from which the kernel computes the image.
+    The kernel reads the network's input: a float32 image in NCHW, or other values, such as bytes in
+    NHWC, which it converts to the image.
     """
 
     name = "stem_mma"
@@ -219,7 +220,7 @@ class StemMma(_FusedBlockMma):
 
 
 class SqueezeExciteMma(_FusedBlockMma):
-    """A block with a squeeze-and-excite layer as one kernel.
+    """A block with a squeeze-and-excite layer in one kernel.
 
     A cluster of work-groups keeps the hidden channels of a whole image in shared memory.
     """
@@ -232,9 +233,9 @@ class SqueezeExciteMma(_FusedBlockMma):
 
 
 def _tiles(block: Block, ranked: Sequence[str], limits: Limits) -> Iterator[BlockTile]:
-    """Yield the tiles that are offered, each once.
+    """Yield the candidate tiles of some precisions, each once.
 
-    The tiles of the first precision come first. For a batch of no images any tile will do.
+    The tiles of the first precision come first. An empty batch has one arbitrary tile.
     """
     if not block.depthwise.outputs[0].size:
         yield BlockTile(1, 1, 16, 1, 1)
@@ -248,29 +249,28 @@ def _tiles(block: Block, ranked: Sequence[str], limits: Limits) -> Iterator[Bloc
 
 
 def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile]:
-    """Yield the tiles that are offered.
+    """Yield the candidate tiles of a precision.
 
-    They are the tiles that are expected to be fastest at each of BATCHES. Those for the batch size
-    nearest to the block's come first; the others are computed only when the caller asks for more
+    They are the tiles with the lowest expected times at each of BATCHES. Those for the batch size
+    nearest to the block's come first; the others are computed only if the caller asks for more
     tiles.
     """
     known = set[BlockTile]()
     for batch in sorted(BATCHES, key=lambda other: abs(other - block.depthwise.batch)):
         order = [tile for tile in _best(block, batch, precision, limits) if tile not in known]
-        # where nothing is measured, the first tile is taken; its cluster therefore has to fit every
-        # device with clusters
+        # without measurements the first tile is used, so every device with clusters must support
+        # its cluster size
         yield from sorted(order, key=lambda tile: tile is not next(
             (sure for sure in order if sure.cluster <= _SURE_CLUSTER), None))
         known.update(order)
 
 
 def _best(block: Block, batch: int, precision: str, limits: Limits) -> list[BlockTile]:
-    """Return the tiles that are expected to be fastest.
+    """Return the tiles with the lowest expected times.
 
-    There is one tile for each pair of a number of outputs and an instruction (wgmma or mma). With
-    squeeze-and-excite, where every tile is a whole image, there is one tile for each pair of a
-    cluster size and an instruction. A few further tiles have clusters of more than _SURE_CLUSTER
-    work-groups.
+    There is one tile for each number of outputs and each instruction (wgmma or mma). With
+    squeeze-and-excite, where each tile is a whole image, there is one tile for each cluster size
+    and each instruction. A few further tiles have clusters of more than _SURE_CLUSTER work-groups.
     """
     best: dict[bool, dict[tuple[int, int], BlockTile]] = {False: {}, True: {}}
     for divided in tilings(of_batch(block, batch), precision, limits):

@@ -1,4 +1,4 @@
-"""Macros and packed weights that inverted_residual_mma.cu takes for a block and a tile."""
+"""Macros and packed weights for inverted_residual_mma.cu."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def block_macros(divided: BlockTiling, dtype: str, *, bulk: bool) -> dict[str, o
     """Return the macros of the kernel.
 
     dtype: dtype of the kernel's tensors.
-    bulk: whether the device has bulk copies (cp.async.bulk).
+    bulk: whether the device supports bulk copies (cp.async.bulk).
     """
     block, tile, p = divided.block, divided.tile, divided.block.depthwise
     expands = block.expand is not None
@@ -91,10 +91,10 @@ def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size:
               tensor: str) -> str:
     """Return the C declarations of an epilogue's operands.
 
-    constants: the name of the memory in which channel operands follow one another.
-    first: the number of channel operands in this memory before the epilogue's first operand.
-    size: the number of elements of each channel operand in this memory, as a C expression.
-    tensor: the name of the memory of tensor operands.
+    constants: name of the array that holds the channel operands one after another.
+    first: number of channel operands in the array before the epilogue's first one.
+    size: number of elements of each channel operand in the array, as a C expression.
+    tensor: name of the array of tensor operands.
     """
     declared = []
     for index, kind in enumerate(epilogue.operands):
@@ -110,7 +110,7 @@ def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size:
 def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[str, str]:
     """Return the macros of an epilogue whose results stay in shared memory.
 
-    START(channel) is the value that a channel's sums begin with. STORE(target, first, second,
+    START(channel) is the initial value of a channel's accumulators. STORE(target, first, second,
     channel) applies the rest of the epilogue to the results of two neighbouring channels and stores
     them.
     """
@@ -137,8 +137,8 @@ def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[st
 def _half_bounds(expression: Expression) -> tuple[float, float] | None:
     """Return the bounds to which an expression clips its first input.
 
-    None for other expressions, and where a bound is no float16 number. With float16 bounds the
-    result is the same whether the input is rounded to float16 before or after it is clipped.
+    None for other expressions, and if float16 cannot represent a bound exactly. With exact bounds
+    it makes no difference whether the input is rounded to float16 before or after clipping.
     """
     if expression.outputs == (0,):
         return -np.inf, np.inf
@@ -161,9 +161,9 @@ def _both_halves(value: float) -> str:
 def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the constants of each chunk, (chunks, 32-bit words).
 
-    A chunk has the weights of the expansion, the depthwise weights, the channel operands of the
-    epilogues of the expansion and of the depthwise convolution, and the weights of the projection.
-    Padding channels are zeros.
+    A chunk consists of the expansion weights, the depthwise weights, the channel operands of the
+    epilogues of expansion and depthwise convolution, and the projection weights. Padding channels
+    are zeros.
     """
     block, chunk = divided.block, divided.tile.chunk
     hidden = divided.hidden
@@ -198,7 +198,7 @@ def pack_constants(block: Block, arrays: Mapping[str, np.ndarray]) -> np.ndarray
 def pack_squeeze(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the weights of a squeeze-and-excite layer's first product.
 
-    Their shape is (results of the first product, hidden channels); padding channels are zeros.
+    Their shape is (squeezed channels, hidden channels); padding channels are zeros.
     """
     layer = divided.block.excite
     assert layer is not None
@@ -209,7 +209,7 @@ def pack_squeeze(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.n
 def pack_excite(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the weights of a squeeze-and-excite layer's second product.
 
-    Their shape is (results of the first product, hidden channels); padding channels are zeros.
+    Their shape is (squeezed channels, hidden channels); padding channels are zeros.
     """
     layer = divided.block.excite
     assert layer is not None
@@ -231,7 +231,7 @@ def pack_small_constants(divided: BlockTiling, arrays: Mapping[str, np.ndarray])
 
 
 def _for_tensors(divided: BlockTiling, matrix: np.ndarray) -> np.ndarray:
-    """Return a matrix in the dtype of the tensors."""
+    """Convert a matrix to the dtype of the tensors."""
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(
             matrix, np.float16 if divided.precision == "fp16" else np.float32)
@@ -241,7 +241,9 @@ def _operand_rows(block: Block, number: int, arrays: Mapping[str, np.ndarray],
               size: int) -> list[np.ndarray]:
     """Return the channel operands of a convolution's epilogue.
 
-    Each is a row of `size` floats. number: index of the convolution among the fusion's parts.
+    Each operand is a row of `size` floats.
+
+    number: index of the convolution among the fusion's parts.
     """
     convolution = block.problem.parts[number]
     assert isinstance(convolution, Conv2dProblem)
@@ -256,9 +258,9 @@ def _operand_rows(block: Block, number: int, arrays: Mapping[str, np.ndarray],
 
 
 def _matrix(weight: np.ndarray, rows: int | None, columns: int) -> np.ndarray:
-    """Return weights as (input channels or taps, output channels).
+    """Return weights as float32 (input channels or taps, output channels).
 
-    In float32, with zeros up to a number of rows and columns.
+    The matrix is padded with zeros to `rows` and `columns`.
     """
     matrix = weight.astype(np.float32).reshape(weight.shape[0], -1).T
     packed = np.zeros((matrix.shape[0] if rows is None else rows, columns), np.float32)
@@ -267,9 +269,9 @@ def _matrix(weight: np.ndarray, rows: int | None, columns: int) -> np.ndarray:
 
 
 def _words_of(matrix: np.ndarray, divided: BlockTiling) -> np.ndarray:
-    """Return weights in the order of the tile's instruction.
+    """Return weights in the order that the tile's instruction reads.
 
-    As 32-bit words for each step of input channels and each 16 output channels.
+    They are 32-bit words for each step of K and each 16 output channels.
     """
     return (_lines if divided.tile.wgmma else _fragments)(matrix, divided.precision)
 
@@ -277,8 +279,8 @@ def _words_of(matrix: np.ndarray, divided: BlockTiling) -> np.ndarray:
 def _lines(matrix: np.ndarray, precision: str) -> np.ndarray:
     """Return weights as right operands of wgmma.
 
-    For each step of input channels and each 8 output channels, the lower half of the step's input
-    channels comes first and the upper half follows. Each half has 16 bytes for each output channel.
+    For each step of K and each 8 output channels, the lower half of the step's input channels comes
+    before the upper half. Each half holds 16 bytes per output channel.
     """
     # axes: step, half, input channel, group of 8 output channels, channel of the group
     split = matrix.reshape(-1, 2, DEPTHS[precision] // 2, matrix.shape[1] // 8, 8)
@@ -288,11 +290,11 @@ def _lines(matrix: np.ndarray, precision: str) -> np.ndarray:
 def _fragments(matrix: np.ndarray, precision: str) -> np.ndarray:
     """Return weights as right operands of mma.
 
-    As 32-bit words for each step of input channels and each 16 output channels. The words are the
-    right operands of two mma instructions, with four registers for each of 32 lanes. Register 2 j +
-    h of lane l holds weights of channel l / 4 of tile j for half h of the step's input channels:
-    input channels 2 (l % 4) and 2 (l % 4) + 1 of the half in fp16, and input channel l % 4 of the
-    half in other precisions.
+    For each step of K and each 16 output channels they are the right operands of two mma
+    instructions: four 32-bit registers for each of 32 lanes. Register 2 j + h of lane l holds
+    weights of channel l / 4 of channel tile j and half h of the step's input channels. In fp16
+    these are the weights of input channels 2 (l % 4) and 2 (l % 4) + 1 of the half; in other
+    precisions, of input channel l % 4 of the half.
     """
     # axes: step, half, quarter, input channel, pair of tiles, tile, channel
     split = matrix.reshape(-1, 2, 4, DEPTHS[precision] // 8, matrix.shape[1] // 16, 2, 8)
@@ -300,7 +302,7 @@ def _fragments(matrix: np.ndarray, precision: str) -> np.ndarray:
 
 
 def _words(ordered: np.ndarray, precision: str) -> np.ndarray:
-    """Return numbers of a precision as 32-bit words."""
+    """Convert numbers to a precision, stored in 32-bit words."""
     ordered = np.ascontiguousarray(ordered)
     if precision == "fp16":
         with np.errstate(over="ignore"):

@@ -1,5 +1,8 @@
-"""The algorithm squeeze_excite computes a block of MobileNet with a squeeze-and-excite layer as
-three kernels of the dialect, which run on any device that compiles kernels."""
+"""The algorithm squeeze_excite: a MobileNet block with squeeze-and-excite.
+
+The block is computed by three kernels in the dialect, which run on any device that compiles
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +40,11 @@ _WORK_GROUP = 128
 
 
 class SqueezeExcite(FusionAlgorithm):
-    """A block with a squeeze-and-excite layer as three kernels.
+    """A block with a squeeze-and-excite layer in three kernels.
 
     The first computes the expansion and the depthwise convolution, and sums each channel over each
-    tile. The second computes the gates. The third scales the depthwise convolution's results as it
-    reads them, and projects them.
+    tile. The second computes the gates. The third loads the depthwise results, scales them by the
+    gates and computes the projection.
     """
 
     name = "squeeze_excite"
@@ -53,15 +56,15 @@ class SqueezeExcite(FusionAlgorithm):
     def supports(self, problem: FusionProblem, device: Device) -> str | None:
         block = excited_block_of(problem)
         if block is None:
-            return "the layers are no such block"
+            return "the layers are not a block of this kind"
         if (reason := cannot_compile(problem, device) or reason_unfused(block)) is not None:
             return reason
         if (reason := cannot_index([default_spec((block.depthwise.pixels, block.hidden))],
                                    device)) is not None:
             return reason
         if not fitting_tiles(block, device) or _gate_bytes(block) > device.limits.shared_bytes:
-            return (f"{block.hidden} hidden and {block.out_channels} output channels of a tile do "
-                    f"not fit the registers and {device.limits.shared_bytes} bytes of shared "
+            return (f"{block.hidden} hidden and {block.out_channels} output channels do not "
+                    f"fit the registers and the {device.limits.shared_bytes} bytes of shared "
                     "memory of a work-group")
         return None
 
@@ -97,8 +100,11 @@ class SqueezeExcite(FusionAlgorithm):
 
 
 class _Workspace:
-    """Where three tensors lie in a variant's workspace: the depthwise convolution's results, the
-    sums of each channel over each tile, and the gates."""
+    """The three tensors in a variant's workspace.
+
+    They are the depthwise convolution's results, the sums of each channel over each tile, and the
+    gates.
+    """
 
     def __init__(self, block: Block, variant: Variant, device: Device) -> None:
         tile, p = Tile.of(variant), block.depthwise
@@ -132,7 +138,7 @@ class _Workspace:
 
 
 def _gate_parts(block: Block) -> int:
-    """Return how many work-items together compute one output of the squeeze layer."""
+    """Return the number of work-items per output of the squeeze layer."""
     assert block.excite is not None
     return max(1, _WORK_GROUP // block.excite.squeezed)
 

@@ -1,6 +1,7 @@
-"""Division of a block into tiles for inverted_residual_mma, among its work-groups and warps.
+"""Divides a block into tiles for inverted_residual_mma.
 
-`tilings` lists the tiles that a device can run, in the order of their expected times.
+Tiles are divided among work-groups and warps. `tilings` lists the tiles that a device can run, in
+the order of their expected times.
 """
 
 from __future__ import annotations
@@ -30,52 +31,50 @@ from gossamer.ops.fused.inverted_residual.divisions import (
 from gossamer.ops.gpu import BEGIN, COPIED, RESERVED_BYTES, LaunchWork, groups_per_unit
 
 _PAIR_WORDS = 32
-"""Size of the weights that one step needs for two tiles of 8 channels, counted in words of 16
-bytes."""
+"""Number of 16-byte words of weights for one step of K and a pair of channel tiles."""
 _MOST_TAPS = 25
-"""The most taps of a depthwise convolution that tensor cores compute: the inputs of more taps do
-not fit the registers."""
+"""The most taps of a depthwise convolution on tensor cores: the inputs of more taps do not fit the
+registers."""
 _MOST_STRIDE = 2
-"""The largest stride in rows of a depthwise convolution that tensor cores compute."""
-# The numbers of sums that fit the registers were found in the same way as those of divisions.py.
+"""The largest row stride of a depthwise convolution on tensor cores."""
+# The limits of accumulators were found in the same way as those of divisions.py.
 _MOST_SUMS = 96
-"""The most sums of the projection that fit the registers of a work-item."""
+"""The most accumulators of the projection that fit the registers of a work-item."""
 _MOST_EXCITED_SUMS = 48
-"""The most sums of the projection behind squeeze-and-excite that fit the registers of a work-item
-in TF32 and float32, with 16 warps; more sums spilled on sm_100."""
+"""The same limit for a projection after squeeze-and-excite in TF32 and float32, with 16 warps; more
+accumulators spilled on sm_100."""
 _MOST_SUMS_BESIDE_ROWS = 56
-"""With 16 warps on a multiprocessor, the registers of a work-item hold four rows of outputs of the
-depthwise convolution with at most this number of sums of expansion and projection by wgmma."""
+"""The most accumulators of expansion and projection with wgmma for which a work-item can also hold
+four rows of depthwise outputs in registers, with 16 warps per multiprocessor."""
 _UNIT_BYTES = 233472
 """Bytes of shared memory of a multiprocessor of sm_90a."""
 _MOST_GRID = 65535
-"""Work-groups that a grid may have along y and along z."""
+"""Maximum number of work-groups of a grid along y and along z."""
 _FEW_WARPS = 8
-"""The most warps of a multiprocessor with which four rows of outputs are convolved at once, where
-the filter has at most FEW_TAPS taps."""
+"""The most warps per multiprocessor for which a warp computes four rows of depthwise outputs at
+once, if the filter has at most FEW_TAPS taps."""
 _BARRIER_WORDS = 3
-"""Words of 16 bytes of the barriers for copies and sums."""
-# The rates below were fitted so that the tiles of MobileNet's blocks are in about the order of
-# models that had been fitted to 900 times on an H200, of single images and of many.
+"""Number of 16-byte words of the barriers for copies and sums."""
+# The rates below were fitted to reproduce the order of MobileNet's tiles under earlier models,
+# which had been fitted to 900 measured times of small and large batches on an H200.
 _BUSY, _STALLED, _PHASE = 1.24, 1.23, 186.0
-"""Factors on the cycles of a phase in which others wait, and in which a warp waits; and cycles that
-a phase takes in addition, the barrier behind it included."""
+"""Factors on the busy and on the waited cycles of a phase (see Division), and further cycles of a
+phase, including the barrier after it."""
 _CLUSTER, _MEMBER, _EXCITES = 723.0, 122.0, 5000.0
-"""Cycles that a cluster adds to a work-group's begin, and each further work-group of the cluster;
-and the cycles of a squeeze-and-excite layer without the transfer of its weights."""
+"""Start-up cycles of a cluster, start-up cycles of each further work-group of the cluster, and
+cycles of a squeeze-and-excite layer without loading its weights."""
 
 
 @dataclass(frozen=True)
 class BlockTile:
-    """The work of a cluster of work-groups.
+    """The tile of a cluster of work-groups.
 
-    rows: rows of outputs of the cluster.
-    columns: columns of outputs of the cluster.
-    chunk: hidden channels that a work-group computes at once, a multiple of 16.
-    cluster: work-groups that share the chunks round-robin.
-    warps: warps of a work-group.
-    wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each warp multiplies
-    alone by mma.
+    rows: rows of outputs.
+    columns: columns of outputs.
+    chunk: hidden channels that a work-group computes at once; a multiple of 16.
+    cluster: number of work-groups, to which chunks are assigned round-robin.
+    warps: number of warps of a work-group.
+    wgmma: 1 if four warps multiply together by wgmma (sm_90a), 0 if each warp multiplies by mma.
     """
 
     rows: int
@@ -91,7 +90,7 @@ class BlockTiling:
     """A block divided into tiles, and the division of each tile among warps.
 
     block: the block.
-    tile: the work of each cluster.
+    tile: the tile of each cluster.
     precision: "fp32", "tf32" or "fp16".
     """
 
@@ -101,51 +100,51 @@ class BlockTiling:
 
     @cached_property
     def halo(self) -> tuple[int, int]:
-        """Rows and columns of inputs under the windows of a tile."""
+        """Rows and columns of depthwise inputs of a tile."""
         return self.block.halo(self.tile.rows, self.tile.columns)
 
     @cached_property
     def _windows(self) -> int:
-        """Pixels under a tile's windows, at most."""
+        """Maximum number of pixels in a tile's windows."""
         p = self.block.depthwise
         return min(self.halo[0], p.height) * min(self.halo[1], p.width)
 
     @cached_property
     def pixel_tiles(self) -> int:
-        """Number of tiles of 16 pixels that hold a tile's outputs."""
+        """Number of pixel tiles (16 pixels) of a tile's outputs."""
         return -(-self.tile.rows * self.tile.columns // ROWS)
 
     @cached_property
     def chunks(self) -> int:
-        """Chunks of hidden channels."""
+        """Number of chunks of hidden channels."""
         return -(-self.block.hidden // self.tile.chunk)
 
     @property
     def hidden(self) -> int:
-        """Number of hidden channels, the padding of the last chunk included."""
+        """Number of hidden channels, padded to whole chunks."""
         return self.chunks * self.tile.chunk
 
     @cached_property
     def own_chunks(self) -> int:
-        """Chunks that a work-group computes, at most."""
+        """Maximum number of chunks per work-group."""
         return -(-self.chunks // self.tile.cluster)
 
     @property
     def stages(self) -> int:
-        """Chunks whose weights are in shared memory at once."""
+        """Number of chunks that have their weights in shared memory at once."""
         return min(self.own_chunks, 2)
 
     @cached_property
     def expand_steps(self) -> int:
-        """Steps of K of the expansion; 0 without an expansion."""
+        """Number of steps of K of the expansion; 0 without an expansion."""
         return -(-self.block.expanded_inputs // DEPTHS[self.precision])
 
     @property
     def operands(self) -> int:
-        """Numbers of a pixel of the block's input in shared memory.
+        """Number of stored elements per pixel of the block's input.
 
-        One for each channel, or one for each input gathered from the pixel's window, padded with
-        zeros to whole steps.
+        In shared memory there is one for each channel, or one for each input gathered from the
+        pixel's window, padded with zeros to whole steps of K.
         """
         if self.block.gathers:
             return self.expand_steps * DEPTHS[self.precision]
@@ -153,24 +152,24 @@ class BlockTiling:
 
     @property
     def project_steps(self) -> int:
-        """Steps of K of a chunk's projection."""
+        """Number of steps of K of a chunk's projection."""
         return self.tile.chunk // DEPTHS[self.precision]
 
     @cached_property
     def out_pairs(self) -> int:
-        """Number of pairs of tiles of 8 output channels."""
+        """Number of pairs of channel tiles (8 channels) of the output."""
         return -(-self.block.out_channels // 16)
 
     @cached_property
     def expand_words(self) -> int:
-        """Size of the expansion's weights for a chunk, in words of 16 bytes."""
+        """Number of 16-byte words of a chunk's expansion weights."""
         return self.expand_steps * (self.tile.chunk // 16) * _PAIR_WORDS
 
     @cached_property
     def constants(self) -> tuple[int, int, int]:
-        """Constants of a channel in each epilogue.
+        """Number of constants of a channel in each of three epilogues.
 
-        Those of the expansion, of the depthwise convolution and of the projection.
+        They are the epilogues of the expansion, the depthwise convolution and the projection.
         """
         counts = [part.epilogue.operands.count("channel") for part in self.block.convolutions]
         first, second, third = counts if len(counts) == 3 else (0, *counts)
@@ -178,7 +177,7 @@ class BlockTiling:
 
     @cached_property
     def constant_words(self) -> int:
-        """Size of a chunk's other constants, in words of 16 bytes.
+        """Number of 16-byte words of a chunk's other constants.
 
         They are the depthwise weights, and the constants in the epilogues of the expansion and of
         the depthwise convolution.
@@ -191,13 +190,13 @@ class BlockTiling:
 
     @cached_property
     def weight_words(self) -> int:
-        """Size of all weights and constants of a chunk, in words of 16 bytes."""
+        """Number of 16-byte words of all weights and constants of a chunk."""
         return (self.expand_words + self.constant_words
                 + self.project_steps * self.out_pairs * _PAIR_WORDS)
 
     @property
     def fragments(self) -> int:
-        """Number of fragments, 16 pixels by 8 channels each, of a tile's results."""
+        """Number of fragments (16 pixels by 8 channels) of a tile's results."""
         return self.pixel_tiles * (self.block.out_channels // 8)
 
     @cached_property
@@ -209,42 +208,42 @@ class BlockTiling:
 
     @cached_property
     def row_tiles(self) -> int:
-        """Tiles of 16 pixels under the windows of a work-group.
+        """Number of pixel tiles (16 pixels) in the windows of a work-group.
 
-        The number is rounded up to a multiple of the tiles that a warp, or with wgmma a warpgroup,
-        expands at once.
+        It is rounded up to a multiple of the tiles that a warp, or with wgmma a warpgroup, expands
+        at once.
         """
         of_unit = self.expand_tiles * self._work_group.warpgroup_warps
         return -(-self._windows // (ROWS * of_unit)) * of_unit
 
     @property
     def expand_tiles(self) -> int:
-        """Tiles of 16 pixels that a warp expands at once."""
+        """Number of pixel tiles that a warp expands at once."""
         return 1 if self._expansion is None else self._expansion.sizes[0]
 
     @property
     def expand_pairs(self) -> int:
-        """Pairs of channel tiles that a warp expands at once from the same pixels."""
+        """Number of pairs of channel tiles that a warp expands at once."""
         return 1 if self._expansion is None else self._expansion.sizes[1]
 
     @property
     def warpgroups_m(self) -> int:
-        """Number of parts into which the warpgroups divide the projection's channels."""
+        """Number of groups into which the projection's channels are divided."""
         return self._projection.sizes[0]
 
     @property
     def sums(self) -> int:
-        """Number of sums of the projection that a work-item has."""
+        """Number of the projection's accumulators per work-item."""
         return self._projection.sizes[1]
 
     @property
     def outputs_in_turn(self) -> int:
-        """Outputs below one another that a warp convolves in turn on tensor cores."""
+        """Consecutive outputs of a column that a warp computes on tensor cores."""
         return self._convolution_on_tensor_cores.sizes[0]
 
     @property
     def columns_at_once(self) -> int:
-        """Neighbouring outputs that a work-item convolves at once without tensor cores."""
+        """Neighbouring outputs that a work-item computes without tensor cores."""
         return self._convolution.sizes[0]
 
     @cached_property
@@ -298,17 +297,16 @@ class BlockTiling:
         if self.block.excite is not None:
             gates = (self.own_chunks * self.tile.chunk // 4
                      + -(-(self.tile.cluster + 1) * self.block.excite.squeezed // 4))
-            # convolved pixels stay, and sums take the place of the inputs and expanded pixels
+            # convolved pixels stay in shared memory; sums overwrite the inputs and expanded pixels
             return 16 * (max(inputs + expanded, sums) + self.own_chunks * convolved + gates
                          + others)
         return 16 * (inputs + expanded + convolved + sums + others)
 
     @property
     def rows_at_once(self) -> int:
-        """Rows of outputs whose sums a warp holds at once.
+        """Rows of depthwise outputs that a warp accumulates on tensor cores.
 
-        In the depthwise convolution on tensor cores: more where there are few warps, which leave
-        registers free and hide little latency.
+        The number is larger with few warps, which leave registers free and hide little latency.
         """
         warps = self.tile.warps * self.blocks_per_unit
         few = warps <= _FEW_WARPS or (
@@ -318,7 +316,7 @@ class BlockTiling:
 
     @cached_property
     def blocks_per_unit(self) -> int:
-        """Work-groups for which the compiler is to leave room in a multiprocessor's registers."""
+        """Number of work-groups per multiprocessor that the compiler must allow."""
         if self.tile.wgmma:
             most = next((warps for warps, sums in WARPGROUP_SUMS.items()
                          if warpgroup_sums(self.sums, self.expand_pairs, self._taps) <= sums), 8)
@@ -333,7 +331,7 @@ class BlockTiling:
     def fits(self, limits: Limits) -> bool:
         """Return whether the device can run the tile."""
         tile, p, excites = self.tile, self.block.depthwise, self.block.excite is not None
-        # wgmma takes float16 and TF32, no squeeze-and-excite, and four warps at a time
+        # wgmma kernels need float16 or TF32 and multiples of four warps, without squeeze-and-excite
         if tile.wgmma and (not limits.wgmma or self.precision == "fp32" or excites
                            or tile.warps % WARPGROUP_WARPS or not fits_warpgroup(
                                self._work_group, self.sums, self.expand_pairs, self._taps)):
@@ -355,7 +353,7 @@ class BlockTiling:
         waited = sum(max(phase.busy, _STALLED * phase.waited) + _PHASE for phase in phases)
         begin = BEGIN + fetched + _CLUSTER * (tile.cluster > 1) + _MEMBER * (tile.cluster - 1)
         if self.block.excite is not None:
-            # the weights of the two small products are divided among the cluster
+            # the work-groups of the cluster share the weights of the two small products
             begin += _EXCITES + (self.block.excite.squeezed * self.hidden * 32
                                  / self._work_group.word / tile.cluster / COPIED)
         return LaunchWork(
@@ -366,23 +364,20 @@ class BlockTiling:
 
 _SHAPES = ((1, 4), (2, 4), (4, 4), (2, 7), (7, 2), (4, 7), (7, 4), (4, 8), (7, 7), (8, 8), (7, 14),
            (8, 16), (14, 14), (16, 16))
-"""Approximate rows and columns of tiles of outputs."""
+"""Approximate numbers of output rows and columns of tiles."""
 _CHUNKS = (16, 32, 48, 64, 96, 128)
 BATCHES = (1, 64)
-"""Batch sizes whose best tiles are offered at every batch size. So a plan that was tuned at one
-batch size can be used at others, too."""
+"""Batch sizes that determine the candidate tiles. The candidates are the same at every batch size,
+so that a plan tuned at one batch size can be used at others."""
 _CLUSTERS = (1, 2, 3, 4, 6, 8, 10, 12, 15, 16)
 _MOST_SHARED = 3
-"""The largest cluster is tried where a launch then has at most this number of work-groups for each
+"""The largest cluster size is tried if it leads to at most this number of work-groups per
 multiprocessor."""
 
 
 @lru_cache(maxsize=1024)
 def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, ...]:
-    """Return the tiles that the device can run, fastest first.
-
-    By their expected times.
-    """
+    """Return the tiles that the device can run, by expected time."""
     p = block.depthwise
     if not p.outputs[0].size:
         return ()
@@ -395,8 +390,8 @@ def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, 
             most = min(limits.cluster, -(-block.hidden // chunk))
             clusters = _clusters(groups, most, limits.compute_units)
             if block.excite is not None:
-                # all sizes are tried, because a small cluster may not have enough shared memory for
-                # all hidden channels of an image
+                # all sizes are tried, because the shared memory of a small cluster may not hold all
+                # hidden channels of an image
                 clusters = [size for size in _CLUSTERS if size <= most]
             for cluster in clusters:
                 for warps in WARPS:
@@ -409,11 +404,15 @@ def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, 
 
 
 def _clusters(groups: int, most: int, units: int) -> list[int]:
-    """Return the sizes of clusters that are tried.
+    """Return the cluster sizes to try.
 
-    Where `groups` clusters are launched, they are the largest size that leaves some compute unit
-    without work, the smallest size that gives each compute unit work, and the largest possible size
-    if it gives each compute unit at most _MOST_SHARED work-groups.
+    They are the largest size with fewer work-groups than compute units, the smallest size with at
+    least as many, and the largest possible size if it has at most _MOST_SHARED work-groups per
+    compute unit.
+
+    groups: number of clusters of a launch.
+    most: the largest possible size.
+    units: number of compute units.
     """
     sizes = [size for size in _CLUSTERS if size <= most]
     filling = sum(size * groups < units for size in sizes)
@@ -424,9 +423,9 @@ def _clusters(groups: int, most: int, units: int) -> list[int]:
 
 
 def has_tile(block: Block, precision: str, limits: Limits) -> bool:
-    """Return whether the device can run some tile of a block in a precision.
+    """Return whether the device can run any tile of a block in a precision.
 
-    Tiles with the smallest chunk and without a cluster are tried first, because this is quick.
+    Tiles with the smallest chunk and without a cluster are checked first, because that is fast.
     """
     if block.excite is None and any(
             BlockTiling(block, BlockTile(rows, columns, _CHUNKS[0], 1, warps),
@@ -437,9 +436,9 @@ def has_tile(block: Block, precision: str, limits: Limits) -> bool:
 
 
 def _shapes(block: Block) -> list[tuple[int, int]]:
-    """Return the rows and columns of the tiles that are tried.
+    """Return the rows and columns of the tiles to try.
 
-    With squeeze-and-excite, which scales by means over the image, the only tile is the whole image.
+    With squeeze-and-excite, which needs means over the image, the only tile is the whole image.
     """
     p = block.depthwise
     if block.excite is not None:
@@ -449,8 +448,8 @@ def _shapes(block: Block) -> list[tuple[int, int]]:
 
 
 def _balanced(size: int, most: int) -> int:
-    """Return the length of equal tiles that cover `size`.
+    """Return the length of nearly equal tiles that cover `size`.
 
-    The number of these tiles is the number of tiles of length `most` that would cover `size`.
+    There are as few tiles as a maximum length of `most` allows.
     """
     return -(-size // -(-size // most))

@@ -233,7 +233,8 @@ def test_names_lie_beside_the_cfg(tmp_path: Path) -> None:
     (tmp_path / "net.names").write_text("cat\n")
     graph = gossamer.load(tmp_path / "net.cfg")
     assert graph.metadata.classes == ()
-    assert "net.names: has 1 names, one a line, and the network has 2 classes" in graph.warnings[0]
+    assert ("net.names: has 1 names, one per line, but the network has 2 classes"
+            in graph.warnings[0])
 
 
 def test_a_classifier_without_names_does_not_get_those_of_imagenet(tmp_path: Path) -> None:
@@ -272,7 +273,7 @@ def test_a_pipe_is_not_read(name: str, tmp_path: Path) -> None:
     load_text(tmp_path, NETWORKS["yolov4_tiny"])
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
-    with pytest.raises(GossamerError, match=r"is no regular file|weights file is missing"):
+    with pytest.raises(GossamerError, match=r"not a regular file|weights file is missing"):
         gossamer.load(tmp_path / "net.cfg")
 
 

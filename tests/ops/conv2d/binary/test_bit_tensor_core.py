@@ -217,9 +217,9 @@ def test_it_builds_without_spills(tile: Tile) -> None:
 
 @pytest.mark.parametrize("change, reason", [
     ({"facts": (REAL,)}, "any floats"),
-    ({"channels": 60, "groups": 2, "out_channels": 4}, "a group has 30 channels"),
+    ({"channels": 60, "groups": 2, "out_channels": 4}, "multiple of 32 channels, has 30"),
     ({"batch": 2**20, "height": 64}, "32-bit"),
-    ({"height": 2**15}, "32770 rows or columns"),
+    ({"height": 2**15}, "rows and columns, has 32770"),
 ])
 def test_reasons(change: dict, reason: str) -> None:
     device = RecordingDevice()

@@ -89,7 +89,7 @@ def check(problem: Conv2dProblem) -> None:
 
 @pytest.mark.parametrize(("change", "reason"), [
     ({"facts": (REAL,)}, "any floats"), ({"groups": 2}, "groups"),
-    ({"weights_info": replace(SCALED, scaled_signs=False)}, "plus or minus one number")])
+    ({"weights_info": replace(SCALED, scaled_signs=False)}, "different magnitudes")])
 def test_what_is_not_supported(change: dict[str, object], reason: str) -> None:
     problem = Conv2dProblem(1, 64, 5, 5, 32, (3, 3), weights_info=SCALED, facts=(PLUS_MINUS_ONE,))
     assert reason in (HostDirectPopcount().supports(replace(problem, **change), HOST) or "")

@@ -62,7 +62,7 @@ def test_other_inputs_are_refused(known: ValueFacts, words: str) -> None:
 
 
 @pytest.mark.parametrize(("info", "words"), [
-    (WeightsInfo(), "not plus or minus one number"),
+    (WeightsInfo(), "different magnitudes within a channel"),
     (WeightsInfo(0.5, "mask"), "some of its weights are 0")])
 def test_other_weights_are_refused(info: WeightsInfo, words: str) -> None:
     assert words in reason_not_binary(replace(known_inputs(TERNARY), weights_info=info))

@@ -187,7 +187,7 @@ def test_groups_of_whole_words_are_packed_on_processors(processors: Device) -> N
 def test_it_is_made_for_processors() -> None:
     problem = Conv2dProblem(1, 64, 20, 20, 64, (3, 3), weights_info=SCALED,
                             facts=(PLUS_MINUS_ONE,))
-    assert "made for processors" in WIDE.supports(problem, RecordingDevice())
+    assert "runs on processors only" in WIDE.supports(problem, RecordingDevice())
     assert "any floats" in WIDE.supports(replace(problem, facts=()), RecordingDevice())
 
 

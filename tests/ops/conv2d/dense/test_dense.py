@@ -79,7 +79,8 @@ def test_depthwise_tiles_do_not_spill(problem: Conv2dProblem) -> None:
 
 
 @pytest.mark.parametrize("changes, expected", [
-    ({"groups": 1}, "one group a channel"), ({"out_channels": 32}, "outputs of 16 channels"),
+    ({"groups": 1}, "one group per input channel"),
+    ({"out_channels": 32}, "as many output channels as input channels, has 32 for 16"),
     ({"channels": 15, "out_channels": 15, "groups": 15}, "an even number"),
     ({"kernel": (13, 13)}, "taps"), ({"dilation": (1, 20), "width": 60}, "does not fit")])
 def test_reasons_of_depthwise_tiled(changes: dict[str, object], expected: str) -> None:
@@ -176,4 +177,4 @@ def test_reasons_of_winograd(compiled_device: Device) -> None:
                     Conv2dProblem(1, 4, 9, 9, 4, (5, 5)),
                     Conv2dProblem(1, 4, 9, 9, 4, (3, 3), groups=2)):
         reason = Winograd().supports(problem, compiled_device)
-        assert reason == "needs a 3x3 window without stride, dilation and groups"
+        assert reason == "needs a 3x3 window with stride 1, no dilation and one group"

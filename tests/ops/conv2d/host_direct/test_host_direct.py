@@ -15,9 +15,10 @@ from gossamer.device.host import HostDevice
 from gossamer.device.jobs import Function
 from gossamer.device.native import processor as native
 from gossamer.ops.conv2d.host_direct import algorithm as host_direct
-from gossamer.ops.conv2d.host_direct import depthwise
+from gossamer.ops.conv2d.host_direct import depthwise, indirect
 from gossamer.ops.conv2d.host_direct.algorithm import HostDirect, HostDirectDense
 from gossamer.ops.conv2d.host_direct.depthwise import HostDirectDepthwise
+from gossamer.ops.conv2d.host_direct.indirect import HostIndirect, HostIndirectDepthwise
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import Weights
 from tests.ops.arm import ARM, run_on_arm
@@ -88,11 +89,13 @@ def test_older_processors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def compare(problem: Conv2dProblem, density: float) -> None:
     weights = sparse_weights(problem, density)
     problem = of(weights, problem)
-    for algorithm in (HostDirect(), HostDirectDense(), HostDirectDepthwise()):
+    for algorithm in (HostDirect(), HostDirectDense(), HostDirectDepthwise(), HostIndirect(),
+                      HostIndirectDepthwise()):
         if algorithm.supports(problem, HOST) is not None:
             continue
         variants = list(algorithm.variants(problem, HOST))
-        if problem.group_channels > 3 and all(variant["channels"] != 3 for variant in variants):
+        if problem.group_channels > 3 and all(
+                dict(variant.config).get("channels", 3) != 3 for variant in variants):
             # blocks of three channels, of which the last one may have fewer
             variants += [replace(variant, config=tuple(
                 (name, 3 if name == "channels" else value) for name, value in variant.config))
@@ -119,15 +122,19 @@ ON_ARM = {
     "depthwise, every second pixel": Conv2dProblem(1, 3, 11, 19, 6, (3, 3), (2, 2), (1, 1, 1, 1),
                                                    groups=3, epilogue=BIAS_RESIDUAL_RELU),
     "depthwise, spread": Conv2dProblem(1, 6, 11, 9, 6, (3, 3), (1, 1), (2, 2, 2, 2), (2, 2), 6,
-                                       BIAS_CLIP)}
+                                       BIAS_CLIP),
+    "depthwise, of a vector and a half": Conv2dProblem(1, 6, 8, 9, 6, (3, 3), (2, 2), (0, 0, 1, 1),
+                                                       groups=6, epilogue=BIAS_RESIDUAL_RELU)}
 
 
 @pytest.mark.parametrize(("name", "density"), [*((name, 0.4) for name in ON_ARM),
                                               ("3x3 with a residual", 1.0), ("1x1", 1.0),
-                                              ("depthwise, every second pixel", 1.0)])
+                                              ("3x3, every second pixel", 1.0),
+                                              ("depthwise, every second pixel", 1.0),
+                                              ("depthwise, of a vector and a half", 1.0)])
 def test_arm_computes_the_same(name: str, density: float, tmp_path: Path,
                                monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = run_on_arm(monkeypatch, tmp_path, host_direct, depthwise)
+    ran = run_on_arm(monkeypatch, tmp_path, host_direct, depthwise, indirect)
     compare(ON_ARM[name], density)
     assert ran
 

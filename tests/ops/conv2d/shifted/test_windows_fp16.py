@@ -130,14 +130,14 @@ def test_units_end_with_the_last_output() -> None:
 
 
 @pytest.mark.parametrize(("problem", "reason"), [
-    (replace(SAME, groups=2), "2 groups, takes one"),
+    (replace(SAME, groups=2), "needs one group, has 2"),
     (replace(SAME, kernel=(1, 1)), "more than one tap"),
-    (replace(SAME, channels=20), "20 to 64 channels, takes multiples of 8"),
-    (replace(SAME, out_channels=12), "takes multiples of 8"),
-    (replace(SAME, height=9, width=4000), "up to 8004 pixels and pads apart, which do not fit"),
+    (replace(SAME, channels=20), "has 20 input and 64 output channels"),
+    (replace(SAME, out_channels=12), "needs multiples of 8 channels"),
+    (replace(SAME, height=9, width=4000), "up to 8004 pixels, including padding, which do not fit"),
     (replace(SAME, height=99, width=99, pads=(40, 40, 40, 40), dilation=(40, 40)),
      "do not fit the shared memory"),
-    (Conv2dProblem(2**24, 8, 1, 1, 8, (9, 9), pads=(8, 8, 0, 0)), "pixels and pads"),
+    (Conv2dProblem(2**24, 8, 1, 1, 8, (9, 9), pads=(8, 8, 0, 0)), "pixels, including padding"),
 ])
 def test_other_convolutions_give_a_reason(problem: Conv2dProblem, reason: str) -> None:
     assert reason in (ALGORITHM.supports(problem, RecordingDevice()) or "")

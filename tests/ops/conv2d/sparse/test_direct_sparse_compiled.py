@@ -79,7 +79,7 @@ class PtxDevice(Device):
 
 
 @pytest.mark.parametrize("problem, architecture, reason", [
-    (DENSE, "sm_90", "density 100%"),
+    (DENSE, "sm_90", "density of at most 50%, has 100%"),
     (with_density(DENSE, 0.1), "sm_75", "sm_75"),
     (with_density(replace(DENSE, channels=4096, out_channels=4096), 0.3), "sm_90",
      "million instructions would take"),

@@ -236,12 +236,12 @@ def test_an_empty_output_needs_no_launch(problem: Conv2dProblem) -> None:
 
 
 @pytest.mark.parametrize("change, reason", [
-    ({"batch": MOST_IMAGES + 1}, "a batch of 9"),
-    ({"weights_info": WeightsInfo(DENSEST + 0.01, "a pattern")}, "density 31%"),
+    ({"batch": MOST_IMAGES + 1}, "has 9"),
+    ({"weights_info": WeightsInfo(DENSEST + 0.01, "a pattern")}, "has 31%"),
     ({"channels": 2**13, "height": 200, "width": 200}, "bytes of shared memory"),
     ({"channels": 2**10, "height": 2**11, "width": 2**11}, "32-bit"),
-    ({"channels": 1, "height": 4_000_000, "width": 1}, "more than 65535 groups"),
-    ({"channels": 1, "height": 1, "width": 4_000_000}, "more than 65535 groups"),
+    ({"channels": 1, "height": 4_000_000, "width": 1}, "more than 65535 work-groups"),
+    ({"channels": 1, "height": 1, "width": 4_000_000}, "more than 65535 work-groups"),
     ({"height": 0, "pads": (2, 2, 2, 2)}, "the input is empty"),
     ({"channels": 0}, "the input is empty"),
 ])

@@ -57,9 +57,9 @@ def test_it_builds_without_spills() -> None:
 @pytest.mark.parametrize(("problem", "reason"), [
     (replace(STEM, channels=8), "at most 4 input channels"),
     (replace(STEM, channels=3, groups=3, out_channels=24), "one group"),
-    (replace(STEM, out_channels=20), "multiples of 8"),
+    (replace(STEM, out_channels=20), "a multiple of 8"),
     (replace(STEM, dilation=(1, 2)), "without dilation"),
-    (replace(STEM, kernel=(9, 9), height=40, width=40), "of which there may be 192"),
+    (replace(STEM, kernel=(9, 9), height=40, width=40), "at most 192 values"),
     (replace(STEM, stride=(30, 30), height=400, width=400), "do not fit"),
 ])
 def test_other_convolutions_give_a_reason(problem: Conv2dProblem, reason: str) -> None:

@@ -129,7 +129,7 @@ def test_every_problem_has_one_algorithm_and_reasons_are_given() -> None:
         reasons = [algorithm.supports(problem, device) for algorithm in ALGORITHMS]
         assert reasons.count(None) == 1
     depthwise = Conv2dProblem(1, 8, 9, 9, 8, (3, 3), groups=8)
-    assert "a group" in str(ImplicitGemmMma().supports(depthwise, device))
+    assert "per group" in str(ImplicitGemmMma().supports(depthwise, device))
     tall = Conv2dProblem(1, 8, 40000, 2, 8, (3, 1))
     assert "32768 rows" in str(ImplicitGemmMma().supports(tall, device))
     device.limits = replace(device.limits, mma=False)

@@ -223,7 +223,7 @@ def test_answers_are_kept_for_other_processes(asked: list[int]) -> None:
 
 def test_refusals_that_may_end_are_not_kept(monkeypatch: pytest.MonkeyPatch,
                                             asked: list[int]) -> None:
-    answers = [CudnnOffer((), "its engines lack what they need at run time (NVRTC)"),
+    answers = [CudnnOffer((), "its engines lack a library that they need at run time (NVRTC)"),
                CudnnOffer((ExecutionPlan(0, "eng0", 0),))]
     monkeypatch.setattr(cudnn_graph, "_answer", lambda *arguments: answers.pop(0))
     for expected in list(answers):
@@ -276,7 +276,7 @@ def test_refusals_are_one_plain_line() -> None:
     refusal = cudnn_graph._no_engine
     assert refusal(RuntimeError(no_engine)) == "it has no engine for such a graph"
     assert refusal(RuntimeError(no_engine + missing + missing)) == (
-        "its engines lack what they need at run time (nvrtc)")
+        "its engines lack a library that they need at run time (nvrtc)")
     assert refusal(RuntimeError("bad stride\nmore")) == "bad stride"
 
 
@@ -286,7 +286,7 @@ NEEDS, OTHER = "workspace violation. Requires ", "Deselecting execution plan"
 @pytest.mark.parametrize(("answers", "plans", "refusal"), [
     ((f"{NEEDS}900", f"{NEEDS}901", f"{NEEDS}0"), {0: 900, 2: 0}, ""),
     ((f"{NEEDS}901", OTHER), {}, "its engines need too much workspace"),
-    ((OTHER, OTHER), {}, "its engines are of other precisions"),
+    ((OTHER, OTHER), {}, "its engines compute in other precisions"),
     ((OTHER, "it is too old\nmore"), {}, "it is too old")])
 def test_plans_with_room_for_their_workspace_are_offered(
         monkeypatch: pytest.MonkeyPatch, answers: tuple[str, ...], plans: dict[int, int],

@@ -19,9 +19,10 @@ from gossamer.ops.fused.problem import ReshapeProblem
 from gossamer.plan.choose.network import LayerChoice, Network, ProgramBuilder
 from gossamer.plan.choose.planner import FirstChoices, Planner
 from gossamer.plan.plan import Plan
-from gossamer.plan.policy import Policy, eligibility, first_in_order
+from gossamer.plan.policy import Policy, eligibility
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
+from gossamer.plan.tune.space import Space
 from gossamer.tensor import AXES, Format, TensorSpec, default_spec, memory_format
 from tests.plan.choose.formats.toy import PLUS_OR_MINUS, ToyConv, images, two_layers
 from tests.plan.choose.fusions.toy import make_plan
@@ -152,8 +153,10 @@ def program_of(layers: list[Layer], device: Device, **layouts: str) -> Program:
     that are given by their names."""
     def decide(builder: ProgramBuilder, layer: Layer) -> LayerChoice:
         if layer.inserted:
-            algorithm, variants = first_in_order(layer, eligibility(layer, device)[0], device)
-            return LayerChoice(algorithm, variants[0], device)
+            space = Space.unmeasured()
+            algorithm = eligibility(layer, device, space.refusal_reason)[0][0]
+            return LayerChoice(algorithm, next(space.buildable(algorithm, layer.problem, device)),
+                               device)
         toy = (ToyConv("writer", writes=Format("NHWC")) if layer.name == "conv0"
                else ToyConv("reader", reads=Format(layouts[layer.name])))
         return LayerChoice(toy, next(iter(toy.variants(layer.problem, device))), device)

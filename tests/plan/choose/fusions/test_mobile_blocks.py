@@ -110,7 +110,7 @@ def test_the_report_says_why_a_block_is_not_computed_as_one(
     plan = make_plan(build.finish(), tmp_path, DEVICE)
     row = next(row for row in plan.report(2).rows if row["layer"] == "conv1")
     assert row["rejected"]["inverted_residual"] == (
-        "the depthwise convolution has dilation (2, 2), takes none")
+        "the depthwise convolution has dilation (2, 2); needs none")
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def test_the_layers_of_a_baseline_plan_say_why(make: Callable[..., Plan],
         (DEPTHWISE, why), (DENSE, "taken")]
     assert (thin["best_dense_us"], thin["speedup"]) == (10.0, 0.5)
     # no other algorithm computes these layers, so that their reasons stay
-    assert "needs one group a channel" in rows["grow"]["rejected"][DEPTHWISE]
+    assert "needs one group per input channel" in rows["grow"]["rejected"][DEPTHWISE]
     assert [candidate["reason"] for candidate in rows["grow"]["candidates"]] == ["taken"]
     assert not any("forced" in reason for row in rows.values()
                    for reason in row["rejected"].values())

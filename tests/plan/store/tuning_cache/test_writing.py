@@ -126,7 +126,7 @@ def test_a_process_that_is_ended_loses_nothing(tmp_path):
         stored = cache(Path(sys.argv[1]))
         stored.put({problem(rows): [measured()] for rows in (1, 2)})
         stored.put_plans({"key": ("small, batch 1", TIMING)})
-        stored.put_checks([(problem(), measured(), "weights")])
+        stored.put_check(problem(), measured(), "weights")
         os._exit(9)
         """)
     subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True)

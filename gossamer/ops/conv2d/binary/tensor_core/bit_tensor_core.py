@@ -2,8 +2,9 @@
 
 The algorithm is an implicit GEMM: rows are output pixels, columns are output channels, and K is the
 words of a pixel's window. On tensor cores the product of two bits is 1 where both bits are 1;
-bits.h says how sums of products of signs follow from products of bits. Source of the idea to
-compute binary convolutions by 1-bit tensor core instructions: A. Li and S. Su, "Accelerating
+bits.h explains how to compute sums of products of signs from products of bits.
+
+Source of 1-bit tensor core instructions for binary convolutions: A. Li and S. Su, "Accelerating
 binarized neural networks via bit-tensor-cores in Turing GPUs", IEEE TPDS 32(7), 2021.
 """
 
@@ -39,7 +40,7 @@ from gossamer.tensor import Format, TensorSpec
 
 _WORD_BITS = (64, 32)
 _HALVES = 8
-"""Number of 16-bit floats that are read and written at once: 16 bytes."""
+"""Number of 16-bit floats that are read or written at once: 16 bytes."""
 
 
 class BitTensorCore(Algorithm):
@@ -68,7 +69,7 @@ class BitTensorCore(Algorithm):
 
 
 def reason_not_bit_tensor_core(layer: BinaryLayer, device: Device) -> str | None:
-    """Return why the kernels cannot compute a layer, as shown to the user; None where they can."""
+    """Return why the kernels cannot compute a layer; None where they can."""
     problem = layer.convolution
     if not device.limits.mma:
         return f"{device.name} has no tensor cores for bits (sm_80 or newer)"
@@ -79,24 +80,25 @@ def reason_not_bit_tensor_core(layer: BinaryLayer, device: Device) -> str | None
     padded_sizes = (problem.height + problem.pads[0] + problem.pads[2],
                     problem.width + problem.pads[1] + problem.pads[3])
     if max(padded_sizes) >= LARGEST_DISTANCE:
-        return f"its image has {max(padded_sizes)} rows or columns, {LARGEST_DISTANCE - 1} at most"
+        return (f"needs padded images of at most {LARGEST_DISTANCE - 1} rows and columns, has "
+                f"{max(padded_sizes)}")
     channels = problem.group_channels
     if problem.groups > 1 and channels % min(_WORD_BITS):
-        return (f"a group has {channels} channels: the channels of each group must fill words "
-                f"of {min(_WORD_BITS)}")
+        return (f"needs groups with a multiple of {min(_WORD_BITS)} channels, has {channels} "
+                "channels per group")
     if layer.has_two_results and not words_are_whole(problem, min(_WORD_BITS)):
         return "a word of the second result would have channels of several groups"
     return None
 
 
 def tiles_and_words(layer: BinaryLayer, device: Device) -> Iterator[tuple[Tile, int]]:
-    """Yield tiles, each with the number of bits of the words that it reads.
+    """Yield tiles with the number of bits of the words that they read.
 
-    The tiles for one size of words are in the order of their expected times.
+    The tiles of each word size are sorted by their expected times.
     """
     problem = layer.convolution
     for word_bits in _WORD_BITS:
-        # the kernels need words that have channels of one group only
+        # the kernels require that a word holds channels of one group only
         if problem.groups > 1 and problem.group_channels % word_bits:
             continue
         if layer.has_two_results and not words_are_whole(problem, word_bits):
@@ -108,18 +110,18 @@ def tiles_and_words(layer: BinaryLayer, device: Device) -> Iterator[tuple[Tile, 
 def output_layouts(layer: BinaryLayer, word_bits: int) -> tuple[str, ...]:
     """Return the possible layouts of the output.
 
-    The last layout is packed if the results fit a packed dtype and no word has channels of several
-    groups.
+    The last layout is packed if the results fit a packed dtype and every word holds channels of one
+    group only.
     """
     packs = layer.form.output is not None and words_are_whole(layer.convolution, word_bits)
     return ("NHWC", "NCHW", f"packed{word_bits}") if packs else ("NHWC", "NCHW")
 
 
 def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
-    """Yield a variant, and the same variant with 16-bit floats where it is possible.
+    """Yield a variant and, where possible, the same variant with 16-bit floats.
 
-    It is where the variant reads or writes floats in NHWC, unless 16-bit floats would round values
-    that are known to be integers.
+    The variant must read or write floats, all in NHWC. 16-bit floats must not round values that are
+    known to be integers.
     """
     yield variant
     problem = layer.convolution
@@ -139,9 +141,10 @@ def expected_us(layer: BinaryLayer, variant: Variant, device: Device) -> float:
 
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
              device: Device) -> list[Launch]:
-    """Return the launches (none or one) that compute a layer in a variant whose config is a tile.
+    """Return one launch, or none where the output is empty.
 
     weights: the layer's constants, under their names in the layer's convolution.
+    variant: a variant with a tile as its config.
     """
     problem = layer.convolution
     source, target = variant.inputs[0], variant.outputs[-1]
@@ -152,11 +155,11 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     thresholds, epilogue = replaced_epilogue(weights, layer)
     macros = format_macros(variant, has_thresholds=thresholds is not None)
     folded = thresholds is not None and macros["OUTPUT_PLANES"] == 1
-    # run-time operands of the epilogue lie in memory like a float output
+    # run-time operands of the epilogue have the format of a float output
     all_floats = float_specs(variant)
     floats = all_floats[0] if all_floats else problem.outputs[0]
     halves = floats.dtype == "float16"
-    # whether channels lie side by side in memory and can be accessed four at a time
+    # whether channels are adjacent in memory and can be accessed four at a time
     fours = floats.strides[1] == 1 and problem.group_out_channels % 4 == 0
     operands = [f"operand{i}" for i, kind in enumerate(epilogue.operands) if kind == "tensor"]
     exchange_bytes = 0

@@ -1,7 +1,7 @@
 """The tables that convolutions on bit tensor cores read.
 
 These are the offsets of a window's words, weights in the order in which lanes hold them, and
-constants with which results are computed from numbers of ones.
+constants that convert counts of ones to results.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ STEP_BITS = 256
 LARGEST_DISTANCE = 2**15 - 1
 """A distance in rows that is outside of any image."""
 MOST_HALO_TAPS = 31
-"""The most taps of a window with a halo. A word of 32 bits says which taps are inside of the image,
-and one of its bits stays 0."""
+"""Maximum number of taps of a window with a halo. The bits of a 32-bit word mark the taps inside of
+the image, and one bit stays 0."""
 _NEVER = 2**28
 """A bound that no number of ones reaches."""
 
@@ -34,13 +34,13 @@ _NEVER = 2**28
 class Tables:
     """The tables of a layer for words of `word_bits` bits.
 
-    unit: channels of a unit, which one warp (mma) or one warpgroup (wgmma) computes. Of each 8
-    columns of a product, lane `quarter` of a pixel's four lanes has columns 2 * quarter and
-    2 * quarter + 1. A lane has consecutive channels: channel quarter * (unit / 4) + 2 * i + e of a
-    unit, where e is 0 or 1, is column 8 * i + 2 * quarter + e.
+    unit: channels of a unit, which one warp (mma) or one warpgroup (wgmma) computes. Four lanes
+    share a pixel. Of each 8 columns of a product, lane `quarter` holds columns 2 * quarter and
+    2 * quarter + 1. Channels are permuted so that each lane holds consecutive channels: channel
+    quarter * (unit / 4) + 2 * i + e of a unit, where e is 0 or 1, is column
+    8 * i + 2 * quarter + e.
     units: number of units of each group of the convolution.
-    together: number of units of a work-group; the weights of these units lie side by side in each
-    step.
+    together: number of units of a work-group; their weights are adjacent in each step.
     steps: number of steps of 256 bits of an inner product, rounded up to whole phases.
     by_registers: true where lanes load weights to registers, in the order of mma.sync's operands;
     false where tensor cores read weights from shared memory, in matrices of 8 x 128 bits.
@@ -72,10 +72,10 @@ class Tables:
                 f"{problem.pads} {problem.dilation}")
 
     def taps(self, weights: Weights) -> Buffer:
-        """Return the distances of each word of a window from the window's first word.
+        """Return the distances of a window's words from its first word.
 
-        The table (words, 2) in int32 has the distance in words, and the distance in rows and
-        columns of pixels, as rows << 16 | columns.
+        The table (words, 2) in int32 holds the distance in words, and the distance in pixels as
+        rows << 16 | columns.
         """
         problem = self.problem
         return self._word_table(
@@ -86,11 +86,11 @@ class Tables:
                 rows * problem.dilation[0] << 16 | columns * problem.dilation[1]))
 
     def halo_taps(self, weights: Weights, line_bytes: int, pixel_bytes: int) -> Buffer:
-        """Return where each word of a window is in a halo.
+        """Return the positions of a window's words in a halo.
 
-        The table (words, 2) in int32 has the distance in bytes from the window's first word, and
-        the number of the word's tap. Words that only fill up the last step have the number of a tap
-        that counts as outside of any image.
+        The table (words, 2) in int32 holds the distance in bytes from the window's first word, and
+        the number of the word's tap. Padding words of the last step have the number of a tap that
+        is outside of any image.
         """
         problem = self.problem
         return self._word_table(
@@ -103,10 +103,11 @@ class Tables:
     def _word_table(self, weights: Weights, name: str, filler: int,
                     of_words: Callable[[np.ndarray, np.ndarray, np.ndarray],
                                        tuple[np.ndarray, np.ndarray]]) -> Buffer:
-        """Return a table with two numbers of each word of a window.
+        """Return a table with two numbers for each word of a window.
 
-        filler: the second number of words that only fill up the last step.
-        of_words: computes both from a word's tap row, tap column and number within the pixel.
+        filler: the second number of padding words of the last step.
+        of_words: function that computes both numbers from a word's tap row, its tap column, and its
+        index within the pixel.
         """
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             table = np.zeros((self.steps * STEP_BITS // self.word_bits, 2), np.int32)
@@ -119,7 +120,7 @@ class Tables:
         return weights.packed(f"{name}, {self.word_bits} bits, {self.steps} steps", pack)
 
     def weights(self, weights: Weights) -> Buffer:
-        """Return the weights' bits in the order of the products' operands."""
+        """Return the bits of the weights in the order of operands."""
         form = "registers" if self.by_registers else "memory"
         return weights.packed(
             f"bits for {form}, {self.word_bits} bits, {self.units} units of {self.unit}, "
@@ -143,16 +144,16 @@ class Tables:
             parts = parts.swapaxes(-1, -2)
         if not self.by_registers:
             return parts.transpose(0, 5, 4, 7, 2, 1, 3, 6)
-        # a lane's operand has both halves of a column; operands of two tiles of 8 columns lie
-        # side by side
+        # a lane's operand has both halves of a column; operands of two tiles of 8 columns are
+        # adjacent
         pairs = parts.reshape(-1, self.together, 4, self.unit // 16, 2, *parts.shape[3:])
         return pairs.transpose(0, 7, 1, 6, 3, 2, 5, 8, 4, 9)
 
     def constants(self, weights: Weights, with_thresholds: bool) -> Buffer:
-        """Return the numbers that are added to sums, (classes of pixels, channels) in int32.
+        """Return the constants of each class of pixels, (classes, channels) in int32.
 
-        With thresholds these are instead the largest values of `2 * ones - counted` (see bits.h)
-        for which the sum is below the upper threshold.
+        Without thresholds they are added to sums. With thresholds they are the largest values of
+        `2 * ones - counted` (see bits.h) for which the sum is below the upper threshold.
         """
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             problem = self.problem
@@ -199,7 +200,7 @@ class Tables:
 
     @cached_property
     def column_classes(self) -> int:
-        """Number of classes of columns; 0 where all pixels are of one class."""
+        """Number of classes of columns; 0 where there is one class of pixels."""
         return 0 if is_uniform(self.layer) else len(_taps_inside(self.problem)[1])
 
     def _thresholds(self, arrays: Mapping[str, np.ndarray]) -> Thresholds:
@@ -217,10 +218,10 @@ class Tables:
 
 
 def is_uniform(layer: BinaryLayer) -> bool:
-    """Return whether the same number is added to the sums of all pixels.
+    """Return whether the same constant is added to the sums of all pixels.
 
-    It is the same where two-bit inputs are padded with 0, and where one-bit inputs are padded with
-    -1, which is stored as bits of 0.
+    This is so where two-bit inputs are padded with 0, and where one-bit inputs are padded with -1,
+    which is stored as bits of 0.
     """
     return layer.padding == (-1 if layer.form.planes == 1 else 0)
 
@@ -228,8 +229,8 @@ def is_uniform(layer: BinaryLayer) -> bool:
 def pixel_classes(layer: BinaryLayer) -> int:
     """Return the number of classes of output pixels.
 
-    The windows of a class have the same taps inside of the image. There is one class where padding
-    makes no difference to constants.
+    The windows of a class have the same taps inside of the image. There is only one class where
+    padding does not change the constants.
     """
     if is_uniform(layer):
         return 1
@@ -239,15 +240,19 @@ def pixel_classes(layer: BinaryLayer) -> int:
 
 @lru_cache(maxsize=256)
 def halo_pixels(problem: Conv2dProblem, tile: int) -> int:
-    """Return the most input pixels from the first to the last under the windows of one tile.
+    """Return the maximum number of input pixels that the windows of a tile span.
 
-    They are counted through rows and images. The number is 0 where some window begins before the
-    window of an earlier output pixel.
+    Pixels are counted in memory order, across rows and images, from the first to the last that the
+    windows read. The result is 0 where a window begins before the window of an earlier output
+    pixel.
+
+    tile: output pixels of a tile.
     """
     rows = np.arange(problem.out_height) * problem.stride[0] * problem.width
     columns = np.arange(problem.out_width) * problem.stride[1]
     plane = problem.height * problem.width
-    # after `period` images, an image and a tile again begin at the same output pixel
+    # after `period` images, an image and a tile again begin at the same output pixel, so that the
+    # spans of tiles repeat
     period = tile // math.gcd(tile, len(rows) * len(columns))
     images = np.arange(min(problem.batch, period + 1)) * plane
     corners = np.add.outer(np.add.outer(images, rows), columns).reshape(-1)
@@ -263,9 +268,9 @@ def _taps_inside(problem: Conv2dProblem
                  ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return which taps lie inside of the image for each class, and the class of each output.
 
-    Of the four arrays, the first two are (classes, R) for the classes of output rows, and
-    (classes, S) for the classes of output columns. The last two have the class of each row and of
-    each column of the output.
+    The first two arrays are (classes, R) for the classes of output rows, and (classes, S) for the
+    classes of output columns. The last two hold the class of each output row and of each output
+    column.
     """
     kinds, of_output = [], []
     for axis, (size, outputs) in enumerate(((problem.height, problem.out_height),

@@ -24,23 +24,23 @@ from gossamer.ops.gpu import BEGIN, COPIED, LaunchWork
 from gossamer.ops.weights import Weights
 
 _MOST_CONSTANT_BYTES = 12 * 1024
-"""The most bytes of shared memory for the constants of a work-group's channels."""
+"""Maximum bytes of shared memory for the constants of a work-group's channels."""
 _STATIC_BYTES = 2048
-"""Bytes of shared memory that are left to the system and to the kernels' small arrays."""
-# in cycles of an H200, fitted to its times
+"""Bytes of shared memory that are reserved for the system and for the kernels' small arrays."""
+# cycles, fitted to times on an H200
 _PHASE, _STEP, _END = 500, 700 / 128**2, 1500
-"""By mma: the wait of a phase, a step for each pair of a pixel and a channel, and the end of a
+"""With mma: the wait of a phase, a step per pair of a pixel and a channel, and the end of a
 work-group."""
 _COPY, _HALO_COPY, _MULTIPLY = 75, 35, 0.38
-"""By wgmma: to copy a step, also where the inputs of a tile are copied once for all taps, and to
-multiply a channel of a step."""
+"""With wgmma: the copies of a step, the copies of a step where the inputs of a tile are copied once
+for all taps, and the products of a step per channel."""
 
 
 class Tile(abc.ABC):
     """The work of a work-group.
 
     instruction: name of the tensor cores' instruction.
-    path: the kernel's file, whose name without the suffix is its function.
+    path: the kernel's file; the kernel's function has the same name.
     architectures: the oldest and the newest architecture that the kernel is built for.
     """
 
@@ -76,7 +76,7 @@ class Tile(abc.ABC):
     def at_once(self, layer: BinaryLayer, word_bits: int) -> int:
         """Return the number of steps that a warp multiplies between two barriers.
 
-        It is chosen for few barriers, and for few steps of zeros that fill the last phase.
+        The number is a compromise: few barriers, and few steps of zeros to pad the last phase.
         """
         steps = -(-steps_of(layer.convolution, word_bits) // self.parts)
         return min((4, 3, 2, 1) if self.parts == 1 else (1,),
@@ -103,13 +103,13 @@ class Tile(abc.ABC):
         """Return the work of a launch that reads and writes no floats."""
 
     def expected_us(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
-        """Return the expected time of a launch."""
+        """Return the expected time of a launch in microseconds."""
         work = self.expected_work(layer, word_bits, limits)
         floats = self.float_cycles(layer, word_bits, limits) / work.groups
         return replace(work, busy=work.busy + floats).expected_us(limits)
 
     def macros(self, layer: BinaryLayer) -> dict[str, int]:
-        """Return the macros that only the kernel of this kind of tile has."""
+        """Return the macros that are specific to this kind of tile."""
         return {}
 
     def taps(self, layer: BinaryLayer, word_bits: int, weights: Weights) -> Buffer:
@@ -138,9 +138,9 @@ class Tile(abc.ABC):
         return classes if classes * self.channels * 4 <= _MOST_CONSTANT_BYTES else 0
 
     def most_shared_bytes(self, limits: Limits) -> int:
-        """Return the bytes of dynamic shared memory that a work-group may take.
+        """Return the maximum bytes of dynamic shared memory of a work-group.
 
-        A multiprocessor then holds blocks_per_unit work-groups.
+        With this limit, a multiprocessor holds blocks_per_unit work-groups.
         """
         return limits.shared_bytes_opt_in // self.blocks_per_unit - _STATIC_BYTES
 
@@ -159,18 +159,18 @@ class Tile(abc.ABC):
                        limits: Limits) -> int:
         """Return the bytes of shared memory through which warps exchange floats in NHWC.
 
-        0 where warps exchange no floats or shared memory has no room for them.
+        The result is 0 where warps exchange no floats, or the floats do not fit shared memory.
 
         float_bytes: bytes of a float.
         """
         return 0
 
     def float_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
-        """Return the cycles in which a multiprocessor would read and write all floats.
+        """Return the cycles that one multiprocessor would need to access all floats.
 
-        They are in NHWC and in the shortest dtype that the layer allows. Where warps do not
-        exchange floats, lanes access their own floats: the more floats of a pixel a lane has, the
-        fewer bytes a multiprocessor moves in a cycle.
+        The floats are in NHWC, in the smallest dtype that the layer allows. If warps do not
+        exchange floats, each lane accesses its own floats. The more of them belong to one pixel,
+        the lower is the throughput.
         """
         problem = layer.convolution
         writes = layer.has_two_results or layer.form.output is None
@@ -191,8 +191,8 @@ def steps_of(problem: Conv2dProblem, word_bits: int) -> int:
 def input_bytes(layer: BinaryLayer, word_bits: int, pixels: int) -> int:
     """Return the bytes of shared memory for the inputs of a step.
 
-    For each word of the step there is an array that holds this word of every pixel, with 32 bytes
-    (8 banks) of padding after it.
+    Each word of the step has an array with this word of every pixel, followed by 32 bytes (8 banks)
+    of padding.
     """
     planes = layer.form.planes
     return STEP_BITS // word_bits * (pixels * word_bits // 8 * planes + 32)
@@ -210,8 +210,8 @@ class MmaTile(Tile):
     warps_k: warps along the inner product.
     tiles_p: tiles of 16 pixels of a warp.
     tiles_c: tiles of 8 channels of a warp, an even number.
-    stages: parts of shared memory; each part holds the operands of a phase.
-    blocks_per_unit: work-groups that a multiprocessor is to hold at once.
+    stages: buffers in shared memory, each for the operands of a phase.
+    blocks_per_unit: work-groups that a multiprocessor should hold at once.
     """
 
     instruction = "mma"
@@ -280,11 +280,11 @@ class WgmmaTile(Tile):
     All weights of its channels are in shared memory.
 
     tile_c: output channels of a work-group.
-    warpgroups: warpgroups that multiply, which take tiles of 64 output pixels in turn.
+    warpgroups: warpgroups that multiply; they process tiles of 64 output pixels in turn.
     copiers: 1 where each warpgroup has two producer warps that copy its inputs, 0 where the
     warpgroup copies its inputs itself.
-    stages: parts of shared memory of a warpgroup; each part holds the inputs of a phase.
-    blocks_per_unit: work-groups that a multiprocessor is to hold at once.
+    stages: buffers of a warpgroup in shared memory, each for the inputs of a phase.
+    blocks_per_unit: work-groups that a multiprocessor should hold at once.
     halo: 1 where each stage holds all inputs of a tile, copied once for all taps; else 0.
     """
 
@@ -422,7 +422,7 @@ were chosen by times on an H200; on every device each tile that fits may be meas
 
 
 def fitting_tiles(layer: BinaryLayer, word_bits: int, limits: Limits) -> list[Tile]:
-    """Return the tiles that a device has room for, in the order of their expected times."""
+    """Return the tiles that fit a device, sorted by their expected times."""
     tiles: list[Tile] = [tile for tile in (*WGMMA_TILES, *MMA_TILES)
                          if tile.fits(layer, word_bits, limits)]
     if layer.convolution.outputs[0].size == 0:

@@ -2,9 +2,9 @@
 
 Method: weights compiled into the kernel (SparseRT, 2020). A work-item holds the sums of one pixel
 and image (or two images in float16) for all channels of a block in registers. An input is read
-once for all nonzeros of its tap, and each nonzero is one multiply-add whose factor is part of the
-instruction. The batch is the innermost axis of the inputs. Inputs are copied to shared memory
-and padded there, so that no tap needs a test for the border. Warps that start at different parts of
+once for all nonzeros of its tap. Each nonzero is one multiply-add with an immediate factor. The
+batch is the innermost axis of the inputs. Inputs are copied to shared memory and padded there, so
+that no tap needs a test for the border. Warps that start at different parts of
 a stage's code fetch instructions in parallel; prefetch warps, if the config has any, fetch the code
 one stage before it is needed.
 """
@@ -46,8 +46,7 @@ class ChannelBlock:
     taps: dict[int, Taps]
 
     def terms(self, channels: Sequence[int]) -> list[int]:
-        """Returns, for each output channel, the number of its nonzeros in the given input channels.
-        """
+        """Return each output channel's number of nonzeros in some input channels."""
         counts = [0] * len(self.channels)
         for c in channels:
             for _, _, products in self.taps[c]:
@@ -95,10 +94,10 @@ def _taps(weight: np.ndarray, bits: np.ndarray) -> dict[int, Taps]:
 
 
 MOST_TERMS = 64
-"""The most products that are added up in float16 before their sum is added to a float32 sum."""
+"""Maximum number of products that are accumulated in float16, before a float32 accumulator."""
 
 _LARGEST_OFFSET = 2**30
-"""The most bytes that an address may add to its register: PTX has 32 bits for the offset."""
+"""Maximum offset of an address from its register in bytes: PTX has 32 bits for it."""
 
 
 @dataclass(frozen=True)
@@ -197,9 +196,9 @@ class _BlockCode:
         Results(self.code, division, block.channels, epilogue).write(self._values(), self._memory)
 
     def _prefetch(self) -> None:
-        """Emit the parts of a stage at which a warp begins and before which it ends.
+        """Emit the first part of a stage that a warp runs, and the part before which it stops.
 
-        A prefetch warp runs one part; other warps run all parts, from the first on.
+        A prefetch warp runs one part; other warps run all parts, beginning with the first.
         """
         code, d = self.code, self.division
         self._is_prefetch = code.get("setp.ge.u32", "p", self._item, d.workers)
@@ -216,7 +215,7 @@ class _BlockCode:
     def _copy(self, index: int) -> _Copy:
         """Emit the addresses of the work-item's vector with this index.
 
-        Where the vector lies outside of the image, zeros are stored.
+        Also emits stores of zeros for a vector outside of the image.
         """
         code, d = self.code, self.division
         problem, config = d.problem, d.config
@@ -251,7 +250,7 @@ class _BlockCode:
         return self.division.problem.height * self.division.problem.width * self.division.pixel
 
     def _fill(self, target: str, inside: str, outside_patch: str) -> None:
-        """Emit the stores of zeros in place of inputs outside of the image.
+        """Emit the stores of zeros for inputs outside of the image.
 
         The zeros stay for all stages, because copies write only inputs inside of the image.
         """
@@ -287,9 +286,9 @@ class _BlockCode:
         """Emit all stages.
 
         While a stage is computed, the next stages are copied. Between two barriers, prefetch warps
-        run through the code of a stage, without its inputs, and the other warps compute the
-        previous stage. So prefetch warps copy their share of a stage's inputs one barrier earlier
-        than the other warps copy their shares. Three buffers hold the two stages that are being
+        run the code of a stage, without its inputs, and the other warps compute the previous stage.
+        So prefetch warps copy their share of a stage's inputs one barrier earlier than the other
+        warps. Three buffers hold the two stages that are being
         copied and the stage that is read.
         """
         code, d = self.code, self.division
@@ -343,8 +342,8 @@ class _BlockCode:
     def _compute(self, index: int, chunk: Sequence[int]) -> None:
         """Emit a stage's products.
 
-        Each k_group and each prefetch warp runs one part of the stage's channels; the warps of a
-        staggered entry run all parts, from the entry's part on.
+        Each k_group and each prefetch warp runs one part of the stage's channels. The warps of a
+        staggered entry run all parts, beginning with the part of the entry.
         """
         code, config = self.code, self.division.config
         count = config.k_groups if config.k_groups > 1 else config.staggered_entries
@@ -399,7 +398,7 @@ class _BlockCode:
     def _input(self, slot: int, row: int, column: int) -> str:
         """Emit the load of the input that a tap reads from a slot.
 
-        Prefetch warps do not load, as other warps may copy to the slot meanwhile.
+        Prefetch warps do not load, because other warps may be copying to the slot.
         """
         d = self.division
         down, right = d.problem.dilation
@@ -409,12 +408,11 @@ class _BlockCode:
         return self.code.get(*kind, Address(self._window, offset), guard=guard)
 
     def _make_room(self, chunk: Sequence[int]) -> None:
-        """Emit, before a stage, the addition of float16 sums to float32 sums.
+        """Emit the additions of float16 sums to float32 sums before a stage.
 
-        They are added where the float16 sums would get too many terms in the stage. An output
-        channel with too many terms in a single stage is crowded: its float16 sums are added to its
-        float32 sums after every part of the stage, too, because warps run the parts in different
-        orders.
+        The sums of an output channel are added where they would exceed MOST_TERMS terms in the
+        stage. A channel that exceeds MOST_TERMS in a single stage is crowded. Its sums are also
+        added after every part of the stage, because warps run the parts in different orders.
         """
         self._crowded = [False] * len(self._sums)
         if not self.division.halves:

@@ -1,4 +1,4 @@
-"""Lists the configs of direct_sparse_compiled in the order of their expected times."""
+"""Configs of direct_sparse_compiled, sorted by their expected times."""
 
 from __future__ import annotations
 
@@ -52,8 +52,7 @@ _STAGE_INSTRUCTIONS = 500
 between two barriers."""
 _LINES_PER_KERNEL = 100_000
 """Where a kernel would have more instructions than this number, its blocks are divided among more
-kernels. All kernels are assembled at the same time and run at the same time, but each kernel costs
-2 microseconds."""
+kernels. Kernels are assembled in parallel and run in parallel, but each costs 2 microseconds."""
 _MOST_KERNELS = 4
 _MOST_BLOCKS_PER_UNIT = 8
 _MOST_COPIES = 4
@@ -61,14 +60,14 @@ _MOST_COPIES = 4
 _WORK_ITEMS_PER_UNIT = 2048
 """The most work-items that a multiprocessor holds."""
 _MOST_KINDS = 16
-"""The most kinds whose best config is offered; the kinds of the leading configs are not counted.
-Configs of one kind have the same channels, k_groups and prefetch warps."""
+"""A kind is all configs with the same channels, k_groups and prefetch warps. The best config of a
+kind is a candidate, for at most this number of kinds besides those of the leading configs."""
 
 
 def lines(division: GeneratedTiling) -> float:
-    """Return roughly how many instructions the generated code has.
+    """Return the approximate number of instructions of the generated code.
 
-    One instruction multiplies a pair of float16.
+    In float16 an instruction multiplies two values.
     """
     d, config = division, division.config
     density, block = d.problem.weights_info.density, division.block
@@ -91,11 +90,11 @@ def _channels(division: GeneratedTiling) -> float:
 
 
 def estimated_us(division: GeneratedTiling, limits: Limits) -> float:
-    """Return the time of a launch in microseconds, by counts and a few measured rates.
+    """Return the estimated time of a launch in microseconds.
 
-    In a large batch issuing and fetching overlap in part; the square root of the sum of the squares
-    of their times fits best. The time of copies is added, because all warps wait for copies at the
-    same time.
+    In a large batch, the issue and the fetch of instructions overlap in part: the root of the sum
+    of the squares of their times fits best. The time of copies is added, because all warps wait for
+    copies at the same time.
     """
     d, problem, config = division, division.problem, division.config
     density, block = problem.weights_info.density, division.block
@@ -117,7 +116,7 @@ def estimated_us(division: GeneratedTiling, limits: Limits) -> float:
         issue = busy * warps * instructions / config.k_groups / SUB_PARTITIONS
         staggered_entries = config.k_groups if config.k_groups > 1 else config.staggered_entries
         copies = copied / _CACHED
-        # work-groups of one block of channels run the same code at about the same time
+        # work-groups for the same block of channels run the same code at about the same time
         fetch = code * max(rounds / (_FETCHED_BY_WARP * staggered_entries),
                            min(busy, blocks) / _FETCHED_IN_ALL)
         bounds = [issue, loads + copied / 128, copies, fetch]
@@ -143,7 +142,7 @@ def estimated_us(division: GeneratedTiling, limits: Limits) -> float:
 
 
 def _conflicts(d: GeneratedTiling) -> int:
-    """Return the most words that a read of a warp takes from one bank of shared memory."""
+    """Return the maximum number of words that a warp reads from one bank at once."""
     return _most_words_of_a_bank(min(WARP, d.items), d.lanes, d.config.columns, d.patch_columns,
                                  d.problem.stride, d.patch_pixel // 4)
 
@@ -164,14 +163,17 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
             most_lines: float = math.inf) -> tuple[GeneratedConfig, ...]:
     """Return the configs that fit the device, the fastest expected first.
 
-    Their code has at most `most_lines` instructions. Returns no config where none fits.
+    The result is empty where no config fits.
 
     In a large batch three configs come first, because the model is least accurate in comparing
     them: the best with prefetch warps, the best with k_groups, and the best with neither. The best
     config of each other kind (channels, k_groups, prefetch warps) follows. These configs alternate
     with configs that differ from the first ones in tiles, in staggered entries or by longer stages.
-    Last comes the config with the shortest code, unless it is already listed. This config is
-    meant for efforts that leave little time for building.
+    The config with the shortest code is the last, unless it is already listed. It is meant for
+    efforts that leave little time for building.
+
+    halves: True for float16.
+    most_lines: maximum number of instructions of the code.
     """
     # layers of one shape and about the same density share configs, wherever their zeros are
     density = float(f"{problem.weights_info.density:.1e}")
@@ -214,7 +216,7 @@ def _configs(problem: Conv2dProblem, limits: Limits, halves: bool,
                      if config not in best and config not in first.values()
                      and _fits(problem, config, limits, halves)
                      and length(config) <= most_lines), key=expected)
-    # of equally short configs min() returns the first one: listed configs are preferred
+    # of equally short configs min() returns the first, so that configs already listed are preferred
     shortest = min([*first.values(), *best, *others, *rated], key=length)
     alternating = (config for pair in zip_longest(best, others) for config in pair if config)
     return tuple(dict.fromkeys([*first.values(), *alternating, shortest]))
@@ -261,9 +263,9 @@ def _configs_per_unit(d: GeneratedTiling, limits: Limits) -> Iterator[GeneratedC
 
 def _staged(problem: Conv2dProblem, config: GeneratedConfig, limits: Limits,
             halves: bool) -> GeneratedConfig | None:
-    """Return `config` with the stage, staggered entries and kernels that suit the layer.
+    """Return `config` with the best stage, staggered entries and kernels.
 
-    None where shared memory has no room for the config. Callers check that registers have room.
+    Returns None where the config does not fit shared memory. Callers check the registers.
     """
     first = GeneratedTiling(problem, config, halves)
     inputs = problem.group_channels
@@ -300,7 +302,7 @@ def _fits(problem: Conv2dProblem, config: GeneratedConfig, limits: Limits, halve
 def _may_prefetch(problem: Conv2dProblem, config: GeneratedConfig) -> bool:
     """Return whether prefetch warps can help.
 
-    They need a next stage to fetch, and gain nothing where a multiprocessor has few warps or
+    They need a next stage to fetch. They are useless where a multiprocessor has few warps or
     several work-groups.
     """
     return (config.k_groups == config.blocks_per_unit == 1 and problem.batch >= _SMALL_BATCH
@@ -329,11 +331,10 @@ def _needed_registers(d: GeneratedTiling) -> int:
 
 
 def _tiles(problem: Conv2dProblem, halves: bool) -> Iterator[tuple[int, int, int]]:
-    """Yield tiles of a work-group as numbers of images, rows and columns.
+    """Yield tiles of a work-group as (images, rows, columns).
 
     Of the tiles with the same number of images and similar numbers of work-items, yields the three
-    with the best score: a tile should waste few work-items, read few inputs beyond its pixels, and
-    have few bank conflicts.
+    best ones. A good tile has few idle work-items, a small halo and few bank conflicts.
     """
     pair = 2 if halves else 1
     image_counts = [images * pair for images in _IMAGES if images * pair <= problem.batch]
@@ -357,5 +358,5 @@ def _tiles(problem: Conv2dProblem, halves: bool) -> Iterator[tuple[int, int, int
 
 
 def _parts(size: int) -> list[int]:
-    """Return the part lengths that result from cutting `size` into 1, 2, ... equal parts."""
+    """Return the lengths of the parts of `size`, cut into 1, 2, ... equal parts."""
     return list(dict.fromkeys(-(-size // count) for count in range(1, size + 1)))

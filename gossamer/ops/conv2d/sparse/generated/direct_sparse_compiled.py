@@ -1,8 +1,7 @@
 """direct_sparse_compiled: pruned convolution by code generated for its weights.
 
 Source: weights as immediates of unrolled code (SparseRT, 2020). Here the code is PTX. code.py
-generates the code, tiling.py divides the work, and configs.py lists the ways in which work can be
-divided.
+generates the code, tiling.py divides the work, and configs.py lists the configs.
 """
 
 from __future__ import annotations
@@ -32,15 +31,14 @@ from gossamer.ops.strided import too_large
 from gossamer.ops.weights import Weights, WeightsInfo
 
 DENSEST = 0.5
-"""The largest density at which the algorithm is offered. By a rule of thumb, nothing is gained at
-larger densities."""
+"""Maximum density. By a rule of thumb, the algorithm gains nothing at larger densities."""
 
 MOST_SECONDS = 240.0
-"""The most seconds that one processor may take to assemble a config, whatever the effort."""
+"""Maximum seconds of one processor to assemble a config, whatever the effort."""
 
 _LINES_PER_SECOND = 13_000
 """Instructions that one processor assembles in a second, as measured on the host of an H200. On a
-slower processor building may take longer than `MOST_SECONDS`, which does no other harm."""
+slower processor, building may exceed `MOST_SECONDS`, which does no other harm."""
 
 _MOST_LINES = MOST_SECONDS * _LINES_PER_SECOND
 
@@ -51,8 +49,8 @@ class DirectSparseCompiled(Algorithm):
     Each nonzero is a multiply-add with the weight as an immediate, for one pixel and image per
     work-item.
 
-    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result
-    whose weights for this input are all zero.
+    Zero weights are skipped: a NaN or infinity in the input does not reach a result that has only
+    zero weights for this input.
     """
 
     op = "conv2d"
@@ -62,12 +60,12 @@ class DirectSparseCompiled(Algorithm):
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if not device.assembles_ptx:
-            return f"{device.name} takes no PTX; it needs CUDA"
+            return f"needs CUDA: {device.name} does not accept PTX"
         if _capability(device) < 80:
-            return f"{device.name} is {device.architecture}; it needs sm_80 or newer"
+            return f"needs sm_80 or newer, {device.name} is {device.architecture}"
         density = problem.weights_info.density
         if density > DENSEST:
-            return f"density {density:.0%}, takes at most {DENSEST:.0%}"
+            return f"needs a density of at most {DENSEST:.0%}, has {density:.0%}"
         if (reason := too_large(problem)) is not None:
             return reason
         if problem.outputs[0].size == 0:
@@ -75,12 +73,12 @@ class DirectSparseCompiled(Algorithm):
         if configs(problem, device.limits, most_lines=_MOST_LINES):
             return None
         if not (long := configs(problem, device.limits)):
-            return (f"no tile fits {device.limits.shared_bytes_opt_in} bytes of shared memory and "
-                    "what a work-item can copy there")
+            return (f"no tile fits the {device.limits.shared_bytes_opt_in} bytes of shared memory "
+                    f"of {device.name} and the number of copies of a work-item")
         shortest = min(lines(GeneratedTiling(problem, config)) for config in long)
         return (f"generated code of {shortest / 1e6:.1f} million instructions would take "
-                f"{shortest / _LINES_PER_SECOND:.0f} s to build, at most {MOST_SECONDS:.0f} are "
-                "allowed; direct_sparse_table generates nothing")
+                f"{shortest / _LINES_PER_SECOND:.0f} s to build, more than the limit of "
+                f"{MOST_SECONDS:.0f} s; use direct_sparse_table, which generates no code")
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         if problem.outputs[0].size == 0:
@@ -126,9 +124,9 @@ class DirectSparseCompiled(Algorithm):
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
-        """Launch the generated kernels so that they execute at the same time.
+        """Launch the generated kernels so that they run concurrently.
 
-        Each but the first is launched in a stream of its own.
+        The first kernel is launched on `stream`, and each other kernel on a separate stream.
         """
         device = state.device
         side_count = len(state.launches[1:state.data])
@@ -153,12 +151,12 @@ def _programs(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> li
 
 
 def _key(division: GeneratedTiling, weights: Weights) -> tuple[str, ...]:
-    """Return texts that identify the generated code.
+    """Return the cache key of the generated code.
 
-    These are the generator, the problem and its division, and the weights and constants that become
-    part of the instructions.
+    It identifies the generator, the problem, its division, and the weights and constants, which are
+    immediates of the instructions.
     """
-    # the code depends on the values of the weights, and not on facts about weights and inputs
+    # the code depends on the values of the weights, not on facts about weights and inputs
     problem = replace(division.problem, weights_info=WeightsInfo(), facts=())
     what = {"problem": canonical(problem), "config": asdict(division.config),
             "halves": division.halves}
@@ -166,7 +164,7 @@ def _key(division: GeneratedTiling, weights: Weights) -> tuple[str, ...]:
 
 
 def _seconds(problem: Conv2dProblem, config: GeneratedConfig, halves: bool = False) -> float:
-    """Return the processor seconds that building a config is expected to take."""
+    """Return the expected processor seconds to build a config."""
     return round(lines(GeneratedTiling(problem, config, halves)) / _LINES_PER_SECOND, 1)
 
 

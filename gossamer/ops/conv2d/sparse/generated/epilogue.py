@@ -24,12 +24,12 @@ _LARGEST_OFFSET = 2**22
 
 
 def is_short(expression: Expression) -> bool:
-    """Return whether generated code computes an expression; otherwise another kernel does."""
+    """Return whether generated code computes an expression, and no separate kernel."""
     return all(step.function in _SHORT for step in expression.steps)
 
 
 class Epilogued:
-    """A problem's epilogue as generated code applies it.
+    """A problem's epilogue in generated code.
 
     expression: the epilogue's expression.
     operands: the kind of each operand, "channel" or "tensor"; none where the code does not apply
@@ -70,7 +70,7 @@ def bits(value: float) -> Bits:
 
 
 def _step(code: Code, step: ExpressionStep, arguments: Sequence[Operand]) -> Operand:
-    """Emit one step of an expression and returns its value."""
+    """Emit one step of an expression and return its value."""
     constants = [bits(constant) for constant in step.constants]
     if step.function in _ONE_INSTRUCTION:
         return code.get(_ONE_INSTRUCTION[step.function], "f", *arguments)
@@ -88,7 +88,7 @@ def _step(code: Code, step: ExpressionStep, arguments: Sequence[Operand]) -> Ope
 
 
 class _Pointer:
-    """A 64-bit address that moves in large steps, so that offsets from it are small."""
+    """A 64-bit address that is advanced where offsets from it become large."""
 
     def __init__(self, code: Code, register: str) -> None:
         self._code, self._register, self._moved = code, register, 0
@@ -116,7 +116,7 @@ class Results:
         memory: the register with the address of shared memory.
         """
         code, count = self._code, self._division.config.k_groups
-        # reading %tid.x again takes fewer registers than holding it from the start
+        # reading %tid.x again needs fewer registers than keeping it from the start
         k_group, item = code.divided(code.get("mov.u32", "r", "%tid.x"), self._division.k_group)
         if count > 1:
             sums = self._share(values, item, k_group, memory)
@@ -135,7 +135,7 @@ class Results:
 
     def _share(self, values: Sequence[tuple[str, ...]], item: str, k_group: str,
                memory: str) -> str:
-        """Put all k_groups' sums into shared memory.
+        """Emit the stores of all k_groups' sums to shared memory.
 
         Returns the register with the address of this work-item's first sum there.
         """
@@ -150,8 +150,7 @@ class Results:
         return address
 
     def _offset(self, k_group: int, b: int, image: int) -> int:
-        """Return the bytes from a work-item's first sum to the sum of a k_group, channel and image.
-        """
+        """Return the offset of a sum from a work-item's first sum, in bytes."""
         d = self._division
         return 4 * d.k_group * ((k_group * len(self._channels) + b) * d.pair + image)
 
@@ -168,8 +167,8 @@ class Results:
     def _leave_unless_inside(self, item: str) -> None:
         """Emit the exit of work-items without a result.
 
-        In the other work-items the register `_at` gets the index of the work-item's first result
-        among the results of an output channel.
+        In the other work-items, the register `_at` holds the index of the first result within an
+        output channel.
         """
         code, d = self._code, self._division
         problem, config = d.problem, d.config
@@ -191,7 +190,7 @@ class Results:
     def _store(self, totals: Sequence[tuple[int, tuple[str, ...]]]) -> None:
         """Emit the epilogue and the stores of channels.
 
-        totals: for each channel its number in the block and its sums.
+        totals: for each channel its index in the block and its sums, one per image.
         """
         code, d = self._code, self._division
         y, *tensors = (self._pointer(name) for name in ("y", *self._epilogue.tensors))
@@ -219,8 +218,7 @@ class Results:
         return _Pointer(self._code, self._code.get("add.s64", "q", start, at))
 
     def _operands(self, channel: int, addresses: Sequence[Address]) -> list[list[Operand]]:
-        """Emit the loads of a channel's operands and returns them for each image of the work-item.
-        """
+        """Emit the loads of a channel's operands, and return them by image."""
         d = self._division
         operands: list[list[Operand]] = [[] for _ in range(d.pair)]
         remaining = iter(addresses)
@@ -239,14 +237,20 @@ class Results:
 
 
 def tile_indices(code: Code, division: GeneratedTiling) -> tuple[str, str, str]:
-    """Emit the work-group's indices along images, rows and columns, and returns their registers."""
+    """Emit the work-group's indices along images, rows and columns.
+
+    Returns their registers.
+    """
     _, rows, columns = division.tiles
     rest, column = code.divided(code.get("mov.u32", "r", "%ctaid.x"), columns)
     return (*code.divided(rest, rows), column)
 
 
 def unpacked(code: Code, register: str) -> tuple[str, str]:
-    """Emit the two float16 of a register as float32 and returns their registers."""
+    """Emit the conversion of a register's two float16 to float32.
+
+    Returns the registers of the results.
+    """
     low, high = code.register("h"), code.register("h")
     code.emit("mov.b32", (low, high), register)
     return code.get("cvt.f32.f16", "f", low), code.get("cvt.f32.f16", "f", high)

@@ -103,9 +103,9 @@ class GeneratedTiling:
 
     @property
     def pixel(self) -> int:
-        """Bytes of one pixel of an input channel in memory.
+        """Bytes of one pixel of an input channel in memory, for all images.
 
-        They are its values in all images of the batch, which lie side by side in CHWN.
+        In CHWN the values of all images of the batch are adjacent.
         """
         return self.problem.batch * self.itemsize
 
@@ -118,9 +118,9 @@ class GeneratedTiling:
     def vector(self) -> int:
         """Bytes that one instruction copies to shared memory.
 
-        These are 16, 8 or 4, or 0 where no vector of these sizes is aligned. If a work-group takes
-        all images, and the values of one pixel in all images need fewer bytes than a vector, then a
-        vector can span several pixels.
+        The result is 16, 8 or 4, or 0 where no vector of these sizes is aligned. If a work-group
+        computes all images, and a pixel has fewer bytes than a vector, a vector can span several
+        pixels.
         """
         problem, tile = self.problem, self.config.columns * self.problem.stride[1]
         all_images = self.config.images == problem.batch
@@ -137,7 +137,7 @@ class GeneratedTiling:
     def lead(self) -> int:
         """Columns of the patch before the first column that is needed.
 
-        They are copied so that the patch begins at a multiple of a vector.
+        They align the start of the patch to a vector.
         """
         return -self.problem.pads[1] % max(1, self.vector // self.pixel)
 
@@ -194,7 +194,7 @@ class GeneratedTiling:
     def kernel_blocks(self) -> tuple[int, ...]:
         """Number of blocks of each kernel.
 
-        If the layer has fewer blocks than config.kernels, each block has a kernel of its own.
+        If the layer has fewer blocks than config.kernels, there is one kernel per block.
         """
         total = self.groups[1]
         share = -(-total // self.config.kernels)
@@ -210,7 +210,7 @@ class GeneratedTiling:
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a work-group.
 
-        They hold its buffers, and later, in place of the buffers, the sums of its k_groups.
+        The memory is first used for the buffers, and then for the sums of the k_groups.
         """
         staged = self.buffers * self.config.stage * self.plane
         sums = 4 * self.pair * self.block * self.workers if self.config.k_groups > 1 else 0
@@ -224,8 +224,9 @@ class GeneratedTiling:
     def registers_of(self, blocks_per_unit: int) -> int:
         """Return the most registers that a work-item may use.
 
-        `blocks_per_unit` work-groups share a multiprocessor. Warps are divided among the
-        multiprocessor's sub-partitions. Each sub-partition has its own registers.
+        Warps are divided among the multiprocessor's sub-partitions, each with its own registers.
+
+        blocks_per_unit: number of work-groups that share a multiprocessor.
         """
         warps = -(-self.work_group // WARP // SUB_PARTITIONS) * blocks_per_unit
         return min(255, _REGISTERS // SUB_PARTITIONS // (warps * WARP) // 8 * 8)

@@ -1,0 +1,151 @@
+"""Convolutions on processors in vectors over output channels, by code that LLVM compiles.
+
+The method is that of M. Dukhan, "The Indirect Convolution Algorithm" (2019): a table says where the
+pixels under each window lie, so that no image is copied or padded. Planes of few pixels fill these
+vectors as well as large ones, since channels are neighbours in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.device.host import host_array
+from gossamer.device.native import processor as native
+from gossamer.device.native.processor import function
+from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.conv2d.host_direct.algorithm import (
+    HostDirect,
+    Work,
+    refusal,
+    shape_of,
+    widths_of,
+)
+from gossamer.ops.conv2d.host_direct.tiles import tiling_of
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.formats import too_dense
+from gossamer.ops.host_threads import THREADS, thread_configs, workers
+from gossamer.ops.strided import in_layout
+from gossamer.ops.weights import Weights
+from gossamer.tensor import TensorSpec
+
+_MOST_PLACES = 2**20
+"""Entries of the table, one for each tap of each window."""
+_MOST_BYTES = 2**31 - 1
+"""Entries are 32-bit."""
+_MOST_TAPS = 81
+"""Taps of a depthwise window, whose products are written one by one."""
+
+
+class HostIndirect(HostDirect):
+    """Convolution in NHWC, whose input may also be NCHW."""
+
+    name = "host_indirect"
+    dense = True
+    between_thin = True
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if (reason := native.unavailable(device)) is not None:
+            return reason
+        if too_dense(problem.weights_info) is None:
+            return "has zeros, which host_direct skips"
+        if problem.groups > 1:
+            return "has groups of channels"
+        if problem.image_pixels * problem.taps > _MOST_PLACES:
+            return f"windows have more than {_MOST_PLACES} taps together"
+        if max(4 * spec.size for spec in problem.inputs) > _MOST_BYTES:
+            return f"an image has more than {_MOST_BYTES} bytes"
+        return refusal(problem)
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        (x, *tensors), outputs = _in_nhwc(problem.inputs), _in_nhwc(problem.outputs)
+        for lanes in widths_of(problem.out_channels):
+            for threads in thread_configs():
+                for source in (x, problem.inputs[0]):
+                    yield Variant((("lanes", lanes), *threads), (source, *tensors), outputs)
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        from gossamer.ops.conv2d.host_direct.indirect_code import indirect
+
+        tiling = tiling_of(problem, variant["lanes"])
+        channel, pixel = (4 * variant.inputs[0].strides[axis] for axis in (1, 3))
+        code = function("indirect", native.processor(), indirect, shape_of(problem), tiling,
+                        channel)
+        panels = -(-problem.out_channels // tiling.width)
+        zeros = np.zeros((problem.channels - 1) * channel // 4 + 1, np.float32)
+        return State(problem, variant, device, data=Work.of(
+            code, weights, problem, (_panels(weights, problem, tiling.width),
+                                     _places(problem, pixel), zeros),
+            threads=workers(variant[THREADS]),
+            tasks=panels * -(-problem.image_pixels // tiling.pixels)))
+
+
+class HostIndirectDepthwise(HostDirect):
+    """Depthwise convolution in NHWC, which reads each window where it is."""
+
+    name = "host_indirect_depthwise"
+    dense = True
+    between_thin = True
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if (reason := native.unavailable(device)) is not None:
+            return reason
+        if not problem.is_depthwise or problem.out_channels != problem.channels:
+            return "is not depthwise, with an output channel for each input channel"
+        if problem.taps > _MOST_TAPS or max(problem.pads[1::2]) >= problem.window(1):
+            return f"has more than {_MOST_TAPS} taps, or windows in the padding"
+        return refusal(problem)
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        for lanes in widths_of(problem.channels):
+            for threads in thread_configs():
+                yield Variant((("lanes", lanes), *threads), _in_nhwc(problem.inputs),
+                              _in_nhwc(problem.outputs))
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        from gossamer.ops.conv2d.host_direct.indirect_code import depthwise_rows
+
+        lanes = variant["lanes"]
+        code = function("depthwise_rows", native.processor(), depthwise_rows, shape_of(problem),
+                        lanes)
+        return State(problem, variant, device, data=Work.of(
+            code, weights, problem, (_panels(weights, problem, lanes),),
+            threads=workers(variant[THREADS]),
+            tasks=-(-problem.channels // lanes) * problem.out_height * (problem.out_width > 0)))
+
+
+def _in_nhwc(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    return tuple(in_layout(spec, "NHWC") for spec in specs)
+
+
+def _panels(weights: Weights, problem: Conv2dProblem, width: int) -> np.ndarray:
+    """Return the weights as (panels, taps, C/groups, width), the last panel filled up with zeros,
+    in memory that contexts share."""
+    panels = -(-problem.out_channels // width)
+
+    def packed(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        padded = np.zeros((panels * width, problem.group_channels, problem.taps), np.float32)
+        padded[:problem.out_channels] = np.asarray(arrays["weight"], np.float32).reshape(
+            -1, *padded.shape[1:])
+        return padded.reshape(panels, width, *padded.shape[1:]).transpose(0, 3, 2, 1)
+
+    return host_array(weights.packed(f"panels of {width} output channels", packed),
+                      (panels, problem.taps, problem.group_channels, width), np.float32)
+
+
+def _places(problem: Conv2dProblem, pixel: int) -> np.ndarray:
+    """Return (output pixels, taps): how many bytes from the image's beginning the pixel of a tap
+    lies, and -1 outside of the image. pixel: bytes from one pixel to the next."""
+    sizes, counts = (problem.height, problem.width), (problem.out_height, problem.out_width)
+    rows, columns = (
+        np.arange(counts[axis])[:, None] * problem.stride[axis]
+        + np.arange(problem.kernel[axis]) * problem.dilation[axis] - problem.pads[axis]
+        for axis in (0, 1))
+    rows, columns = rows[:, None, :, None], columns[None, :, None, :]
+    inside = (rows >= 0) & (rows < sizes[0]) & (columns >= 0) & (columns < sizes[1])
+    places = np.where(inside, (rows * problem.width + columns) * pixel, -1)
+    return places.astype(np.int32).reshape(-1, problem.taps)

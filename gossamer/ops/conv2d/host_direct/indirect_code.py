@@ -1,0 +1,183 @@
+"""The code of convolutions in vectors over output channels: see indirect.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from gossamer.device.native.code import FLOAT, INT32, INT64, POINTER, Code, integer, vector
+from gossamer.ops.conv2d.host_direct.tiles import Tiling
+from gossamer.ops.conv2d.problem import Conv2dProblem
+
+_FEW_CHANNELS = 4
+"""Input channels whose products are written one by one."""
+_COLUMNS = 4
+"""Pixels of a depthwise layer's row that are summed together, and share what they read."""
+
+
+def indirect(problem: Conv2dProblem, tiling: Tiling, channel_bytes: int) -> str:
+    """Return a module with the function "indirect", whose tasks are pairs of a panel of output
+    channels and a tile of pixels.
+
+    The arguments are the addresses of the input and of the output of an image, of the panels
+    (panels, taps, C, width), of the table of places, of zeros, and of the operands.
+
+    channel_bytes: bytes from one channel of the input to the next.
+    """
+    code = Code(ir.Module(), "indirect", [POINTER, INT64, INT64, POINTER])
+    arguments, first, end, _ = code.arguments
+    b = code.builder
+    x, y, panels, places, zeros = (code.load(POINTER, arguments, 8 * index) for index in range(5))
+    epilogue = _Epilogue(code, problem, tiling.lanes, y, 40)
+    size, channels, taps = 4 * tiling.width, problem.channels, problem.taps
+    tiles = max(-(-problem.image_pixels // tiling.pixels), 1)
+
+    def products(pointers: Sequence[Any], line: Any, channel: Any, sums: Sequence[Any]
+                 ) -> list[Any]:
+        """Return the sums with the products of an input channel."""
+        weights = [code.load(vector(tiling.lanes), line, 4 * tiling.lanes * index)
+                   for index in range(tiling.vectors)]
+        offset = b.mul(integer(channel), integer(channel_bytes))
+        values = [code.splat(code.load(FLOAT, pointer, offset), tiling.lanes)
+                  for pointer in pointers]
+        return [code.multiply_add(value, weight, sums[index * tiling.vectors + number])
+                for index, value in enumerate(values) for number, weight in enumerate(weights)]
+
+    def tile(panel: Any, start: Any, count: int) -> list[Any]:
+        source = code.at(panels, b.mul(panel, integer(taps * channels * size)))
+        table = code.at(places, b.mul(start, integer(4 * taps)))
+        with code.loop(0, taps, carried=[epilogue.zero] * (count * tiling.vectors)) as tap:
+            pointers = []
+            for index in range(count):
+                place = b.sext(code.load(INT32, table, b.mul(b.add(
+                    tap.index, integer(index * taps)), integer(4))), INT64)
+                pointers.append(b.select(b.icmp_signed("<", place, integer(0)), zeros,
+                                         code.at(x, place)))
+            weights = code.at(source, b.mul(tap.index, integer(channels * size)))
+            if channels <= _FEW_CHANNELS:
+                tap.next = tap.values
+                for number in range(channels):
+                    tap.next = products(pointers, code.at(weights, number * size), number,
+                                        tap.next)
+            else:
+                with code.loop(0, channels, carried=tap.values) as channel:
+                    line = code.at(weights, b.mul(channel.index, integer(size)))
+                    channel.next = products(pointers, line, channel.index, channel.values)
+                tap.next = channel.values
+
+        def write(width: int) -> list[Any]:
+            first_channel = b.mul(panel, integer(tiling.width))
+            for number in range(-(-width // tiling.lanes)):
+                epilogue.write(tap.values[number::tiling.vectors], start,
+                               b.add(first_channel, integer(number * tiling.lanes)),
+                               min(width - number * tiling.lanes, tiling.lanes))
+            return []
+
+        code.by_size(panel, problem.out_channels, tiling.width, write)
+        return []
+
+    with code.loop(first, end) as task:
+        panel, number = b.sdiv(task.index, integer(tiles)), b.srem(task.index, integer(tiles))
+        start = b.mul(number, integer(tiling.pixels))
+        code.by_size(number, problem.image_pixels, tiling.pixels,
+                 lambda count: tile(panel, start, count))
+    b.ret_void()
+    return str(code.module)
+
+
+def depthwise_rows(problem: Conv2dProblem, lanes: int) -> str:
+    """Return a module with the function "depthwise_rows", whose tasks are rows of the output in a
+    vector of channels.
+
+    The arguments are the addresses of the input and of the output of an image, of the panels
+    (vectors, taps, 1, lanes), and of the operands. Taps outside of the image are left out.
+    """
+    code = Code(ir.Module(), "depthwise_rows", [POINTER, INT64, INT64, POINTER])
+    arguments, first, end, _ = code.arguments
+    b = code.builder
+    x, y, panels = (code.load(POINTER, arguments, 8 * index) for index in range(3))
+    epilogue = _Epilogue(code, problem, lanes, y, 24)
+    pixel, stride, pad = 4 * problem.channels, problem.stride[1], problem.pads[1]
+    rows, wide = problem.out_height, problem.out_width
+    # columns from `low` to `high` have windows within the rows
+    low = min(-(-pad // stride), wide)
+    high = max(min((problem.width + pad - problem.window(1)) // stride + 1, wide), low)
+
+    def write(number: Any, row: Any, valid: int) -> list[Any]:
+        own = code.at(panels, b.mul(number, integer(4 * problem.taps * lanes)))
+        weights = [code.load(vector(lanes), own, 4 * tap * lanes) for tap in range(problem.taps)]
+        plane = code.at(x, b.mul(number, integer(4 * lanes)))
+
+        def columns(begin: Any, count: int) -> None:
+            """Write neighbouring columns; where `begin` is not a constant, their windows are
+            within the rows."""
+            sums = [epilogue.zero] * count
+            for r in range(problem.kernel[0]):
+                place = b.add(b.mul(row, integer(problem.stride[0])),
+                              integer(r * problem.dilation[0] - problem.pads[0]))
+
+                def products(r: int = r, place: Any = place, sums: Any = sums) -> list[Any]:
+                    line = code.at(plane, b.mul(b.add(b.mul(place, integer(problem.width)), b.sub(
+                        b.mul(integer(begin), integer(stride)), integer(pad))), integer(pixel)))
+                    for s in range(problem.kernel[1]):
+                        step = s * problem.dilation[1]
+                        if isinstance(begin, int) and not (
+                                0 <= begin * stride - pad + step < problem.width):
+                            continue
+                        sums = [code.multiply_add(code.load_first(
+                            line, pixel * (index * stride + step), lanes, valid),
+                            weights[r * problem.kernel[1] + s], value)
+                            for index, value in enumerate(sums)]
+                    return list(sums)
+
+                sums = code.where(b.icmp_unsigned("<", place, integer(problem.height)), products,
+                                  sums)
+            start = b.add(b.mul(row, integer(wide)), integer(begin))
+            epilogue.write(sums, start, b.mul(number, integer(lanes)), valid)
+
+        for column in (*range(low), *range(high, wide)):
+            columns(column, 1)
+        middle = high - (high - low) % _COLUMNS
+        with code.loop(low, middle, _COLUMNS) as block:
+            columns(block.index, _COLUMNS)
+        with code.loop(middle, high) as rest:
+            columns(rest.index, 1)
+        return []
+
+    with code.loop(first, end) as task:
+        number, row = b.sdiv(task.index, integer(rows)), b.srem(task.index, integer(rows))
+        code.by_size(number, problem.channels, lanes,
+                 lambda valid: write(number, row, valid))
+    b.ret_void()
+    return str(code.module)
+
+
+class _Epilogue:
+    """The epilogue of a convolution in NHWC.
+
+    y: where the output of an image lies.
+    first: bytes of the arguments before the addresses of the operands.
+    """
+
+    def __init__(self, code: Code, problem: Conv2dProblem, lanes: int, y: Any, first: int) -> None:
+        self.code, self.problem, self.lanes, self.y = code, problem, lanes, y
+        self.zero = ir.Constant(vector(lanes), [0.0] * lanes)
+        self.operands = [
+            (kind, code.load(POINTER, code.arguments[0], first + 8 * index))
+            for index, kind in enumerate(problem.epilogue.operands)]
+
+    def write(self, sums: Sequence[Any], pixel: Any, channel: Any, valid: int) -> None:
+        """Write the results of some channels, of `valid` lanes, for neighbouring pixels."""
+        code, b, lanes = self.code, self.code.builder, self.lanes
+        channel = b.mul(channel, integer(4))
+        constants = [code.load_first(operand, channel, lanes, valid) if kind == "channel" else None
+                     for kind, operand in self.operands]
+        for index, value in enumerate(sums):
+            byte = b.add(b.mul(b.add(pixel, integer(index)), integer(
+                4 * self.problem.out_channels)), channel)
+            read = [code.load_first(operand, byte, lanes, valid) if constant is None else constant
+                    for (_, operand), constant in zip(self.operands, constants, strict=True)]
+            result = code.evaluate(self.problem.epilogue.expression, [value, *read], lanes)
+            code.store_first(result, self.y, byte, lanes, valid)

@@ -1,0 +1,121 @@
+"""Reductions on processors, by code that LLVM compiles."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from gossamer.device.base import Device
+from gossamer.device.native import processor as native
+from gossamer.device.native.processor import function
+from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.generated import OneTensor, Work
+from gossamer.ops.host_threads import THREADS, thread_configs, workers
+from gossamer.ops.reduce.problem import ReduceProblem
+from gossamer.ops.strided import layout_variants
+from gossamer.ops.weights import Weights
+from gossamer.tensor import AXES, TensorSpec
+
+_MOST_NUMBERS = 2**14
+"""Numbers that are added one after another: more would round too often."""
+
+
+class HostDirectReduce(OneTensor):
+    """A reduction over dimensions that are neighbours in memory."""
+
+    op = "reduce"
+    name = "host_direct"
+    between_thin = True
+
+    def supports(self, problem: ReduceProblem, device: Device) -> str | None:
+        if (reason := native.unavailable(device)) is not None:
+            return reason
+        if problem.input.dtype != "float32":
+            return f"computes float32 only, not {problem.input.dtype}"
+        if not 0 < problem.count <= _MOST_NUMBERS:
+            return f"reduces 1 to {_MOST_NUMBERS} numbers to one"
+        if not _is_near(problem, problem.input):
+            return "the reduced dimensions are not neighbours in memory"
+        return None
+
+    def variants(self, problem: ReduceProblem, device: Device) -> Iterator[Variant]:
+        for threads in thread_configs(problem.input.size):
+            for variant in layout_variants(problem, ("NCHW", "NHWC"), threads):
+                if _is_near(problem, variant.inputs[0]):
+                    yield variant
+
+    def prepare(self, weights: Weights, problem: ReduceProblem, variant: Variant,
+                device: Device) -> State:
+        source, lanes = variant.inputs[0], native.processor().lanes
+        order = _order(source)
+        inner = math.prod(source.shape[axis] for axis in order[1 + max(
+            map(order.index, problem.axes), default=-1):]) if problem.axes else source.size
+        code = function("reduce", native.processor(), reducing, problem.kind, problem.count, inner,
+                        lanes)
+        return State(problem, variant, device, data=Work(
+            code, workers(variant[THREADS]),
+            variant.outputs[0].size // max(inner, 1) * -(-inner // lanes)))
+
+
+def _order(spec: TensorSpec) -> tuple[int, ...]:
+    """Return the dimensions as they lie in memory, outermost first."""
+    return AXES[spec.layout] if spec.layout in AXES else tuple(range(len(spec.shape)))
+
+
+def _is_near(problem: ReduceProblem, spec: TensorSpec) -> bool:
+    """Whether the reduced dimensions are neighbours, and the others in the result's order."""
+    order = _order(spec)
+    places = sorted(map(order.index, problem.axes))
+    kept = [axis for axis in order if axis not in problem.axes]
+    return all(later - place == 1 for place, later in itertools.pairwise(places)) and (
+        problem.keepdims or kept == sorted(kept))
+
+
+def reducing(kind: str, count: int, inner: int, lanes: int) -> str:
+    """Return a module with the function "reduce", which reduces (outer, count, inner) along count.
+
+    Each task is a vector of results, or one result where inner is 1. The arguments are the
+    addresses of the input and of the output.
+    """
+    from llvmlite import ir
+
+    from gossamer.device.native.code import INT64, POINTER, Code, integer, larger, vector
+
+    code = Code(ir.Module(), "reduce", [POINTER, INT64, INT64, POINTER])
+    arguments, first, end, _ = code.arguments
+    b = code.builder
+    x, y = (code.load(POINTER, arguments, 8 * index) for index in range(2))
+    combine = larger if kind == "max" else lambda b, x, y: b.fadd(x, y)
+    fill = -math.inf if kind == "max" else 0.0
+    least, vectors = ir.Constant(vector(lanes), [fill] * lanes), -(-inner // lanes)
+
+    def finished(value: Any) -> Any:
+        if kind != "mean":
+            return value
+        divisor: Any = float(count) if inner == 1 else [float(count)] * lanes
+        return b.fdiv(value, ir.Constant(value.type, divisor))
+
+    def write(outer: Any, number: Any, valid: int) -> list[Any]:
+        column = b.mul(number, integer(4 * lanes))
+        source = code.at(x, b.add(b.mul(outer, integer(4 * count * inner)), column))
+        with code.loop(0, count, carried=[least]) as row:
+            row.next = [combine(b, row.values[0], code.load_first(
+                source, b.mul(row.index, integer(4 * inner)), lanes, valid))]
+        target = b.add(b.mul(outer, integer(4 * inner)), column)
+        code.store_first(finished(row.values[0]), y, target, lanes, valid)
+        return []
+
+    with code.loop(first, end) as task:
+        if inner == 1:
+            values = code.along(count, lanes, fill, code.at(
+                x, b.mul(task.index, integer(4 * count))),
+                lambda value, read, byte, valid: combine(b, value, read), least)
+            code.store(finished(code.across(combine, values)), y, b.mul(task.index, integer(4)))
+        else:
+            outer, number = b.sdiv(task.index, integer(vectors)), b.srem(
+                task.index, integer(vectors))
+            code.by_size(number, inner, lanes, lambda valid: write(outer, number, valid))
+    b.ret_void()
+    return str(code.module)

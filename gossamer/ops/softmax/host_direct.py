@@ -1,0 +1,83 @@
+"""The softmax on processors, by code that LLVM compiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from gossamer.device.base import Device
+from gossamer.device.native import processor as native
+from gossamer.device.native.processor import function
+from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.generated import OneTensor, Work
+from gossamer.ops.host_threads import THREADS, thread_configs, workers
+from gossamer.ops.softmax.problem import SoftmaxProblem
+from gossamer.ops.weights import Weights
+
+
+class HostDirectSoftmax(OneTensor):
+    """The softmax of rows of numbers."""
+
+    op = "softmax"
+    name = "host_direct"
+    between_thin = True
+
+    def supports(self, problem: SoftmaxProblem, device: Device) -> str | None:
+        if (reason := native.unavailable(device)) is not None:
+            return reason
+        if problem.input.dtype != "float32" or problem.log:
+            return "computes float32 only, and no logarithm"
+        if problem.axis != len(problem.input.shape) - 1:
+            return "the numbers of a row are not neighbours in memory"
+        return None
+
+    def variants(self, problem: SoftmaxProblem, device: Device) -> Iterator[Variant]:
+        for threads in thread_configs(problem.input.size):
+            yield Variant(threads, problem.inputs, problem.outputs)
+
+    def prepare(self, weights: Weights, problem: SoftmaxProblem, variant: Variant,
+                device: Device) -> State:
+        size = problem.input.shape[-1]
+        code = function("softmax", native.processor(), softmax_of_rows, size,
+                        native.processor().lanes)
+        return State(problem, variant, device, data=Work(
+            code, workers(variant[THREADS]), problem.input.size // max(size, 1)))
+
+
+def softmax_of_rows(size: int, lanes: int) -> str:
+    """Return a module with the function "softmax", each task of which is a row of `size` numbers.
+
+    The arguments are the addresses of the input and of the output.
+    """
+    from llvmlite import ir
+
+    from gossamer.device.native.code import INT64, POINTER, Code, integer, larger, vector
+
+    code = Code(ir.Module(), "softmax", [POINTER, INT64, INT64, POINTER])
+    arguments, first, end, _ = code.arguments
+    b = code.builder
+    x, y = (code.load(POINTER, arguments, 8 * index) for index in range(2))
+    zero, least = (ir.Constant(vector(lanes), [value] * lanes) for value in (0.0, -math.inf))
+    with code.loop(first, end) as task:
+        start = b.mul(task.index, integer(4 * size))
+        source, target = code.at(x, start), code.at(y, start)
+        most = code.splat(code.across(larger, code.along(
+            size, lanes, -math.inf, source, lambda value, read, byte, valid: larger(b, value, read),
+            least)), lanes)
+
+        def power(total: Any, read: Any, byte: Any, valid: int) -> Any:
+            value = code.exponential(b.fsub(read, most))
+            code.store_first(value, target, byte, lanes, valid)
+            return b.fadd(total, value)
+
+        total = code.splat(code.across(lambda b, x, y: b.fadd(x, y), code.along(
+            size, lanes, -math.inf, source, power, zero)), lanes)
+
+        def share(value: Any, read: Any, byte: Any, valid: int) -> Any:
+            code.store_first(b.fdiv(read, total), target, byte, lanes, valid)
+            return value
+
+        code.along(size, lanes, 0.0, target, share, zero)
+    b.ret_void()
+    return str(code.module)

@@ -1,0 +1,196 @@
+"""The trainings of the networks of a sweep, which may go on in other processes."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.device.registry import find
+from gossamer.errors import GossamerError, GossamerWarning
+from gossamer.io.shared_object import load
+from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.train.data.samples import Samples
+from gossamer.train.loop.checkpoint import Checkpointer, Throttle
+from gossamer.train.loop.settings import Settings
+from gossamer.train.loop.train_loop import TrainLoop
+from gossamer.train.loop.train_state import TrainState
+from gossamer.train.network import TrainedNetwork
+
+_UPDATE_S, _MULTIPLY_ADDS_PER_S = 5e-5, 5e9
+"""Seconds of an update's calls of NumPy, and multiply-adds that a processor does in a second."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The samples that a network is trained on, and those that score it.
+
+    data: samples, scaled for training.
+    rows: (samples,) indices of the rows of `data` that the network is trained on.
+    is_fold: whether the other rows of `data` score the network.
+    validation_data: samples that score each epoch; None without them.
+    """
+
+    data: Samples
+    rows: np.ndarray
+    is_fold: bool
+    validation_data: Samples | None
+
+    @cached_property
+    def scored(self) -> Samples | None:
+        """The samples that score a trained network; None where only the training data do."""
+        if not self.is_fold:
+            return self.validation_data
+        return self.data.rows(np.setdiff1d(np.arange(len(self.data.x)), self.rows))
+
+
+@dataclass(eq=False)
+class NetworkTraining:
+    """The training of one network of a sweep.
+
+    settings: how the network is trained.
+    split: index of its samples among the sweep's splits.
+    device: device that trains, or what find() takes for it.
+    effort, algorithm: what choose() takes for the choice of the algorithm.
+    epochs: number of epochs at which training pauses.
+    state: the training state; None before training begins.
+    checkpointer: writer of the network's checkpoint file; None without checkpoints.
+    seconds: duration of the finished epochs, which other networks may have shared.
+    training_score, held_out_score: scores on the training data and on Split.scored; None before
+    training, and where there are no such samples.
+    """
+
+    settings: Settings
+    split: int
+    device: str | Device | None
+    effort: str | None
+    algorithm: str | None
+    epochs: int
+    state: TrainState | None = None
+    checkpointer: Checkpointer | None = None
+    seconds: float = 0.0
+    training_score: float | None = None
+    held_out_score: float | None = None
+
+    @property
+    def score(self) -> float:
+        """The score on held-out samples, else on the training data; NaN before training, and where
+        training diverged."""
+        score = self.training_score if self.held_out_score is None else self.held_out_score
+        return math.nan if self.state is None or self.state.failure or score is None else score
+
+    @property
+    def loss(self) -> float:
+        """Mean loss of the last epoch; NaN before the first."""
+        return self.state.curve[-1] if self.state is not None and self.state.curve else math.nan
+
+    def problem(self, splits: Sequence[Split]) -> BackpropProblem:
+        """Return the problem of an epoch, which networks that share launches have in common."""
+        split = splits[self.split]
+        return self.settings.problem(len(split.data.x), len(split.rows))
+
+    def expected_seconds(self, splits: Sequence[Split]) -> float:
+        """Return about how long one processor takes for the epochs up to the pause."""
+        problem = self.problem(splits)
+        samples, updates = problem.samples, -(-problem.samples // problem.batch)
+        done = 0 if self.state is None else self.state.epochs_done
+        return (self.epochs - done) * (updates * _UPDATE_S + samples * 3 * problem.weight_count
+                                       / _MULTIPLY_ADDS_PER_S)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether training ended by itself, before the last epoch or with it."""
+        return self.state is not None and (
+            replace(self.state, settings=self.settings).ended)
+
+    def begin(self) -> TrainState:
+        """Return the state to go on from.
+
+        That is the one in the checkpoint where another process has trained further.
+        """
+        state, writer = self.state or TrainState.start(self.settings), self.checkpointer
+        if writer is not None and writer.path.exists():
+            stored = writer.resume(self.settings)
+            state = stored if stored.epochs_done > state.epochs_done else state
+        state.settings = replace(self.settings, epochs=min(self.epochs, self.settings.epochs))
+        self.state = state
+        return state
+
+    def judge(self, split: Split) -> None:
+        """Compute the scores of a network whose training has begun."""
+        assert self.state is not None
+        network = TrainedNetwork.kept_of(self.state)
+        self.training_score = network.judged(split.data, split.rows)
+        if (scored := split.scored) is not None:
+            self.held_out_score = network.score(network.outputs(scored.x), scored)
+
+    def pause(self, split: Split) -> None:
+        """Note the result of what was trained, here and in the checkpoint."""
+        assert self.state is not None
+        if self.state.epochs_done or self.state.failure:
+            self.judge(split)
+        self.write()
+
+    def write(self) -> None:
+        """Replace the checkpoint file."""
+        if self.checkpointer is not None and self.state is not None:
+            self.checkpointer.write(self.state)
+
+
+def train(trainings: Sequence[NetworkTraining], splits: Sequence[Split]) -> list[NetworkTraining]:
+    """Train networks of the same problem, device and data until each ends or pauses.
+
+    What was trained before an interrupt or an error is kept in the trainings, and in their
+    checkpoints.
+    """
+    first, of_each = trainings[0], [splits[training.split] for training in trainings]
+    device = first.device if isinstance(first.device, Device) else find(first.device)
+    states = [training.begin() for training in trainings]
+    validation_data = of_each[0].validation_data
+    loop = TrainLoop(
+        states, of_each[0].data, [split.rows for split in of_each], device, first.effort,
+        first.algorithm, None if validation_data is None
+        else lambda state: TrainedNetwork.of(state).validated(validation_data))
+    throttle = Throttle()
+    try:
+        while loop.active:
+            active = [training for training, state in zip(trainings, states, strict=True)
+                      if not state.ended]
+            seconds = loop.step()
+            for training in active:
+                training.seconds += seconds
+            if first.checkpointer is not None and throttle.due:
+                with throttle:
+                    loop.fetch_parameters()
+                    for training in trainings:
+                        training.write()
+    except BaseException:
+        # the device may fail, too, where its error is what stopped the training
+        with suppress(GossamerError):
+            loop.fetch_parameters()
+            for training, split in zip(trainings, of_each, strict=True):
+                training.pause(split)
+        raise
+    for training, split in zip(trainings, of_each, strict=True):
+        training.pause(split)
+    return list(trainings)
+
+
+def train_elsewhere(path: tuple[str, int], trainings: Sequence[NetworkTraining]) -> tuple[
+        list[NetworkTraining], list[str]]:
+    """Train networks in another process, as train() does.
+
+    path: the splits, as the path of a SharedObject.
+    Returns the trainings, and what gossamer warned of meanwhile.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = train(trainings, load(path))
+    return result, [str(warning.message) for warning in caught
+                    if issubclass(warning.category, GossamerWarning)]
