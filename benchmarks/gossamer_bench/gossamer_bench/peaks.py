@@ -18,9 +18,10 @@ from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.plan.program import build
-from gossamer.plan.tune.rates import PURPOSE, multiply_adds
 from gossamer.tensor import pack
+from gossamer_bench.multiply_adds import multiply_adds
 
+_PURPOSE = "the measurement of peak rates"
 _MATRIX, _LARGE = 1536, 8192
 """Side of the matrices that the host multiplies, and of the matrices that tensor cores multiply."""
 _MOST_TRIED = 4
@@ -69,13 +70,13 @@ def measure_peaks(device: Device, precisions: Sequence[str] = ("fp32",)) -> Peak
     """
     nbytes = max(64 << 20, 16 * device.limits.cache_bytes)
     nbytes = min(nbytes, 1 << 30, device.limits.memory_bytes // 8) // 1024 * 1024
-    source = device.upload(np.ones(nbytes, np.uint8), PURPOSE)
-    target = device.empty(nbytes, PURPOSE)
+    source = device.upload(np.ones(nbytes, np.uint8), _PURPOSE)
+    target = device.empty(nbytes, _PURPOSE)
 
     def copy(stream: Any) -> None:
         device.copy(target, source, nbytes, stream)
 
-    flops, compute = multiply_adds(device) if device.compiles else _host_product()
+    flops, compute = multiply_adds(device, _PURPOSE) if device.compiles else _host_product()
     copied, computed = measure(device, [copy, compute], repeats=10, sample_us=2000.0)
     rates = {"fp32": _rate(flops, computed)}
     unknown = {}
@@ -139,9 +140,9 @@ def _vendor_product(algorithm: Algorithm, variant: Variant, problem: GemmProblem
     """Returns the product of two matrices of ones, as work to be timed."""
     ones = np.ones((_LARGE, _LARGE), np.float32)
     state, _ = build(algorithm, Weights({"weight": ones}, device), problem, variant, device)
-    source = device.upload(pack(ones, variant.inputs[0]), PURPOSE)
-    target = device.empty(variant.outputs[0].nbytes, PURPOSE)
-    workspace = device.empty(variant.workspace, PURPOSE) if variant.workspace else None
+    source = device.upload(pack(ones, variant.inputs[0]), _PURPOSE)
+    target = device.empty(variant.outputs[0].nbytes, _PURPOSE)
+    workspace = device.empty(variant.workspace, _PURPOSE) if variant.workspace else None
 
     def work(stream: Any) -> None:
         algorithm.launch(state, [source], [target], workspace, stream)
