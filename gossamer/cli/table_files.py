@@ -31,7 +31,10 @@ def check(option_text: str, path: Path, read: Iterable[str | Path]) -> None:
 
 
 def write(path: Path, option_text: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the rows. A value that is no number or text is written as text.
+    """Write the rows.
+
+    A value that is neither a number nor text is written as text, and so are all values of its
+    column in a .parquet file, whose columns have one type each.
 
     Raises InputError where the file cannot be written.
     """
@@ -41,7 +44,10 @@ def write(path: Path, option_text: str, rows: Sequence[Mapping[str, Any]]) -> No
             import pyarrow
             from pyarrow import parquet
 
-            parquet.write_table(pyarrow.Table.from_pylist(plain), file)
+            texts = {name for row in plain for name, cell in row.items() if isinstance(cell, str)}
+            parquet.write_table(pyarrow.Table.from_pylist([
+                {name: str(cell) if name in texts and cell is not None else cell
+                 for name, cell in row.items()} for row in plain]), file)
         elif path.suffix == ".jsonl":
             file.write("".join(f"{json.dumps(row)}\n" for row in plain).encode())
         else:

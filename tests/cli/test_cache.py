@@ -222,7 +222,7 @@ def test_what_cannot_be_exported_or_imported_is_named(folder, tmp_path):
     fill(find("host"), 1)
     assert "absent" in fails("export", tmp_path / "absent" / "a.json", "--device", "host")
     assert "is a folder" in fails("export", tmp_path, "--device", "host")
-    assert "name a file" in fails("export", "-", "--device", "host")
+    assert "expected a file name" in fails("export", "-", "--device", "host")
     assert "not a regular file" in fails("import", tmp_path, "--device", "host")
 
 

@@ -121,7 +121,7 @@ def test_arrays_have_the_dtype_and_layout_of_the_plan(tiny, tmp_path):
     np.save(tmp_path / "x.npy", RNG.integers(0, 256, (2, 8, 8, 3), dtype=np.uint8))
     succeeds("run", saved, "--input", tmp_path / "x.npy")
     np.save(tmp_path / "x.npy", np.zeros((2, 3, 8, 8), np.float32))
-    assert "takes Nx8x8x3" in fails(2, "run", saved, "--input", tmp_path / "x.npy")
+    assert "expects Nx8x8x3" in fails(2, "run", saved, "--input", tmp_path / "x.npy")
 
 
 def test_a_network_without_classes(tmp_path, photo):
@@ -215,7 +215,7 @@ def test_nan_weights_are_a_warning(tmp_path, photo):
                       "--json")
     weights, output = result.stderr.splitlines()
     assert weights.startswith("warning: ") and "NaN" in weights and "first" in weights
-    assert output.startswith(f"warning: {photo}: output 'y' has NaN") and (
+    assert output.startswith(f"warning: {photo}: output 'y' contains NaN") and (
         "classes are not printed" in output)
     assert json.loads(result.stdout)["results"] == [{"input": str(photo), "top": []}]
 

@@ -235,7 +235,7 @@ def test_rows_on_stdout(tiny, folder):
     lines = succeeds(*command_of(tiny, folder)).stdout.splitlines()
     assert lines[0].startswith("device: host") and lines[-1].startswith("42 pictures in")
     assert len(lines) == 44
-    assert f"{folder}/a/07.png: not an image" in lines[8]
+    assert f"{folder}/a/07.png: not a readable image" in lines[8]
     assert lines[1].startswith(f"{folder}/a/00.png: ") and "% class " in lines[1]
     document = json.loads(succeeds(*command_of(tiny, folder, "--json")).stdout)
     assert [row["file"] for row in document["results"]] == list(map(str, picture_files(folder)))

@@ -161,7 +161,7 @@ def test_disk_full(samples, model, monkeypatch):
     monkeypatch.setattr("os.replace", full)
     result = gossamer_cli(*train(samples, model))
     assert result.exit_code == 2 and result.stderr.endswith(
-        "No space left on device; the trained weights are lost: --checkpoint FILE would keep "
+        "No space left on device; the trained weights are lost: use --checkpoint FILE to save "
         "them for --resume\n")
     assert sorted(path.name for path in model.parent.iterdir()) == ["samples.csv"]
 

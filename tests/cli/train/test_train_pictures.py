@@ -93,14 +93,14 @@ def test_pictures_that_are_not_square(model, tmp_path):
         for words in (["--input", tmp_path / "a.npy"], [tmp_path / "a.png"]))
     assert first == second
     line = fails(2, "run", model, tmp_path / "a.png", "--device", "host", "--size", "8")
-    assert "takes 48 numbers" in line
+    assert "expects 48 numbers" in line
 
 
 def test_samples_that_are_no_pictures(samples, model, tmp_path):
     """The file of such a network does not say how photos are prepared."""
     succeeds(*train(samples, model))
     Image.fromarray(PICTURES[0]).save(tmp_path / "a.png")
-    assert "takes 9 numbers" in fails(2, "run", model, tmp_path / "a.png", "--device", "host")
+    assert "expects 9 numbers" in fails(2, "run", model, tmp_path / "a.png", "--device", "host")
 
 
 def test_pictures_and_the_padding_that_fits_the_sizes(model, tmp_path):
