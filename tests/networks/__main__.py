@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import tempfile
 import time
 import traceback
@@ -24,42 +23,34 @@ import numpy as np
 
 import gossamer
 from gossamer.errors import UnsupportedError
-from gossamer_bench.modules import with_statistics
+from gossamer_bench.modules import (
+    MOST_PARAMETERS,
+    TIMM,
+    created,
+    parameter_count,
+    shuffled,
+    with_statistics,
+)
 from tests.tolerances import WHOLE_NETWORK, WORSE_THAN_OTHERS, normalised_error
 
-MOST_PARAMETERS = 20_000_000
 PICTURES = 16
 
 
 def drawn(seed: int) -> list[tuple[str, str]]:
-    """Returns the names of all networks of both libraries in an order drawn by the seed."""
-    import timm
-    import torchvision
-
-    names = [("timm", name) for name in timm.list_models()]
-    names += [("torchvision", name) for name in torchvision.models.list_models(torchvision.models)]
-    random.Random(seed).shuffle(names)
-    return names
+    """Returns the libraries and names of all networks in an order drawn by the seed."""
+    return [("timm", name.removeprefix(TIMM)) if name.startswith(TIMM) else ("torchvision", name)
+            for name in shuffled(seed)]
 
 
 def made(library: str, name: str, most_parameters: int | None = MOST_PARAMETERS) -> Any:
     """Returns a network with drawn weights; None where it has too many parameters."""
-    import timm
     import torch
-    import torchvision
 
-    torch.manual_seed(0)
-    create = timm.create_model if library == "timm" else torchvision.models.get_model
-    try:
-        with torch.device("meta"):
-            parameters = create(name).parameters()
-    except Exception:
-        # some networks compute numbers while they are made
-        parameters = create(name).parameters()
-    count = sum(parameter.numel() for parameter in parameters)
-    if most_parameters is not None and count > most_parameters:
+    full = f"{TIMM}{name}" if library == "timm" else name
+    if most_parameters is not None and parameter_count(full) > most_parameters:
         return None
-    return create(name)
+    torch.manual_seed(0)
+    return created(full)
 
 
 def output(module: Any, x: Any, dtype: Any) -> np.ndarray:

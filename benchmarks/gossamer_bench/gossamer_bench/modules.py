@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import random
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from typing import Any
@@ -18,6 +20,9 @@ TIMM_MODULES = tuple(f"{TIMM}{name}" for name in (
     "convnext_atto", "edgenext_xx_small", "efficientvit_b0", "fbnetc_100", "ghostnet_100",
     "hardcorenas_a", "lcnet_050", "mixnet_s", "mnasnet_small", "mobilenetv3_small_100",
     "mobilenetv4_conv_small", "mobileone_s0", "regnetx_002", "repvit_m0_9", "tinynet_e"))
+MOST_PARAMETERS = 20_000_000
+"""Most parameters of a network that is drawn."""
+_TORCHVISION = "torchvision.models"
 _PICTURES = 8
 _SIZE = 224
 _LEAST_SCALE = 1e-3
@@ -36,7 +41,7 @@ def names_of(patterns: str | None) -> list[str]:
     found: list[str] = []
     for pattern in patterns.split(","):
         is_timm = pattern.startswith(TIMM)
-        library = _library("timm" if is_timm else "torchvision.models")
+        library = _library("timm" if is_timm else _TORCHVISION)
         known = library.list_models()
         names = [name for name in known if fnmatchcase(name, pattern.removeprefix(TIMM))]
         if not names:
@@ -44,6 +49,42 @@ def names_of(patterns: str | None) -> list[str]:
                              f"{'timm' if is_timm else 'torchvision'} has such a name")
         found += [f"{TIMM}{name}" if is_timm else name for name in names]
     return list(dict.fromkeys(found))
+
+
+def shuffled(seed: int) -> list[str]:
+    """Returns the names of all networks of timm and torchvision in an order drawn by the seed.
+    Raises AbsentError where one of the libraries is not installed."""
+    torchvision = _library(_TORCHVISION)
+    names = [f"{TIMM}{name}" for name in _library("timm").list_models()]
+    # networks of classification alone, without those of detection, segmentation and video
+    names += torchvision.list_models(torchvision)
+    random.Random(seed).shuffle(names)
+    return names
+
+
+def drawn(seed: int) -> Iterator[str]:
+    """Yields the networks of shuffled() that have at most MOST_PARAMETERS parameters. Networks that
+    cannot be made are left out."""
+    for name in shuffled(seed):
+        try:
+            if parameter_count(name) <= MOST_PARAMETERS:
+                yield name
+        except Exception:  # a constructor may raise any exception
+            continue
+
+
+def parameter_count(name: str) -> int:
+    """Returns the number of parameters of a network, which is made without memory for them where
+    its constructor allows that."""
+    import torch
+
+    try:
+        with torch.device("meta"):
+            module = created(name)
+    except Exception:
+        # some constructors compute numbers
+        module = created(name)
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def made(name: str, place: Any, dtype: Any) -> tuple[Any, tuple[int, ...]]:
@@ -57,11 +98,7 @@ def made(name: str, place: Any, dtype: Any) -> tuple[Any, tuple[int, ...]]:
     import torch
 
     torch.manual_seed(0)
-    library = _library("timm" if name.startswith(TIMM) else "torchvision.models")
-    if name.startswith(TIMM):
-        module = library.create_model(name.removeprefix(TIMM))
-    else:
-        module = library.get_model(name, weights=None)
+    module = created(name)
     size = tuple(getattr(module, "default_cfg", {}).get("input_size", (3, _SIZE, _SIZE)))
     module = with_statistics(module.to(place), torch.randn(_PICTURES, *size).to(place))
     if dtype == torch.float16:
@@ -109,6 +146,13 @@ def multiplications(module: Any, x: Any) -> int:
 def check_torch() -> None:
     """Raises AbsentError where torch is not installed."""
     _library("torch")
+
+
+def created(name: str) -> Any:
+    """Returns a network with random weights. Raises AbsentError where its library is missing."""
+    if name.startswith(TIMM):
+        return _library("timm").create_model(name.removeprefix(TIMM))
+    return _library(_TORCHVISION).get_model(name, weights=None)
 
 
 def _library(name: str) -> Any:

@@ -13,12 +13,15 @@ from gossamer.bench.call_times import Load
 from gossamer.bench.peers.calls import release
 from gossamer.bench.rows import Stamp
 from gossamer.bench.work import OWN, Setting
+from gossamer.device.base import Device
 from gossamer.errors import GossamerError, first_line
 from gossamer_bench.modules import TIMM
 from gossamer_bench.suites.torch_modules import case_of, works_of
 
-COMPILED = "torch-compile"
-"""The peer whose times a row has beside gossamer's times."""
+
+def compiled_peer(device: Device) -> str:
+    """Returns the peer whose times a row has: torch.compile, on GPUs in one CUDA graph."""
+    return "torch-compile-graph" if device.runs_cuda_libraries else "torch-compile"
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,8 @@ class TimmRow:
     pixels.
     infer_gmacs: billions of multiplications for a picture.
     param_count: millions of parameters.
-    compile_samples_per_sec, compile_step_time: torch.compile's pictures per second and milliseconds
-    per batch; None where torch.compile failed.
+    compile_samples_per_sec, compile_step_time: pictures per second and milliseconds per batch of
+    compiled_peer(); None where it failed.
     """
 
     model: str
@@ -53,7 +56,7 @@ def measured(names: Sequence[str], batches: Sequence[int], setting: Setting, loa
              ) -> Iterator[TimmRow]:
     """Measures networks of timm at batch sizes. A network and batch size that fail are left out.
 
-    names: names of timm's networks, each with the prefix gossamer_bench.modules.TIMM.
+    names: names of networks; those of timm have the prefix gossamer_bench.modules.TIMM.
     note: function that is called with a line of text on the progress.
     failed: function that is called with a line on each network and batch size that is left out.
     Raises AbsentError where torch or timm is not installed.
@@ -73,9 +76,10 @@ def _row(name: str, batch: int, setting: Setting, load: Load, stamp: Stamp,
     work = next(iter(works.values()))
     result = call_contest.run(case_of(name, works, load, setting), stamp, note)
     times = {row.contender: row.median_us for row in result.rows}
-    own, compiled = times[OWN], times.get(COMPILED)
+    own, compiled = times[OWN], times.get(compiled_peer(setting.device))
+    model = name.removeprefix(TIMM) if name.startswith(TIMM) else f"torchvision.{name}"
     return TimmRow(
-        name.removeprefix(TIMM), _rate(batch, own), round(own / 1e3, 3), batch, work.size[-1],
+        model, _rate(batch, own), round(own / 1e3, 3), batch, work.size[-1],
         round(work.multiplications / 1e9 / batch, 2), round(work.parameters / 1e6, 2),
         None if compiled is None else _rate(batch, compiled),
         None if compiled is None else round(compiled / 1e3, 3))

@@ -1,5 +1,5 @@
-"""The suite `timm` of the verb `bench`: measures networks of timm, with the columns of timm's own
-results."""
+"""The suite `timm` of the verb `bench`: measures networks that patterns name or that a seed draws,
+with the columns of timm's own results."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,20 +25,23 @@ TIMM = "timm"
 _SUFFIX = ".csv"
 
 
-def bench_timm(patterns: str | None, device_name: str | None, batches: Sequence[int],
-               precision: str, effort: str, load: Load, budget: float | None,
-               output: Path | None, commit: str | None, *, as_json: bool) -> None:
-    """Measures the networks of timm that patterns name, and prints a row for each network at each
-    batch size. Raises InputError for wrong options, and where torch or timm is missing."""
+def bench_timm(patterns: str | None, count: int | None, seed: int, device_name: str | None,
+               batches: Sequence[int], precision: str, effort: str, load: Load,
+               budget: float | None, output: Path | None, commit: str | None, *,
+               as_json: bool) -> None:
+    """Measures the networks of timm that patterns name, or `count` networks of timm and torchvision
+    that the seed draws, and prints a row for each network at each batch size. Raises InputError for
+    wrong options, and where torch or timm is missing."""
     from gossamer.bench.rows import Stamp
     from gossamer.bench.work import AbsentError, Setting, tuners
     from gossamer.device.registry import find
     from gossamer_bench.modules import TIMM as PREFIX
-    from gossamer_bench.modules import names_of
-    from gossamer_bench.timm_rows import COMPILED, TimmRow, append, measured
+    from gossamer_bench.modules import drawn, names_of
+    from gossamer_bench.timm_rows import TimmRow, append, compiled_peer, measured
 
-    if patterns is None:
-        raise InputError("bench timm: name networks, such as --models 'mobilenetv4_conv_*'")
+    if (patterns is None) == (count is None):
+        raise InputError("bench timm: name networks, such as --models 'mobilenetv4_conv_*', or "
+                         "draw some with --count N")
     if output is not None and output.suffix != _SUFFIX:
         raise InputError(f"--output {output}: rows of timm are written as CSV, expected a name "
                          f"that ends in {_SUFFIX}")
@@ -48,8 +52,12 @@ def bench_timm(patterns: str | None, device_name: str | None, batches: Sequence[
     rows: list[TimmRow] = []
     notes: list[str] = []
     try:
-        names = names_of(",".join(f"{PREFIX}{pattern}" for pattern in patterns.split(",")))
-        setting = Setting(device, tuners(device, effort), (COMPILED,), (precision,), effort)
+        if patterns is None:
+            names = [*islice(drawn(seed), count)]
+        else:
+            names = names_of(",".join(f"{PREFIX}{pattern}" for pattern in patterns.split(",")))
+        setting = Setting(device, tuners(device, effort), (compiled_peer(device),), (precision,),
+                          effort)
         with status:
             for row in measured(names, batches, setting, load, stamp, status.update, notes.append):
                 rows.append(row)

@@ -94,6 +94,10 @@ def bench(
         "--models", metavar="PATTERNS", help="Networks of torch-modules, such as "
                                              "'resnet18,timm/mobilenetv4*' (default: twenty small "
                                              "ones), and of timm, without timm/.")] = None,
+    count: Annotated[int | None, typer.Option(
+        min=1, help="Networks to draw for timm, from timm and torchvision, of up to 20 million "
+                    "parameters.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The seed by which --count draws.")] = 0,
     budget: Annotated[float | None, typer.Option(
         metavar="SECONDS", help="No case is begun after so many seconds (default: all are).")
     ] = None,
@@ -143,12 +147,13 @@ def bench(
                     plot, as_json=as_json)
         return
     if names == [TIMM]:
-        bench_timm(modules, device, parse_batches(batch), precision, effort or "normal", loads[0],
-                   budget, output, commit, as_json=as_json)
+        bench_timm(modules, count, seed, device, parse_batches(batch), precision,
+                   effort or "normal", loads[0], budget, output, commit, as_json=as_json)
         return
-    for option, value in (("--rates", rates), ("--latency", latency)):
+    for option, value, suite in (("--rates", rates, SERVE), ("--latency", latency, SERVE),
+                                 ("--count", count, TIMM)):
         if value is not None:
-            raise InputError(f"{option} {value}: goes with the suite {SERVE} alone")
+            raise InputError(f"{option} {value}: goes with the suite {suite} alone")
     if models and not names:
         bench_network(models, device, parse_batches(batch), parse_precisions(precision), against,
                       effort or "quick", loads[0], as_json=as_json)

@@ -27,7 +27,7 @@ class Library:
     """A library with two networks, in place of timm and torchvision."""
 
     @staticmethod
-    def list_models() -> list[str]:
+    def list_models(module: object = None) -> list[str]:
         return ["tiny", "tiny_too"]
 
 
@@ -122,7 +122,37 @@ def test_names() -> None:
     assert len(names_of(None)) == 20
 
 
+def test_small_networks_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"tiny": 20_000_001, "tiny_too": 5, f"{TIMM}tiny_too": 20_000_000}
+    # a network whose constructor fails is left out
+    monkeypatch.setattr(modules, "parameter_count", lambda name: sizes[name])
+    orders = {tuple(modules.drawn(seed)) for seed in range(20)}
+    assert orders == {("tiny_too", f"{TIMM}tiny_too"), (f"{TIMM}tiny_too", "tiny_too")}
+    rows = [[row["model"] for row in json.loads(bench(
+        "timm", "--count", count, "--seed", 3, "--batch", 2, "--json").stdout)["rows"]]
+            for count in (1, 1, 9)]
+    assert rows[0] == rows[1] == rows[2][:1]
+    assert sorted(rows[2]) == ["tiny_too", "torchvision.tiny_too"]
+
+
+def test_parameters_are_counted_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = []
+
+    def created(name: str) -> torch.nn.Module:
+        module = torch.nn.Linear(3, 2)
+        devices.append(module.weight.device.type)
+        if name == "computes" and devices[-1] == "meta":
+            raise RuntimeError("cannot be computed on meta tensors")
+        return module
+
+    monkeypatch.setattr(modules, "created", created)
+    assert [modules.parameter_count(name) for name in ("plain", "computes")] == [8, 8]
+    assert devices == ["meta", "meta", "cpu"]
+
+
 @pytest.mark.parametrize(("words", "part"), [
+    (["timm", "--models", "tiny", "--count", "2"], "or draw some with --count N"),
+    (["mobilenet", "--count", "2"], "--count 2: goes with the suite timm alone"),
     (["torch-modules", "--models", "large*"], "no network of torchvision has such a name"),
     (["mobilenet", "--models", "tiny"], "goes with the suites torch-modules and timm"),
 ])
