@@ -270,7 +270,7 @@ def sweep(base: MLP | Sequence[MLP], grid: Grid | Sequence[Grid], x: Any, y: Any
         If a device has no room.
     """
     if resume and checkpoint is None:
-        raise InputError("resume=True needs the checkpoint to go on from: checkpoint=FOLDER")
+        raise InputError("resume=True needs checkpoints to continue from: give checkpoint=FOLDER")
     if folds is not None and validation is not None:
         raise InputError("folds are validated on the rows they leave out: give either folds or "
                          "validation")

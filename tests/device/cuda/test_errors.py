@@ -20,7 +20,7 @@ def test_a_kernel_that_failed_loses_the_device(code: Any, is_final: bool) -> Non
     error = driver.device_error("cuda:0 failed copying", SimpleNamespace(code=code))
     assert isinstance(error, DeviceError)
     assert isinstance(error, DeviceLostError) == is_final
-    assert ("start it again" in str(error)) == is_final
+    assert ("restart the process" in str(error)) == is_final
 
 
 def test_the_context_of_another_library_is_current_again_afterwards(fake: Any, made: Any) -> None:

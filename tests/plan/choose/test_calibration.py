@@ -141,6 +141,7 @@ class _Rounding(HostIm2col):
     """A host algorithm of lower precision: it rounds its inputs to 16 bits."""
 
     name = "rounding"
+    polls = False
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterable[Variant]:
         return [replace(next(iter(super().variants(problem, device))), precision="tf32")]

@@ -253,7 +253,7 @@ def test_a_report_tells_of_scattered_times_in_its_own_profile(
     monkeypatch.setattr("gossamer.measure.SCATTERED", 0.0)
 
     def told(report: Report) -> bool:
-        return any("from quartile to quartile" in note for note in report.notes)
+        return any("the quartiles of the times" in note for note in report.notes)
 
     assert told(plan.profile(2)) and told(plan.report(2)) and not told(plan.report(3))
     monkeypatch.setattr("gossamer.measure.SCATTERED", math.inf)

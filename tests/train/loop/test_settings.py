@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from functools import partial
 from typing import Any
 
@@ -176,6 +177,23 @@ def test_too_large_a_network(files):
 
 
 def test_folds_and_velocities_count(files):
-    files[1].write_text("1359")
-    with pytest.raises(InputError, match=r"config 0: .*: training 68 parameters needs 1360 bytes"):
-        sweep(MLP.published((2, 3, 2), device="host", momentum=0.5), {}, X, Y, folds=2)
+    """All networks of a sweep are held at once: a 2-3-2 network with momentum has 34 numbers."""
+    needed = []
+    for folds in (2, 4):
+        files[1].write_text("1000")
+        with pytest.raises(InputError, match=rf"training {folds} networks with up to 34 parameters "
+                                             r"takes \d+ bytes, 64 of them for the samples") as info:
+            _swept(folds)
+        needed.append(int(re.search(r"takes (\d+)", str(info.value))[1]))
+        files[1].write_text(str(needed[-1] - 1))
+        with pytest.raises(InputError, match=f"but {needed[-1] - 1} bytes of memory"):
+            _swept(folds)
+        files[1].write_text(str(needed[-1]))
+        assert len(_swept(folds).networks) == folds
+    # the samples are held once
+    assert needed[1] - 64 == 2 * (needed[0] - 64)
+
+
+def _swept(folds):
+    return sweep(MLP.published((2, 3, 2), device="host", momentum=0.5, epochs=1), {}, X, Y,
+                 folds=folds)
