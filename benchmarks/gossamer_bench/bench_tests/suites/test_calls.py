@@ -143,7 +143,7 @@ def test_a_picture_that_cannot_be_read_is_an_error(tiny_file: Path, tmp_path: Pa
     (("gemm", "mobilenet_v2"), "--model mobilenet_v2: goes with the suite networks"),
     (("mobilenet_v2", "yolov4-tiny"), "yolov4-tiny: expected only one network"),
     (("nothing",), "no suite 'nothing'; there are: "),
-    (("mobilenet_v2", "--against", "jax"), "no peer 'jax'; expected some of torch-eager"),
+    (("mobilenet_v2", "--against", "jax"), "unknown peer 'jax'; expected some of torch-eager"),
 ])
 def test_wrong_words(words: tuple[str, ...], message: str) -> None:
     result = CliRunner().invoke(app, ["bench", *words, "--device", "host"])
