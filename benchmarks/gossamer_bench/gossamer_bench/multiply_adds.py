@@ -14,7 +14,8 @@ CHAINS, WIDE_CHAINS, STEPS = 8, 12, 16
 """Macros of the kernels: independent chains of a work-item, of which each multiply-add waits for
 the previous one, in multiply_add.cl and in multiply_add_wide.cl, and unrolled steps in both."""
 SOURCE, WIDE_SOURCE = (
-    KernelSource.of(Path(__file__).with_name(f"{name}.cl"), name, {"CHAINS": chains, "STEPS": STEPS})
+    KernelSource.of(Path(__file__).with_name(f"{name}.cl"), name,
+                    {"CHAINS": chains, "STEPS": STEPS})
     for name, chains in (("multiply_add", CHAINS), ("multiply_add_wide", WIDE_CHAINS)))
 
 
